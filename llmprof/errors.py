@@ -18,7 +18,7 @@ import os
 import reprlib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
@@ -283,10 +283,15 @@ def _take(given: Any, hint: Any) -> Any:
     if origin is Annotated and isinstance(inside[1], Kind):
         return inside[1].take(given)
     if origin in (Union, UnionType):
+        wrong: Exception = TypeError()
         for one in inside:
-            with suppress(TypeError):
+            try:
                 return _take(given, one)
-        raise TypeError
+            except TypeError:
+                continue
+            except ValueError as error:  # of the right type, but another alternative may take it
+                wrong = error
+        raise wrong
     if origin is Literal:
         if given not in inside:
             raise ValueError("is not known")

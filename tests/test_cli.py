@@ -412,9 +412,11 @@ class TestReport:
 def quick_report(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
     from llmprof.report import folder, page
-    from llmprof.report.page import Figure
+    from llmprof.report.page import ReportFigure
 
-    monkeypatch.setattr(folder, "figure", lambda trace, name: Figure(name, name, spec="{}"))
+    monkeypatch.setattr(
+        folder, "make_figure", lambda trace, name: ReportFigure(name, name, spec="{}")
+    )
     monkeypatch.setattr(folder, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
     monkeypatch.setattr(page, "vega_bundle", lambda: "window.vegaEmbed = null;")
 
@@ -524,7 +526,7 @@ class TestFailures:
             warnings.warn("another", TraceWarning, stacklevel=1)
             return "done"
 
-        monkeypatch.setattr(cli_analyze, "info", warn)
+        monkeypatch.setattr(cli_analyze, "do_info", warn)
         code, out, err = run("info", saved)
         assert (code, out) == (0, "done\n")
         assert err.splitlines() == [
@@ -574,7 +576,7 @@ class TestFailures:
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli_analyze, "info", interrupt)
+        monkeypatch.setattr(cli_analyze, "do_info", interrupt)
         assert run("info", saved) == (130, "", "llmprof: interrupted\n")
 
 
@@ -774,7 +776,7 @@ def test_warnings_of_libraries_are_for_debugging(run, saved, monkeypatch):
         warnings.warn("of a library", UserWarning, stacklevel=1)
         return ""
 
-    monkeypatch.setattr(cli_analyze, "info", warned)
+    monkeypatch.setattr(cli_analyze, "do_info", warned)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         said = run("info", saved)[2].splitlines()

@@ -23,18 +23,18 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.cli.listings import Listing
 from llmprof.report.dataset.plans import RankPlan
-from llmprof.report.figures import Drawing, ReportSection, ShownAnalysis
-from llmprof.report.page import Column, Table
+from llmprof.report.figures import Drawing, SectionPlan, ShownAnalysis
+from llmprof.report.page import ReportColumn, ReportTable
 
 def draw(trace):
     raise ValueError("no chart today")
 
 def table(frame, what):
-    return Table("acme", "all of them", (Column("name", "kernel"), Column("count", "runs", "number")), frame)
+    return ReportTable("acme", "all of them", (ReportColumn("name", "kernel"), ReportColumn("count", "runs", "number")), frame)
 
 FIGURE = Drawing("acme", "what Acme draws", draw)
 
-SECTION = ReportSection("acme", (ShownAnalysis("acme", table, (FIGURE,)),), "It should.")
+SECTION = SectionPlan("acme", (ShownAnalysis("acme", table, (FIGURE,)),), "It should.")
 LISTING = Listing("acme", "count name", largest_first="count")
 PLAN = RankPlan("acme", apart=("least",))
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.captures import CONTENT, with_captures
+from llmprof.analyze.captures import CONTENT, add_capture_labels
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
-from llmprof.label.activity import CAPTURED, EAGER, PLACE, with_recorded
+from llmprof.label.activity import CAPTURED, EAGER, PLACE, add_recorded
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
@@ -83,7 +83,7 @@ def add_operators(
     ['_vllm_fa3_C::fwd']
     """
     if captures is not None:
-        trace = with_captures(trace, captures)
+        trace = add_capture_labels(trace, captures)
         if eager is None:
             return trace
     return _with_eager_steps(trace, eager)
@@ -146,7 +146,7 @@ def _kernels(trace: Trace) -> pl.DataFrame:
         calls.select("call", *_TEXTS.values()), on="call", how="left", maintain_order="left"
     )
     sizes = [name for name in _GRID if name in trace.kernels.columns]
-    events = with_recorded(
+    events = add_recorded(
         events.filter(pl.col("source") == "kernel"), trace.kernels.select(*PLACE, *sizes)
     )
     absent = [pl.lit(None, dtype=pl.Int32).alias(name) for name in _GRID if name not in sizes]

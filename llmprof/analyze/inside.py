@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.theory.calls import OperatorCall, operator_kind, parse_call
 from llmprof.theory.calls.call import ALLOCATION
 
-Texts = tuple[str, str | None, str | None, str | None, str | None]
+_CallTexts = tuple[str, str | None, str | None, str | None, str | None]
 
 _TEXTS: Final = ("name", "shapes", "dtypes", "torch_strides", "torch_inputs")
 
@@ -39,7 +39,7 @@ def calls_of_text(text: str | None) -> tuple[OperatorCall, ...]:
     return tuple(parse_call(*texts) for texts in json.loads(text)) if text else ()
 
 
-def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[Texts]]:
+def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
     """Texts of the calls inside of each owner whose work needs some."""
     around = ops.select(
         "name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns")

@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, device_events, with_recorded
+from llmprof.label.activity import PLACE, add_recorded, device_events
 from llmprof.theory.calls import operator_kind
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
@@ -24,7 +24,7 @@ _SIDES: Final = (
 _TYPE: Final = "ascend_op_type"
 _TYPES: Final = {"bf16": "bfloat16", "int16": "short", "uint32": "unsigned int"}
 
-Texts = tuple[str | None, str | None]
+_ArgumentTexts = tuple[str | None, str | None]
 
 
 def own_arguments(trace: Trace) -> bool:
@@ -51,14 +51,14 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
         pl.Series("dtypes", [dtypes for _, dtypes in made], dtype=pl.String),
     )
     kernels = kernels.join(distinct, on=_SIDES, how="left", nulls_equal=True, maintain_order="left")
-    found = with_recorded(events.select(PLACE), kernels)
+    found = add_recorded(events.select(PLACE), kernels)
     operator = pl.when(pl.col("shapes").is_not_null()).then(PREFIX + pl.col(_TYPE))
     return found.select("shapes", "dtypes", operator=operator).select(*texts)
 
 
 def _texts(
     inputs: str | None, input_types: str | None, results: str | None, result_types: str | None
-) -> Texts:
+) -> _ArgumentTexts:
     """Shapes and types of inputs and results as a call has them: a list of each."""
     sides = [_listed(inputs, input_types), _listed(results, result_types)]
     if not sides[0][0] and not sides[1][0]:

@@ -124,11 +124,15 @@ LABELS: Final = (
 
 NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
 
-Where = Mapping[str, int | str | None]
+_Labels = Mapping[str, int | str | None]
 
 
 def events_within(
-    trace: Trace, *, where: Where | None = None, window: Window | None = None, absent: bool = False
+    trace: Trace,
+    *,
+    where: _Labels | None = None,
+    window: Window | None = None,
+    absent: bool = False,
 ) -> pl.DataFrame:
     """Labelled events of the device in a window, or with some labels; ``absent``: of ranks that
     are not there, none.
@@ -137,7 +141,7 @@ def events_within(
     return trace.events.filter(_conditions(where, window))
 
 
-def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: bool) -> None:
+def _check(trace: Trace, where: _Labels | None, window: Window | None, *, absent: bool) -> None:
     """Check labels and window, and unless they may be absent, that the ranks, steps and layers
     exist.
     """
@@ -165,7 +169,7 @@ def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: 
             )
 
 
-def _conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
+def _conditions(where: _Labels | None, window: Window | None) -> list[pl.Expr]:
     """Conditions for events with these labels in this window."""
     kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
     if window is not None:
@@ -193,7 +197,7 @@ def kernels_within(
     trace: Trace,
     *,
     by: Columns = (),
-    where: Where | None = None,
+    where: _Labels | None = None,
     window: Window | None = None,
     bins: NotNegative = 0,
     absent: bool = False,

@@ -184,7 +184,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return spans.select("group", host_start_ns="begin", host_dur_ns=pl.col("end") - pl.col("begin"))
 
 
-Measure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
+GapMeasure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
 
 
 LEAST_SHARE = 0.1
@@ -200,7 +200,7 @@ others are.
     recorded="steps and attention kernels",
 )
 def layer_gaps(
-    trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns"
+    trace: Trace, *, stage: str | None = None, measure: GapMeasure = "dur_ns"
 ) -> pl.DataFrame:
     """Layers of every step, each with its gap to the typical layer of the same kind, rank and step.
 

@@ -134,7 +134,7 @@ def memory(
     """  # noqa: E501
     if at_ns is not None and by != "holder":
         raise AnalysisError("at_ns= belongs to by='holder'", expected=f"at_ns=None with by={by!r}")
-    rows = timeline(trace)
+    rows = _timeline(trace)
     if by == "time":
         return rows.select(*_PLACE, "time_ns", "allocated_bytes", "reserved_bytes")
     if by == "device":
@@ -164,7 +164,7 @@ def memory(
     return _by_step(trace, events)
 
 
-def timeline(trace: Trace) -> pl.DataFrame:
+def _timeline(trace: Trace) -> pl.DataFrame:
     """Allocated and reserved memory after each event, of PyTorch's allocator or of the driver."""
     rows = trace.memory.with_columns(device=pl.when("on_device").then("device"))
     if "ascend_component" in rows.columns and rows["ascend_component"].count():

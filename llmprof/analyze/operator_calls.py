@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.operator_arguments import Call, reason, recorded_call
+from llmprof.analyze.operator_arguments import RecordedCall, reason_against, recorded_call
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside, parents
@@ -89,7 +89,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     >>> found["can"].any()
     True
     """
-    calls, others = recorded_calls(trace)
+    calls, others = _recorded_calls(trace)
     frame = pl.concat(
         [pl.DataFrame(schema=_SCHEMA), _grouped(calls), _others(others)], how="diagonal_relaxed"
     )
@@ -100,7 +100,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     )
 
 
-def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Calls of operators that llmprof can call, and the events outside of them."""
     ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
@@ -230,18 +230,18 @@ def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str |
     if row["between"]:
         return None, kind, False, BETWEEN, None
     try:
-        call = call_of(row, usual)
+        call = call_of_row(row, usual)
     except AnalysisError as error:
         return None, kind, False, str(error).rstrip("."), None
-    return key_of(row), kind, True, None, "; ".join(call.assumed) or None
+    return _key_of(row), kind, True, None, "; ".join(call.assumed) or None
 
 
-def call_of(row: dict[str, Any], usual: str) -> Call:
+def call_of_row(row: dict[str, Any], usual: str) -> RecordedCall:
     """The call of a row of :func:`operator_calls`."""
     return recorded_call(row["operator"], *(row[name] for name in _ARGUMENTS), usual_dtype=usual)
 
 
-def key_of(row: dict[str, Any]) -> str:
+def _key_of(row: dict[str, Any]) -> str:
     """Key of an operator and its arguments in scripts and results."""
     text = json.dumps([row["operator"], *(row[name] for name in _ARGUMENTS)])
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
@@ -274,4 +274,6 @@ def _why(op: str | None, graph: bool | None) -> str:
         return IN_GRAPH
     if op is None:
         return NO_OPERATOR
-    return "the kernel was launched outside of the operator" if op in OPERATORS else reason(op)
+    return (
+        "the kernel was launched outside of the operator" if op in OPERATORS else reason_against(op)
+    )

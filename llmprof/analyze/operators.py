@@ -23,13 +23,13 @@ from llmprof.label.activity import (
     CAPTURED,
     EAGER,
     PLACE,
+    add_recorded,
     called_operators,
     coded_operators,
     launching_operators,
-    with_recorded,
 )
 from llmprof.label.groups import distinct_keys
-from llmprof.label.nesting import holding, innermost, outermost
+from llmprof.label.nesting import holds_any, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
@@ -59,7 +59,7 @@ COLLECTIVE: Final = (
     "a collective waits for other ranks: analyze.collectives compares it with the links"
 )
 
-Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
+_DeviceCalls = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 """Device events with the number of their ``call``; calls with their texts; and operators on the
 host.
 """
@@ -252,8 +252,8 @@ def with_operators(trace: Trace) -> Trace:
 
 
 def _of_model(
-    found: Found, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
-) -> tuple[Found, list[CallWork]]:
+    found: _DeviceCalls, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
+) -> tuple[_DeviceCalls, list[CallWork]]:
     """The calls, where those of a stage of a layer that has no other work are one, with the work of
     the model.
 
@@ -366,7 +366,7 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
         return None, str(error).split(";")[0].rstrip(".")
 
 
-def calls_of(trace: Trace, by: Sequence[str]) -> Found:
+def calls_of(trace: Trace, by: Sequence[str]) -> _DeviceCalls:
     """Device events with the number of their ``call``; calls with their texts; and operators on
     the host.
     """
@@ -495,7 +495,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
     for inner, outer in zip(
         (np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True
     ):
-        outer = outer[holding(spans[outer], spans["start_ns"][inner])]
+        outer = outer[holds_any(spans[outer], spans["start_ns"][inner])]
         if len(inner) and len(outer):
             found = innermost(spans[inner], spans[outer], _THREAD, at="start_ns", name="_at")
             longer = (
@@ -537,7 +537,7 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
         *PLACE, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call"
     )
     numbered = events.select(*PLACE, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32))
-    found = with_recorded(numbered, rows)
+    found = add_recorded(numbered, rows)
     # a call of a capture is one of each replay of its graph; one of an eager recording was counted
     # for each place
     replay = pl.when(pl.col("evidence").ne_missing(EAGER)).then("correlation")
@@ -549,7 +549,7 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def _rows(
     trace: Trace,
-    found: Found,
+    found: _DeviceCalls,
     by: Sequence[str],
     peaks: tuple[Device | None, str],
     works: Sequence[CallWork] = (),

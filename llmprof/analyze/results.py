@@ -487,7 +487,7 @@ def subjects() -> dict[str, tuple[ResultColumn, ...]]:
 
 
 @cache
-def columns() -> dict[str, ResultColumn]:
+def result_columns() -> dict[str, ResultColumn]:
     """The columns by name."""
     return {column.name: column for rows in subjects().values() for column in rows}
 
@@ -496,7 +496,7 @@ def column_of(name: str) -> ResultColumn | None:
     """The column that a name stands for: itself, or what a statistic or side is of; None if no
     result may have it.
     """
-    known = columns()
+    known = result_columns()
     if name in known:
         return known[name]
     side, _, rest = name.partition("_")

@@ -222,8 +222,8 @@ def _machine(
 ) -> Machine:
     """The machine of a trace: its device, and a layout that fits the layers of its ranks."""
     (tp_size, pp_size), (dtype, kv_cache_dtype) = sizes, formats
-    named = device if device is not None else trace.meta.get("device")
-    if not named:
+    device_name = device if device is not None else trace.meta.get("device")
+    if not device_name:
         raise AnalysisError(
             "the trace names no device", hint="give it: roofline(trace, model, 'H200')"
         )
@@ -253,7 +253,7 @@ def _machine(
         weight_bytes=None if dtype else read.weight_bytes,
     )
     plan.check(read)
-    machine = find_device(named)
+    machine = find_device(device_name)
     if not machine.flop_per_s.get("bf16"):
         plan = replace(
             plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16"

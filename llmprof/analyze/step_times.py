@@ -151,7 +151,32 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     )
     step_rows = step_rows.join(incomplete_steps(trace), on=["rank", "step"], how="anti")
     lanes = trace.events.select(LANE).unique()
-    return step_rows.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
+    return (
+        _after_edge(step_rows.join(lanes, on="rank"), trace)
+        .select(list(WINDOWS))
+        .sort(*LANE, "start_ns")
+    )
+
+
+def edges(trace: Trace) -> pl.DataFrame:
+    """Idle time of each device in which it still did what was launched before the recording."""
+    return idle(trace).filter(pl.col("held_kind") == "before")
+
+
+def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Windows without what the device did of work from before the recording."""
+    last = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    at = edges(trace).group_by(LANE).agg(edge_ns=last)
+    if not at.height:
+        return windows
+    cut = pl.col("edge_ns").fill_null(-1)
+    inside = (pl.col("start_ns") <= cut) & (cut < pl.col("start_ns") + pl.col("dur_ns"))
+    lost = pl.when(inside).then(cut - pl.col("start_ns")).otherwise(0)
+    return windows.join(at, on=LANE, how="left", maintain_order="left").with_columns(
+        pl.col("start_ns") + lost,
+        pl.col("dur_ns") - lost,
+        span_ns=pl.max_horizontal(pl.col("span_ns") - lost, 0),
+    )
 
 
 LONG = 10

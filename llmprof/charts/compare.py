@@ -10,8 +10,8 @@ import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, words_of
-from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
+from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, part_words
+from llmprof.analyze.compare.story import waterfall_rows as diff_waterfall_of
 from llmprof.charts.base import compose, draw, theme
 from llmprof.errors import AtLeastOne
 from llmprof.text import shorten, step_of
@@ -293,7 +293,7 @@ def _parts(frame: pl.DataFrame) -> pl.DataFrame:
     """Parts of the steps, and the time to the next one, in the columns of events."""
     rows = frame.filter(pl.col("level").is_in(["part", "between"]))
     named = [
-        "until the next step" if level == "between" else words_of(kind, part)[1]
+        "until the next step" if level == "between" else part_words(kind, part)[1]
         for level, kind, part in rows.select("level", "kind", "part").iter_rows()
     ]
     return rows.with_columns(pl.Series("stage", named, dtype=pl.String), category="kind")

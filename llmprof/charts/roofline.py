@@ -15,7 +15,7 @@ from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.base.save import Box, LineSegment, along, around, free_place
 from llmprof.names import kernels
-from llmprof.replay.targets import OF_ANYTHING
+from llmprof.replay.targets import ANY_STAGE
 from llmprof.text import shorten
 from llmprof.theory import hardware
 from llmprof.theory.calls.call import type_format
@@ -216,7 +216,7 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     rate, by = pl.col("flops") / pl.col("bound_ns") * 1e9, pl.col("bound_by")
     of_unit = ~by.is_in(["memory", "launch"])
     stage = (
-        {"stage": pl.when(~pl.col("stage").is_in(OF_ANYTHING)).then("stage")}
+        {"stage": pl.when(~pl.col("stage").is_in(ANY_STAGE)).then("stage")}
         if "stage" in frame.columns
         else {}
     )

@@ -20,7 +20,7 @@ from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
-from llmprof.analyze.ncu.profile import Profile
+from llmprof.analyze.ncu.profile import HardwareProfile
 from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
@@ -35,7 +35,7 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
-from llmprof.findings.card import chained, denominators, so, without_share
+from llmprof.findings.card import chain_findings, denominators, omit_share, so
 from llmprof.findings.document import (
     findings_document,
     findings_schema,
@@ -57,7 +57,7 @@ from llmprof.units import format_ns
 ROWS_SHOWN = 20
 
 
-def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or
     CSV.
     """
@@ -172,7 +172,7 @@ def _usual(trace: Trace) -> tuple[str | None, str | None, str]:
     return "findings", None, ""
 
 
-def look(args: Namespace, terminal: Terminal) -> str:
+def do_look(args: Namespace, terminal: Terminal) -> str:
     """Findings of a path, then commands that answer further questions; with options of
     ``analyze`` that analysis.
     """
@@ -182,13 +182,13 @@ def look(args: Namespace, terminal: Terminal) -> str:
         or args.sql
         or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists())
     ):
-        return analysis(args, terminal)
+        return do_analysis(args, terminal)
     if is_profile(args.paths):
         out, questions = findings_of_profile(args, terminal), _OF_PROFILES
     elif _usual(trace := open_trace(args.paths, args, terminal))[0] != "findings":
-        return analysis(args, terminal, trace)
+        return do_analysis(args, terminal, trace)
     else:
-        out = findings(args, terminal, trace)
+        out = do_findings(args, terminal, trace)
         questions = {
             words: why
             for words, (why, table) in _QUESTIONS.items()
@@ -318,7 +318,7 @@ def findings_text(
     arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
     if not findings.height:
         return "No rule found anything worth saying in this recording."
-    causes, effects, facts = chained(findings)
+    causes, effects, facts = chain_findings(findings)
     out = []
     for row in causes:
         number = f"{row['order']}. "
@@ -344,7 +344,7 @@ def findings_text(
             out.append(wrapped(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
     ends = [
-        text.sentence(without_share(time, went)) for time in times.values() if time and ": " in time
+        text.sentence(omit_share(time, went)) for time in times.values() if time and ": " in time
     ]
     out += [wrapped(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
@@ -367,7 +367,7 @@ def _view_of(name: str) -> str:
     return view or (of_profile if of_profile in VIEWS else name)
 
 
-def findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """Print where the time went and findings as sentences, or as the JSON document of the
     published schema.
     """
@@ -401,7 +401,7 @@ def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
         return None
 
 
-def diff(args: Namespace, terminal: Terminal) -> str:
+def do_diff(args: Namespace, terminal: Terminal) -> str:
     """Compare two runs: the time of a step, its parts, and the kernels; or two profiles of
     kernels.
     """
@@ -440,7 +440,7 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     return Failing(answer) if failing else answer
 
 
-def what_if(args: Namespace, terminal: Terminal) -> str:
+def do_what_if(args: Namespace, terminal: Terminal) -> str:
     """Predict the time of a step with changes that were not made in the recording."""
     changes = [change_of(words) for words in args.changes]
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
@@ -718,10 +718,10 @@ def is_profile(paths: Sequence[str]) -> bool:
     return bool(named) and all(hardware_metrics_only(path) for path in named)
 
 
-def open_profile(paths: Sequence[str]) -> Profile:
+def open_profile(paths: Sequence[str]) -> HardwareProfile:
     """Read the metrics at the paths, and find the report that may have samples of instructions."""
     named = places(paths)
-    return Profile(ncu.read_metrics(named), _report(named), " ".join(paths))
+    return HardwareProfile(ncu.read_metrics(named), _report(named), " ".join(paths))
 
 
 def _report(named: Sequence[Path]) -> Path | None:
@@ -740,12 +740,12 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
     metrics = open_profile(args.paths).metrics
     try:
-        kernels = profile.limits(metrics)
+        kernels = profile.kernel_limits(metrics)
         why = ""
     except NotCapturedError as error:
         kernels, why = pl.DataFrame(), str(error)
     if args.json:
-        about = {name.lower(): value for name, value in profile.facts(metrics)}
+        about = {name.lower(): value for name, value in profile.profile_facts(metrics)}
         names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
         return to_json(
             {
@@ -757,7 +757,11 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             | {"not_recorded": profile.NEEDS_TIMELINE[0]}
         )
     width = terminal.width
-    parts = [profile.headline(metrics), text.pairs(profile.facts(metrics)), "Kernels"]
+    parts = [
+        profile.metrics_headline(metrics),
+        text.pairs(profile.profile_facts(metrics)),
+        "Kernels",
+    ]
     if kernels.height:
         top = kernels.head(_MOST_KERNELS).select(
             pl.col(column).alias(head) for column, head in _OF_KERNELS.items()
@@ -773,7 +777,7 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
     else:
         parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
-    parts += ["Reading", text.pairs(profile.reading(metrics))]
+    parts += ["Reading", text.pairs(profile.metrics_reading(metrics))]
     missing, how = profile.NEEDS_TIMELINE
     parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
     return "\n".join(parts)
@@ -796,7 +800,7 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
     if view.of_metrics is not None:
         return view.of_metrics(open_profile(args.paths).metrics)
     assert view.of_source is not None  # noqa: S101 - a view has one of the two
-    return view.of_source(profile.samples_of(_report(places(args.paths))))
+    return view.of_source(profile.instruction_samples(_report(places(args.paths))))
 
 
 def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
@@ -812,7 +816,7 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def nothing_found(measured: Profile, terminal: Terminal) -> str:
+def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
     if measured.metrics.kernels["duration_ns"].count():
         return "No rule found anything worth saying in these metrics."
@@ -823,7 +827,7 @@ def nothing_found(measured: Profile, terminal: Terminal) -> str:
     return wrapped(words, terminal.width, "", "")
 
 
-def info(args: Namespace, terminal: Terminal) -> str:
+def do_info(args: Namespace, terminal: Terminal) -> str:
     """Summary of the content of a trace."""
     if is_profile(args.paths):
         return info_of_profile(args, terminal)
@@ -841,7 +845,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         }
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
-    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
+    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
     rows, counts = [], trace.rows
     for name, table in TABLES.items():
         if name in counts:
@@ -858,7 +862,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
     )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
-    parts += ["Reading", text.pairs(cards.reading(trace))]
+    parts += ["Reading", text.pairs(cards.trace_reading(trace))]
     aside = [
         words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
         for words in aside
@@ -927,7 +931,7 @@ def add_timing_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def time_operators(args: Namespace, terminal: Terminal) -> str:
+def do_time_operators(args: Namespace, terminal: Terminal) -> str:
     """Write a script that runs operators of a recording alone, or compare its times with the
     recorded ones.
     """
@@ -949,7 +953,7 @@ def time_operators(args: Namespace, terminal: Terminal) -> str:
         frame = made.compare(args.results)
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
-    return for_programs(frame, args) if args.csv or args.json else compared(frame, terminal.width)
+    return for_programs(frame, args) if args.csv or args.json else _compared(frame, terminal.width)
 
 
 def _written(file: str, operators: pl.DataFrame) -> str:
@@ -969,7 +973,7 @@ def _written(file: str, operators: pl.DataFrame) -> str:
 _THEN = "then compare: llmprof time-operators PATH --results results.json"
 
 
-def compared(frame: pl.DataFrame, width: int | None) -> str:
+def _compared(frame: pl.DataFrame, width: int | None) -> str:
     """The comparison as a table, and the reasons of its verdicts."""
     shown = frame.select(
         "operator",

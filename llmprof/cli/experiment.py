@@ -96,7 +96,7 @@ def _spec(words: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def experiment(args: Namespace, terminal: Terminal) -> str:
+def do_experiment(args: Namespace, terminal: Terminal) -> str:
     """Run an experiment, or draw its saved results again."""
     folder = Path(args.results_dir or "results/experiments")
     options: dict[str, Any] = {}

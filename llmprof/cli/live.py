@@ -150,7 +150,7 @@ def span(words: str) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def watch(args: Namespace, terminal: Terminal) -> str:
+def do_watch(args: Namespace, terminal: Terminal) -> str:
     """Watch a server until the time is over or Ctrl-C ends it."""
     # the end of a service is an end like Ctrl-C: the history is stored, and a profiler is switched
     # off
@@ -183,7 +183,7 @@ def words_of(command: str | None) -> list[str] | None:
         ) from error
 
 
-def record(args: Namespace, terminal: Terminal) -> str:
+def do_record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
     options = options_of(args, llmprof.record) | {
         "fetch": words_of(args.fetch),

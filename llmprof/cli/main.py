@@ -42,7 +42,7 @@ _COMMANDS: Final = {
     "theory": ("theory",),
     "trial": ("trial", "tune"),
 }
-"""Functions of the commands, by their module, which is imported when the command runs."""
+"""Commands by the module of their functions (``do_…``), which is imported when one runs."""
 _INPUTS: Final = (
     "paths",
     "path",
@@ -185,7 +185,7 @@ def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> st
 
     module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
-        importlib.import_module(f"llmprof.cli.{module}"), args.command
+        importlib.import_module(f"llmprof.cli.{module}"), f"do_{args.command}"
     )
     _check_outputs(args)
 

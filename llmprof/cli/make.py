@@ -73,7 +73,7 @@ options.
 LEAST_KEY_BYTES = 8
 
 
-def report(args: Namespace, terminal: Terminal) -> str:
+def do_report(args: Namespace, terminal: Terminal) -> str:
     """Write the report of a trace, or of hardware metrics."""
     if is_profile(args.paths):
         return _report_of_profile(args, terminal)
@@ -165,7 +165,7 @@ def _paths_of(written: Report, *more: tuple[str, str]) -> str:
     return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
 
 
-def export(args: Namespace, terminal: Terminal) -> str:
+def do_export(args: Namespace, terminal: Terminal) -> str:
     """Write a trace for Perfetto, speedscope, a spreadsheet or data frames."""
     trace = open_trace(args.paths, args, terminal)
     written = exporting.export(
@@ -186,7 +186,7 @@ def export(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def mcp(args: Namespace, terminal: Terminal) -> str:
+def do_mcp(args: Namespace, terminal: Terminal) -> str:
     """Answer an agent over stdin and stdout until it disconnects."""
     from llmprof.cli.agents import server
 
@@ -194,7 +194,7 @@ def mcp(args: Namespace, terminal: Terminal) -> str:
     return ""
 
 
-def notebook(args: Namespace, terminal: Terminal) -> str:
+def do_notebook(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook."""
     if args.over:
         return _notebooks(args, terminal)
@@ -239,7 +239,7 @@ NCU: Final = "Nsight Compute"
 """Profiler of the samples with hardware metrics."""
 
 
-def completion(args: Namespace, terminal: Terminal) -> str:
+def do_completion(args: Namespace, terminal: Terminal) -> str:
     """Script that completes commands, options and their values in a shell."""
     from argcomplete.shell_integration import shellcode
 
@@ -247,7 +247,7 @@ def completion(args: Namespace, terminal: Terminal) -> str:
     return to_json({"script": script}) if args.json else script
 
 
-def samples(args: Namespace, terminal: Terminal) -> str:
+def do_samples(args: Namespace, terminal: Terminal) -> str:
     """The sample traces."""
     frame = bundled.samples()
     if args.json:
@@ -261,7 +261,7 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     of_ncu = here["profiler"] == NCU
     lines = [table, "Open one by its name:"]
     traces, profiles = (here.filter(rows)["name"].head(1) for rows in (~of_ncu, of_ncu))
-    lines += [f"  llmprof {command} sample:{name}" for name in traces for command in _OPENING]
+    lines += [f"  llmprof {opening} sample:{name}" for name in traces for opening in _OPENING]
     lines += [f"  llmprof findings sample:{name}   (hardware metrics)" for name in profiles]
     if elsewhere.height:
         lines.append(
@@ -270,7 +270,7 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def demo(args: Namespace, terminal: Terminal) -> str:
+def do_demo(args: Namespace, terminal: Terminal) -> str:
     """Notebook, report, charts and tables of a bundled capture."""
     from llmprof.report import folder
 
@@ -278,7 +278,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     tutorials.find(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
     title = bundled.describe_sample(DEMO_SAMPLE).title
-    again = args.force or bool(folder.listed(Path(args.output)))
+    again = args.force or bool(folder.earlier_files(Path(args.output)))
     options: dict[str, Any] = {
         "title": title,
         "progress": terminal.progress,
@@ -298,7 +298,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     return "\n".join([head, *numbered, "", _paths_of(written, ("Notebook", str(path)))])
 
 
-def redact(args: Namespace, terminal: Terminal) -> str:
+def do_redact(args: Namespace, terminal: Terminal) -> str:
     """Write a redacted copy and list what was removed; with ``--check`` only list it."""
     if args.check:
         to_remove = redaction.list_redactions(args.file)
@@ -346,14 +346,14 @@ _SAID: Final = 2_000
 """Largest number of characters of the server's log in an error message."""
 
 
-def convert(args: Namespace, terminal: Terminal) -> str:
+def do_convert(args: Namespace, terminal: Terminal) -> str:
     """Make a dataset from the files of many ranks."""
     from llmprof.report.dataset import convert as to_dataset
     from llmprof.report.dataset.cluster import local
 
-    files: list[str | Path] = []
+    inputs: list[str | Path] = []
     for path in args.paths:
-        files += (
+        inputs += (
             bundled.sample_files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
         )
     if args.workers is not None and args.workers < 1:
@@ -368,7 +368,7 @@ def convert(args: Namespace, terminal: Terminal) -> str:
             "progress": terminal.progress,
         }
         options["client"] = False if args.workers == 1 and client is None else client
-        trace = to_dataset(files, args.output, **options)
+        trace = to_dataset(inputs, args.output, **options)
     failed = trace.coverage.get("failed", [])
     if args.json:
         return to_json(
@@ -381,7 +381,7 @@ def convert(args: Namespace, terminal: Terminal) -> str:
     return text.pairs([*pairs, ("Next", f"llmprof findings {args.output}")], indent="")
 
 
-def explore(args: Namespace, terminal: Terminal) -> str:
+def do_explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
     check_installed()
     from llmprof.explore.served import ServedFiles
@@ -479,14 +479,14 @@ def check_installed() -> None:
 
 
 def _files(paths: Sequence[str]) -> list[str]:
-    files: list[Path] = []
+    inputs: list[Path] = []
     for path in paths:
-        files += (
+        inputs += (
             bundled.sample_files(path.removeprefix(SAMPLE))
             if path.startswith(SAMPLE)
             else [capture(Path(path))]
         )
-    return [str(file.resolve()) for file in files]
+    return [str(file.resolve()) for file in inputs]
 
 
 def _name(path: str) -> str:

@@ -93,7 +93,7 @@ def share(words: str) -> float:
     return value
 
 
-def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
+def key_value(item: str, flag: str, *, as_text: bool = False) -> tuple[str, Any]:
     """Split ``key=value``; a value that is JSON or a Python constant is converted, unless it is
     to stay text.
     """
@@ -102,7 +102,7 @@ def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
     key, equals, value = item.lstrip("-").partition("=")
     if not key or not equals:
         raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
-    return key, value if text else plain_value(value)
+    return key, value if as_text else plain_value(value)
 
 
 def options_of(args: Namespace, function: Callable[..., Any]) -> dict[str, Any]:
@@ -177,15 +177,15 @@ def places(paths: Sequence[str]) -> list[Path]:
 
 def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
     """Read paths, run folders and samples (``sample:NAME``) as one trace."""
-    files = places(paths)
-    if alone := [path for path in files if hardware_metrics_only(path)]:
+    inputs = places(paths)
+    if alone := [path for path in inputs if hardware_metrics_only(path)]:
         found = f"{alone[0].name} holds hardware metrics of single launches and no timeline"
         hint = "give this file alone to llmprof info, findings, analyze, report, explore or diff"
         raise LlmprofError(found, expected="a recording of a timeline", hint=hint)
     cache = False if getattr(args, "no_cache", False) else None
     format_name, workers = getattr(args, "format", None), getattr(args, "workers", None)
     options: dict[str, Any] = {"cache": cache, "progress": reading(terminal), "workers": workers}
-    trace = read(files, format=format_name, **options)
+    trace = read(inputs, format=format_name, **options)
     others = {
         name: read(places([other]), **options)
         for name in ("captures", "eager")

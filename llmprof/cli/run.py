@@ -119,7 +119,7 @@ def changes(args: Namespace) -> dict[str, Any]:
         given["input_tokens"] = lengths(args.input_tokens)
     for name in _MAPPINGS & given.keys():
         given[name] = dict(
-            key_value(item, _flag(name), text=name == "environment") for item in given[name]
+            key_value(item, _flag(name), as_text=name == "environment") for item in given[name]
         )
     if args.size or parts:
         of_size = sized(args.size or "quick", **parts)
@@ -144,11 +144,11 @@ def config_of(args: Namespace) -> ExperimentConfig:
     return config.replace(**given)
 
 
-def lengths(text: str) -> int | tuple[int, int]:
+def lengths(given: str) -> int | tuple[int, int]:
     """Convert ``64`` to 64 and ``32:128`` to (32, 128)."""
-    parts = text.split(":")
+    parts = given.split(":")
     if len(parts) > 2 or not all(part.isdigit() for part in parts):
-        raise ConfigError(f"--input-tokens {text!r} is not a length", expected="N, or LOW:HIGH")
+        raise ConfigError(f"--input-tokens {given!r} is not a length", expected="N, or LOW:HIGH")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
@@ -164,7 +164,7 @@ _NAMES = {
 }
 
 
-def run(args: Namespace, terminal: Terminal) -> str:
+def do_run(args: Namespace, terminal: Terminal) -> str:
     """Run one experiment and print its results."""
     if args.resume is not None:
         if changes(args) or args.config is not None:
@@ -177,16 +177,17 @@ def run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return to_json(_commands(config)) if args.json else _commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    files = [file for made in _files(done, terminal) for file in made or ()] if args.report else []
+    parts = _files(done, terminal) if args.report else []
+    written = [file for made in parts for file in made or ()]
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
-        return to_json(facts | {"files": [path for _, path in files]})
+        return to_json(facts | {"files": [path for _, path in written]})
     told = shown(
         "the table of the requests",
         lambda: _requests(done),
         f"llmprof run --resume {done.folder.path}",
     )
-    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, files))))
+    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, written))))
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -296,7 +297,7 @@ def _cost(row: dict[str, Any]) -> str:
     return f"{100 * row['overhead']:+.1f} % time for a batch{within}"
 
 
-def _places(done: Run, files: list[tuple[str, Path]]) -> str:
+def _places(done: Run, written: list[tuple[str, Path]]) -> str:
     summary = done.summary
     rows = [("Run", f"{done.folder.path} ({done.state})")]
     cost = [row for row in summary.get("overhead") or () if row.get("metric") == "wall_ns"]
@@ -305,7 +306,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     if peaks := summary.get("peak_memory_bytes"):
         most = max(peaks.values())
         rows.append(("Memory", f"{format_bytes(most)} at most on a device"))
-    rows += [(name, str(path)) for name, path in files]
+    rows += [(name, str(path)) for name, path in written]
     rows += [("Note", note) for note in summary.get("notes") or ()]
     if done.state == UNIMPORTED:
         rows.append(("Next", f"llmprof run --resume {shlex.quote(str(done.folder.path))}"))
@@ -314,7 +315,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     return text.pairs(rows, indent="")
 
 
-def config(args: Namespace, terminal: Terminal) -> str:
+def do_config(args: Namespace, terminal: Terminal) -> str:
     """Print or write a commented configuration with every option and its default."""
     text_of = template(dataclasses.fields(ExperimentConfig))
     if args.init is None:
@@ -328,7 +329,7 @@ def config(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def runs(args: Namespace, terminal: Terminal) -> str:
+def do_runs(args: Namespace, terminal: Terminal) -> str:
     """List the runs in a folder with their states; ``--clean`` removes those that failed."""
     if args.clean:
         states = tuple(args.state) if args.state else ("failed", "interrupted")
@@ -362,7 +363,7 @@ def runs(args: Namespace, terminal: Terminal) -> str:
     return text.table(frame, width=terminal.width, spare=spare, whole=["run"])
 
 
-def doctor(args: Namespace, terminal: Terminal) -> str:
+def do_doctor(args: Namespace, terminal: Terminal) -> str:
     """Check whether this machine can run an experiment."""
     given = changes(args)
     if args.self_test:
@@ -422,7 +423,7 @@ _COLUMNS = (
 )
 
 
-def sweep(args: Namespace, terminal: Terminal) -> str:
+def do_sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them; a failure if no point finished."""
     options: dict[str, Any] = {
         name: getattr(args, name) for name in ("check", "fresh_engine", "shuffle")
@@ -448,27 +449,28 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
                 for k, (values, point) in enumerate(planned, 1)
             )
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
-    files: dict[str, Path] = {}
+    outputs: dict[str, Path] = {}
     if args.report:
         if terminal.progress is not None:
             terminal.progress("drawing the sweep", 0, 0)
         again = f"llmprof sweep --resume {shlex.quote(str(done.folder))}"
         if written := shown("the report", lambda: batch.write_report(done), again):
-            files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
+            outputs = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
         results = {
             "comparison": done.comparison.to_dicts(),
             "failed": done.failed,
-            "files": list(files.values()),
+            "files": list(outputs.values()),
         }
         out = to_json({"folder": done.folder, **results})
         return out if done.runs else Failing(out)
     columns = [*done.parameters, *_COLUMNS]
     lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
     lines += [
-        f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()
+        f"failed: {text.plain(point_label)}: {text.plain(error)}"
+        for point_label, error in done.failed.items()
     ]
-    named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
+    named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in outputs.items())]
     out = "\n".join([*lines, "", text.pairs(named, indent="")])
     return out if done.runs else Failing(out)
 
@@ -490,11 +492,11 @@ def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parameters(args: Namespace) -> dict[str, list[Any]]:
-    points = None if args.preset in PRESETS else args.preset
-    if not points and not args.parameter_sweep:
+    preset = None if args.preset in PRESETS else args.preset
+    if not preset and not args.parameter_sweep:
         found = "there is nothing to sweep"
         raise ConfigError(
             found, expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}"
         )
-    parameters = batch.preset(points, devices=batch.devices()) if points else {}
+    parameters = batch.preset(preset, devices=batch.devices()) if preset else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})

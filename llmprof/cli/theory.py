@@ -146,7 +146,7 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--list", action="store_true", help="list the known models and devices")
 
 
-def theory(args: Namespace, terminal: Terminal) -> str:
+def do_theory(args: Namespace, terminal: Terminal) -> str:
     """Profile a model by theory, or join a trace with it."""
     if args.list:
         return _listed(args)

@@ -81,7 +81,7 @@ def add_trial_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def trial(args: Namespace, terminal: Terminal) -> str:
+def do_trial(args: Namespace, terminal: Terminal) -> str:
     """Try a change of a run, or list what can be tried or was predicted."""
     if args.calibration:
         return _calibration(trials.calibration(args.run), args, terminal)
@@ -173,7 +173,7 @@ def add_tune_options(sub: argparse.ArgumentParser) -> None:
     add_config_options(sub)
 
 
-def tune(args: Namespace, terminal: Terminal) -> str:
+def do_tune(args: Namespace, terminal: Terminal) -> str:
     """Search the settings of an engine, and show the best."""
     given = changes(args)
     if args.run is not None and (given or args.config is not None):
@@ -209,10 +209,10 @@ def tune(args: Namespace, terminal: Terminal) -> str:
 
 def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     """The result, a row for each point, and the files."""
-    from llmprof.report.sweep import in_words  # Altair is imported for this table only
+    from llmprof.report.sweep import points_in_words  # Altair is imported for this table only
 
-    rows = in_words(study.points)
-    shown = [
+    rows = points_in_words(study.points)
+    columns = [
         "label",
         "state",
         *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")],
@@ -222,7 +222,7 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     lines += [
         wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]
     ]
-    lines += ["", text.table(rows.select(shown), width=terminal.width), ""]
+    lines += ["", text.table(rows.select(columns), width=terminal.width), ""]
     ends = [
         ("Ended", str(study.state["tune"].get("stopped"))),
         ("Study", str(study.folder)),

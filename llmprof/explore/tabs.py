@@ -23,7 +23,13 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import PageCall, tryings
-from llmprof.findings.card import chained, first_sentence, headline_number, so, times_in_words
+from llmprof.findings.card import (
+    chain_findings,
+    first_sentence,
+    headline_number,
+    so,
+    times_in_words,
+)
 from llmprof.findings.facts import facts_in_words, run_facts
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.replay.graph import graph
@@ -95,7 +101,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
         self.tryings = tryings(run, findings, call) if self.rows else {}
-        causes, effects, known = chained(findings)
+        causes, effects, known = chain_findings(findings)
         lead = next(iter([*causes, *known]), {})
         picture = step_bars(getattr(findings, "parts", None), lead)
         lines = []

@@ -201,7 +201,7 @@ def mean_step_parts(scope: Scope) -> pl.DataFrame:
     return rows.agg(ns=pl.col("ns").sum() / pl.col("parts").first()).sort("rank", "part")
 
 
-_OF_REQUESTS: Final = {
+_REQUEST_PARTS: Final = {
     "waiting for their first step": WAITING,
     "prefill": ("prefill_ns", "prefill_others_ns"),
     "decode": ("decode_ns", "decode_prefill_ns"),
@@ -220,7 +220,7 @@ def time_of_requests(requests: pl.DataFrame | None) -> str | None:
         return None
     sums = {
         name: int(requests.select(pl.sum_horizontal(of).sum()).item())
-        for name, of in _OF_REQUESTS.items()
+        for name, of in _REQUEST_PARTS.items()
     }
     parts = [f"{name} {format_share(ns / whole)}" for name, ns in sums.items() if ns > 0]
     return f"{format_ns(whole / requests.height)}, of which {', '.join(parts)}"

@@ -21,7 +21,7 @@ from llmprof.units import format_ns, format_share
 FIRST_TOKENS: Final = "slow_first_tokens"
 """Rule of :func:`first_token_finding`."""
 
-AT_ONCE: Final = 0.05
+BATCH_SHARE: Final = 0.05
 """Requests that arrive within this share of the slowest first token were submitted as one batch."""
 
 IDLE: Final = "an idle device"
@@ -132,7 +132,7 @@ def first_token_finding(
     windows = recorded_windows(trace)
     scope = Scope(trace, "whole recording", None, windows, int(windows["dur_ns"].sum()))
     idle = None if trace.capture.on_host or not windows.height else _pauses(scope)
-    frame = frame if idle is None else _with_idle(frame, idle)
+    frame = frame if idle is None else _add_idle(frame, idle)
     slow = slowest(frame, quantile=quantile)
     numbers = slow["requests"]
     parts = _parts(slow, frame.filter(pl.col("request").is_in(numbers)))
@@ -151,7 +151,7 @@ def first_token_finding(
         [(other, ns) for other, ns in parts.items() if other != name and ns > 0],
         worst["request"],
         worst["ttft_ns"],
-        at_once=frame.height > 1 and arrived < AT_ONCE * worst["ttft_ns"],
+        at_once=frame.height > 1 and arrived < BATCH_SHARE * worst["ttft_ns"],
         why=_why(scope, idle, worst) if idle is not None and name == IDLE else None,
     )
     of = Context(
@@ -200,7 +200,7 @@ def _pauses(scope: Scope) -> pl.DataFrame:
     )
 
 
-def _with_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
+def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
     """Requests with ``ttft_idle_ns``: an idle device before the first token, taken out of the
     other parts.
     """

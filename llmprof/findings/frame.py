@@ -55,7 +55,7 @@ class Findings(pl.DataFrame):
         return shown
 
 
-def _keeping(name: str) -> Callable[..., Findings]:
+def _keep_attributes(name: str) -> Callable[..., Findings]:
     """A method of frames that gives some of its rows, for :class:`Findings`."""
     of_frame = getattr(pl.DataFrame, name)
 
@@ -69,4 +69,4 @@ def _keeping(name: str) -> Callable[..., Findings]:
 
 
 for _name in ("clone", "filter", "head", "limit", "slice", "sort", "tail"):
-    setattr(Findings, _name, _keeping(_name))
+    setattr(Findings, _name, _keep_attributes(_name))

@@ -13,7 +13,7 @@ from llmprof.findings.cause import Measurement
 from llmprof.findings.scope import Scope
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
-from llmprof.replay.what_if import change_of, replayed
+from llmprof.replay.what_if import change_of, replay_changes
 from llmprof.text import sentence
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -59,7 +59,10 @@ def gains_of(
     of_part = ""
     if predicted:
         try:
-            replays, of_part = replayed(trace, predicted, named), replayed_part(trace, named).words
+            replays, of_part = (
+                replay_changes(trace, predicted, named),
+                replayed_part(trace, named).words,
+            )
         except LlmprofError as error:
             replays = dict.fromkeys(predicted, error)
     return [
@@ -117,9 +120,11 @@ def _gain(
     unit = "all from the first to the last event" if scope.steps is None else scope.part
     text = f"With {change_of(change).words}, {unit}".replace("With without", "Without", 1)
     if changed:
-        when = _when(scope, rows, recorded, plain=plain)
-        text += f" would take {_against(recorded, ns, when)}"
-        text += f" ({_saved(low, high)}" if high - low >= TINY * recorded else f" ({_saved(ns, ns)}"
+        when = _recorded_scope(scope, rows, recorded, plain=plain)
+        text += f" would take {_compare_times(recorded, ns, when)}"
+        text += (
+            f" ({_saving(low, high)}" if high - low >= TINY * recorded else f" ({_saving(ns, ns)}"
+        )
         text += ")." if more is None else f", {more:+,.0f} tokens/s)."
     else:
         text += " takes as long as before: something else sets the pace."
@@ -134,7 +139,7 @@ def _gain(
     return Gain(ns, low, high, more, text, plain, slowed)
 
 
-def _when(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:
+def _recorded_scope(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:
     """What the recorded time of a prediction is of, where it is not the mean of the scope."""
     mean, steps, replayed_steps = (
         scope.span_ns / scope.parts,
@@ -150,7 +155,7 @@ def _when(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) 
     return ""
 
 
-def _against(recorded_ns: float, ns: float, when: str) -> str:
+def _compare_times(recorded_ns: float, ns: float, when: str) -> str:
     """The predicted time of a step against the recorded one."""
     after, before = format_ns(recorded_ns - ns), format_ns(recorded_ns)
     if after == before:
@@ -158,7 +163,7 @@ def _against(recorded_ns: float, ns: float, when: str) -> str:
     return f"{after} in place of {before}{when}"
 
 
-def _saved(low_ns: float, high_ns: float) -> str:
+def _saving(low_ns: float, high_ns: float) -> str:
     low, high = (f"{'-' if ns < 0 else ''}{format_ns(abs(ns))}" for ns in (low_ns, high_ns))
     return f"saves {low}" if low == high else f"saves {low} to {high}"
 

@@ -21,11 +21,11 @@ from llmprof.trace.metrics.data import Metrics
 from llmprof.trace.schema import TABLES, conform
 from llmprof.units import format_ns, format_share
 
-_LEAST_SHARE: Final = 0.03
-_LEAST_ESTIMATE: Final = 0.02
-_LEAST_LINE: Final = 0.2
-_MOST_ESTIMATES: Final = 3
-_MOST_NAME: Final = 60
+_MIN_SHARE: Final = 0.03
+_MIN_ESTIMATE: Final = 0.02
+_MIN_LINE: Final = 0.2
+_MAX_ESTIMATES: Final = 3
+_MAX_NAME: Final = 60
 _SENTENCE: Final = re.compile(r"(?<=[a-z\d%)])\.\s")
 
 
@@ -205,9 +205,9 @@ def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.Data
     if total > 0:
         denominator = f"the {format_ns(total)} of the {speed.height} profiled launches"
         denominator = denominator.replace("the 1 profiled launches", "the one profiled launch")
-        rows = [*_limited(speed, total), *_estimated(metrics, speed, total)]
+        rows = [*_limit_rows(speed, total), *_estimate_rows(metrics, speed, total)]
         if source is not None:
-            rows += _hot_lines(source, speed, total)
+            rows += _hot_line_rows(source, speed, total)
         same = {"unit": "ns a profile", "scope": "profiled launches", "denominator": denominator}
         rows = [same | dict.fromkeys(("rank", "start_ns", "end_ns")) | row for row in rows]
     frame = pl.DataFrame(
@@ -237,13 +237,13 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """A row for each kernel that takes enough of the time."""
     whole = speed.group_by("kernel_name", maintain_order=True).agg(
         ns=pl.col("duration_ns").sum(), launches=pl.len(), bounds=pl.col("bound").n_unique()
     )
     typical = typical_limit(speed)
-    large = whole.filter(pl.col("ns") >= _LEAST_SHARE * total)
+    large = whole.filter(pl.col("ns") >= _MIN_SHARE * total)
     joined = large.join(typical, on="kernel_name", nulls_equal=True).sort(
         "ns", descending=True, maintain_order=True
     )
@@ -273,7 +273,7 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
         if roof is None and compute is not None and memory is not None:
             roof = max(compute, memory)
         gain, name = row["ns"] * (1 - min(1.0, roof or 0.0)), row["kernel_name"]
-        where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
+        where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quote(name)}"
         told = _row(
             "limited_kernel", figures, row["ns"], share, evidence="speed_of_light", where=where
         )
@@ -299,7 +299,7 @@ def _row(
     }
 
 
-def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """Estimates of the profiler's own rules for the whole kernel, each rule summed over all
     launches.
     """
@@ -320,9 +320,9 @@ def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict
             pl.len().alias("launches"),
             pl.col("text", "kernel_name").first(),
         )
-        .filter(pl.col("sum") >= _LEAST_ESTIMATE * total)
+        .filter(pl.col("sum") >= _MIN_ESTIMATE * total)
         .sort("sum", "rule", descending=[True, False])
-        .head(_MOST_ESTIMATES)
+        .head(_MAX_ESTIMATES)
     )
     rows = []
     for rule, gain, launches, text, name in summed.iter_rows():
@@ -336,13 +336,13 @@ def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict
                 gain,
                 share,
                 evidence="rules",
-                where=f"rule = {_quoted(rule)}",
+                where=f"rule = {_quote(rule)}",
             )
         )
     return rows
 
 
-def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """The hottest line of the kernel that takes the most time, if one stands out."""
     try:
         lines = hot_lines(source).drop_nulls("line")
@@ -351,7 +351,7 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
     length = speed.select("kernel_id", "duration_ns")
     hottest = (
         lines.join(length, on="kernel_id")
-        .filter(pl.col("share") >= _LEAST_LINE)
+        .filter(pl.col("share") >= _MIN_LINE)
         .with_columns(ns=pl.col("share") * pl.col("duration_ns"))
         .sort("ns", descending=True, nulls_last=True)
     )
@@ -380,10 +380,10 @@ def file_name(path: str | None) -> str:
 
 def short_name(name: str | None) -> str:
     """Short function name of a kernel, cut in the middle if it is very long."""
-    return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MOST_NAME)
+    return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MAX_NAME)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -41,7 +41,7 @@ CALLS: Final = {
 }
 """Kinds of calls that hold a device."""
 
-OF_A_DEVICE: Final = r"^(?:(?:cuda|cu|hip|mu|musa|aclrt|aclmdl|aclnn|aclop|acl|rt|ge|hccl|nccl)_?[A-Z]|hsa_|__hip|\w+@)"  # noqa: E501
+DEVICE_CALLS: Final = r"^(?:(?:cuda|cu|hip|mu|musa|aclrt|aclmdl|aclnn|aclop|acl|rt|ge|hccl|nccl)_?[A-Z]|hsa_|__hip|\w+@)"  # noqa: E501
 """Names of calls of a device's runtime, driver and communication library."""
 
 MPI: Final = r"^P?MPI_[A-Z]"
@@ -143,7 +143,7 @@ def other_call(gaps: pl.DataFrame) -> OtherCall | None:
     of_calls = {"memory": CALLS["memory"]} | once_only
     is_call = inside["doing_kind"][0] == "call"
     set_up = first_match(call, of_calls if is_call else {"compiling": SET_UP["compiling"]})
-    elsewhere = (pl.col("doing_kind") == "call") & ~pl.col("doing").str.contains(OF_A_DEVICE)
+    elsewhere = (pl.col("doing_kind") == "call") & ~pl.col("doing").str.contains(DEVICE_CALLS)
     elsewhere |= pl.col("doing").str.contains(MPI) & pl.col("doing_kind").is_in(["call", "range"])
     if share < MOSTLY or not (set_up or inside.select(elsewhere.any()).item()):
         return None

@@ -32,7 +32,7 @@ def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
         cause.name: (cause, measured)
         for cause in CAUSES
         if not (apart and cause.evidence == "collectives")
-        if (measured := _measured(cause, scope)) is not None
+        if (measured := _measure(cause, scope)) is not None
     }
     found = {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
     losses = {name: measured for name, (cause, measured) in found.items() if not cause.info}
@@ -66,7 +66,7 @@ def severity_of(share: float) -> str:
     return next(name for name, least in SEVERITIES.items() if share >= least)
 
 
-def _measured(cause: Cause, scope: Scope) -> Measurement | None:
+def _measure(cause: Cause, scope: Scope) -> Measurement | None:
     """Measurement of a cause, if it was captured and exceeds the threshold."""
     if not scope.span_ns:
         return None

@@ -21,13 +21,13 @@ from llmprof.analyze.step_times import (
     without_long_first,
 )
 from llmprof.errors import AnalysisError
-from llmprof.findings.card import OF_PHASES
+from llmprof.findings.card import PHASE_SCOPES
 from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
 from llmprof.label.intervals import clip_intervals
 from llmprof.label.steps.steps import steps_of
-from llmprof.replay.targets import bounded
+from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -170,7 +170,7 @@ class Scope:
         """
         if self.steps is None:
             return "a rank"
-        return f"a {self.words.removesuffix('s')}" if self.words in OF_PHASES else "a step"
+        return f"a {self.words.removesuffix('s')}" if self.words in PHASE_SCOPES else "a step"
 
     @cached_property
     def has_layers(self) -> bool:
@@ -307,7 +307,7 @@ class Scope:
         """Operators with a bound in the windows of each rank: their time there, at the bound,
         and the longest event.
         """
-        rows, events = bounded(self.trace)
+        rows, events = operators_with_bounds(self.trace)
         of_row = (
             "stage",
             "operator",
@@ -369,23 +369,23 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
     windows = step_windows(trace)
     if step is not None:
-        every = _with_work(step_rows, windows)
+        every = _working_steps(step_rows, windows)
         return [
             Scope(
                 trace,
                 f"step {step}",
-                _only(every, step),
+                _one_step(every, step),
                 windows.filter(pl.col("step") == step),
                 recorded_ns,
             )
         ]
     return [
-        Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
+        Scope(trace, words, chosen, _step_windows(windows, chosen), recorded_ns, of_ns)
         for words, chosen, of_ns in choose_scopes(step_rows, windows, steady_steps(trace))
     ]
 
 
-def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
+def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
     return windows.join(
         chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
@@ -409,7 +409,7 @@ def choose_scopes(
     # Steady decode steps stand for all decode steps if every rank has some.
     if step_rows["start_ns"].null_count() == step_rows.height:
         return [("whole recording", None, None)]
-    every, warm = (_with_work(step_rows, of) for of in (windows, without_long_first(windows)))
+    every, warm = (_working_steps(step_rows, of) for of in (windows, without_long_first(windows)))
     ranks = every["rank"].n_unique()
     phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
@@ -429,12 +429,12 @@ def choose_scopes(
     return chosen
 
 
-def _with_work(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     some = windows.select("rank", "step").unique()
     return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
 
 
-def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:
+def _one_step(every: pl.DataFrame, step: int) -> pl.DataFrame:
     chosen = every.filter(pl.col("step") == step)
     if chosen.is_empty():
         numbers = every["step"].unique().sort().to_list()

@@ -16,7 +16,7 @@ from llmprof import names
 from llmprof.errors import NotCapturedError
 from llmprof.label.groups import is_sorted, last_with
 from llmprof.label.modules import modules_of
-from llmprof.label.nesting import holding, innermost, outermost_ops
+from llmprof.label.nesting import holds_any, innermost, outermost_ops
 from llmprof.names.operators import by_distinct, contains, first_true, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -28,7 +28,7 @@ _CHOOSES = r"(?i)top_?k|sort|radix|argmax|scan|multinomial|nonzero"
 
 _PLAIN = ("elementwise", "copy", "fill", "other")
 
-_MOST_BETWEEN = 8
+_MAX_BETWEEN = 8
 """Most kernels between the softmax and either matrix product: scale, mask, type conversion."""
 
 
@@ -67,8 +67,8 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     )
     chosen_rows = frame.filter(
         pl.col("softmax")
-        & (pl.col("at") - pl.col("before") <= _MOST_BETWEEN)
-        & (pl.col("after") - pl.col("at") <= _MOST_BETWEEN)
+        & (pl.col("at") - pl.col("before") <= _MAX_BETWEEN)
+        & (pl.col("after") - pl.col("at") <= _MAX_BETWEEN)
     )
     linear = frame["linear"]
     near = linear.gather(chosen_rows["before"]) & linear.gather(chosen_rows["after"])
@@ -114,7 +114,7 @@ PLACE: Final = ("rank", "stream", "start_ns", "name")
 """What tells a device event from all others, in every table that has it."""
 
 
-def with_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def add_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Device events with further columns of the recorded rows at their :data:`PLACE`; null where
     there is none.
     """
@@ -144,7 +144,7 @@ EAGER: Final = "eager step"
 """Evidence of what :func:`llmprof.analyze.add_operators` found."""
 
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
-_BESIDE_A_GEMM = (
+_GEMM_NEIGHBOURS = (
     *(
         "fill",
         "copy",
@@ -209,7 +209,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     """
     events = device_events(trace)
     if "category_by" not in events.columns:
-        events = _categorised(events, trace)
+        events = _add_categories(events, trace)
     return events.select(
         "event",
         *COLUMNS[:7],
@@ -228,13 +228,15 @@ def device_events(trace: Trace) -> pl.DataFrame:
     """Rows of :func:`activity` without the meaning of names, for analyses that need only times
     and launches.
     """
-    recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
+    recorded = [
+        _table_events(trace, table) for table in ("kernels", "copies") if table in trace.table_names
+    ]
     if recorded:
         order = ["rank", "start_ns", "stream"]
         events = pl.concat([frame for frame in recorded if frame.height] or recorded)
         if events["stream"].null_count() or not is_sorted(events, order):
             events = events.sort(order, maintain_order=True)
-        events = _with_launches(events, trace)
+        events = _add_launches(events, trace)
     elif trace.has("runtime"):
         hint = (
             f"record {trace.capture.how_to_record('kernels')}, and no other profiler attached to the"  # noqa: E501
@@ -284,7 +286,7 @@ def _coded_operators(trace: Trace) -> pl.DataFrame:
     return trace.table("ops").select(pl.col("name").cast(pl.Categorical))
 
 
-def _of(trace: Trace, table: str) -> pl.DataFrame:
+def _table_events(trace: Trace, table: str) -> pl.DataFrame:
     """Rows of kernels or copies.
 
     The category of a copy follows from its kind; that of a kernel is added later.
@@ -316,7 +318,7 @@ def _of(trace: Trace, table: str) -> pl.DataFrame:
     )
 
 
-def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _add_categories(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``category`` and ``category_by``: of kernels by module, operator and name, of copies
     by their kind.
     """
@@ -347,7 +349,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         gemm = (
             pl.col("linear")
             & ~is_copy
-            & ~pl.col("category").is_in(_BESIDE_A_GEMM).fill_null(value=False)
+            & ~pl.col("category").is_in(_GEMM_NEIGHBOURS).fill_null(value=False)
         )
         gemm = gemm.fill_null(value=False)
         events = events.with_columns(
@@ -407,7 +409,7 @@ def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
             thread=pl.col("launch_thread").fill_null(-1),
             event=pl.int_range(pl.len()),
         )[rest]
-        rows = np.flatnonzero(holding(ops, launches["launch_start_ns"]))
+        rows = np.flatnonzero(holds_any(ops, launches["launch_start_ns"]))
         spans = ops.select("rank", "start_ns", "dur_ns", pl.col("thread").fill_null(-1))[rows]
         enclosing = innermost(
             launches, spans, ["rank", "thread"], at="launch_start_ns", name="_op"
@@ -467,7 +469,7 @@ def _looked_up(called_names: pl.Series, rows: pl.Series, calls: pl.DataFrame) ->
     return called_names.scatter(inside, pl.Series(["aten::embedding"] * inside.len()))
 
 
-def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add the launching call: of the calls with this correlation, one that launches, or else the
     first.
     """

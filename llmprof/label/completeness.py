@@ -82,7 +82,7 @@ def launches(trace: Trace) -> pl.DataFrame:
     )
     last = pl.col("start_ns").filter(pl.col("recorded") > 0).max().over("rank")
     calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(value=False))
-    return _with_steps(calls, steps_of(trace)).select(
+    return _add_steps(calls, steps_of(trace)).select(
         pl.col(name).cast(dtype) for name, dtype in schema.items()
     )
 
@@ -153,7 +153,7 @@ def _nodes() -> pl.Expr:
     )
 
 
-def _with_steps(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def _add_steps(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The step of each call, by the labels of the host."""
     spans = rows.filter(pl.col("host_start_ns").is_not_null()).select(
         "rank",

@@ -11,12 +11,12 @@ from llmprof.label.activity import (
     CAPTURED,
     PLACE,
     activity,
+    add_recorded,
     called_operators,
     coded_names,
     launching_operators,
-    with_recorded,
 )
-from llmprof.label.layers.attribution import described_kinds, label_captured, with_modules
+from llmprof.label.layers.attribution import described_kinds, label_captured, label_modules
 from llmprof.label.layers.sequences import label_layers
 from llmprof.label.modules import modules_of
 from llmprof.label.steps.steps import events_with_steps, steps_of
@@ -43,7 +43,7 @@ def _label_operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     captured = {f"_{new}": f"{CAPTURED}{new}" for new in texts} | {"_operator": f"{CAPTURED}op"}
     if not trace.has("kernels") or captured["_operator"] not in trace.kernels.columns:
         return frame
-    frame = with_recorded(frame, trace.kernels.select(*PLACE, **captured))
+    frame = add_recorded(frame, trace.kernels.select(*PLACE, **captured))
     known = pl.col("_operator").is_not_null()
     return frame.with_columns(
         pl.when(known).then(f"_{name}").otherwise(name).alias(name) for name in texts
@@ -63,7 +63,7 @@ def _label_stages(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 def _label_modules(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``evidence``; layers and stages follow the modules that launched the events."""
-    return with_modules(frame, modules_of(frame, trace))
+    return label_modules(frame, modules_of(frame, trace))
 
 
 def _label_captures(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:

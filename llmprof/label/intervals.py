@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.errors import AnalysisError, listed
-from llmprof.label.groups import groups_of, of_groups
+from llmprof.label.groups import group_values, groups_of
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
 """A time before all others."""
@@ -40,7 +40,7 @@ def lay(
 ) -> GroupLine:
     """Put the groups of ``by`` one after another on one line."""
     by, kept = list(by), dict(keep or {})
-    start, end = _times(need(frame, by))
+    start, end = _times(require_columns(frame, by))
     if end.null_count():  # intervals whose times are unknown are on no line
         frame = frame.filter(end.is_not_null())
         start, end = _times(frame)
@@ -102,7 +102,7 @@ def _times(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     return start, start + length
 
 
-def merged(line: GroupLine) -> pl.DataFrame:
+def merge_line(line: GroupLine) -> pl.DataFrame:
     """Union of the intervals:
 
     ``_group, _start, _end``, disjoint, in order; kept columns are of the first.
@@ -152,7 +152,9 @@ class Placed(NamedTuple):
 
 def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
     """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group."""
-    values = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
+    values = group_values(
+        require_columns(frame, by), groups.select(*by, "_shift", "_low", "_high"), by
+    )
     times = _times(frame)
     known = np.ones(frame.height, dtype=np.bool_)
     if values[0].null_count() or times[1].null_count():
@@ -166,7 +168,7 @@ def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) 
     return Placed(start, end, shift, known)
 
 
-def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     """Check that a frame has the columns and those of an interval, and return it."""
     if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
         raise AnalysisError(
@@ -210,18 +212,18 @@ def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
 def merge(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     """Union of the intervals of each group as disjoint intervals; touching ones become one."""
     line = lay(frame, by)
-    return off_line(merged(line), line, by)
+    return off_line(merge_line(line), line, by)
 
 
 def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> pl.DataFrame:
     """Time between the intervals of each group that none of them covers."""
     line = lay(frame, by, following)
-    union = merged(line)
-    between = _between(union)
+    union = merge_line(line)
+    between = _gaps_between(union)
     return off_line(between, line, by).hstack(between.select(*following))
 
 
-def _between(union: pl.DataFrame) -> pl.DataFrame:
+def _gaps_between(union: pl.DataFrame) -> pl.DataFrame:
     """Time between unions of the same group: the row of the later one, with other times."""
     group, until = union["_group"].to_numpy(), union["_end"].to_numpy()
     at = np.flatnonzero(group[1:] == group[:-1]).astype(np.uint32)
@@ -237,7 +239,7 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
     line = lay(frame, by, {"row": pl.int_range(pl.len(), dtype=pl.UInt32)})
     rows, opens, until = _unions(line)
     union = rows[opens]
-    between = _between(
+    between = _gaps_between(
         union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
     )
     # the gap after each union; none after the last one of a group
@@ -255,9 +257,9 @@ def length_within(
 ) -> pl.DataFrame:
     """Time in each window that the union of its group's intervals covers."""
     line = lay(frame if windows.height else frame.clear(), by)
-    union = merged(line)
+    union = merge_line(line)
     if union.is_empty():
-        return need(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
+        return require_columns(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
     group, start, end = (union[column].to_numpy() for column in ("_group", "_start", "_end"))
     before = np.append(0, (end - start).cumsum()[:-1])
     first = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
@@ -277,7 +279,7 @@ def clip_intervals(
 ) -> pl.DataFrame:
     """Parts of the intervals that lie in a window of their group."""
     numbered = (
-        need(windows, by)
+        require_columns(windows, by)
         .select(*by, *INTERVAL)
         .with_row_index("window")
         .filter(pl.col("dur_ns") > 0)
@@ -289,12 +291,16 @@ def clip_intervals(
             "two windows of one group overlap", expected="windows that do not overlap"
         )
     if not len(starts):
-        return need(frame, by).clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
+        return (
+            require_columns(frame, by)
+            .clear()
+            .with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
+        )
     bounds = {
         "_low": pl.col("first_ns") + pl.col("_shift"),
         "_high": pl.col("last_ns") + pl.col("_shift"),
     }
-    placed = place_on_line(need(frame, by), line.groups.with_columns(**bounds), by)
+    placed = place_on_line(require_columns(frame, by), line.groups.with_columns(**bounds), by)
     at = np.searchsorted(ends, placed.start, side="right")
     count = np.searchsorted(starts, placed.end, side="left") - at
     count[placed.start >= placed.end] = 0

@@ -67,7 +67,7 @@ def innermost(
     return points.with_columns(after["_inner"][last].alias(name))
 
 
-def holding(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
+def holds_any(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
     """Whether any of the times lies in a span, whatever its group: fewer spans are nested
     sooner.
     """
@@ -90,7 +90,7 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
     ``_group, <by...>, _time, _inner`` (null for none).
     """
-    edges, line = _nested(spans, by)
+    edges, line = _nest_spans(spans, by)
     at = edges.at
     last = np.flatnonzero(np.append(at[1:] != at[:-1], len(at) > 0))
     inner = np.where(edges.begins[last], edges.span[last], edges.parent[last])
@@ -133,7 +133,7 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     """Row of the span directly around each span; null for the outermost spans and for spans of
     no length.
     """
-    edges, _ = _nested(spans, by)
+    edges, _ = _nest_spans(spans, by)
     parent = np.full(spans.height, -1)
     parent[edges.span[edges.begins]] = edges.parent[edges.begins]
     return row_numbers(parent, "parent")
@@ -151,7 +151,7 @@ class _Edges(NamedTuple):
     parent: np.ndarray
 
 
-def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, GroupLine]:
+def _nest_spans(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, GroupLine]:
     """Begins and ends of spans in order of their position on the line of all groups."""
     line = lay(spans, by, {"_span": pl.int_range(pl.len(), dtype=pl.UInt32)})
     start, end = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()

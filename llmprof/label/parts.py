@@ -61,7 +61,7 @@ def selection(events: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
     return events
 
 
-def of_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
+def select_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
     """Part of a trace whose events have one of the given values in each of some columns."""
     events = selection(trace.events, labels)
     group = ["rank", "step", "layer"]
@@ -105,7 +105,7 @@ def _numbers(
     return rows["step"].unique().sort().to_list()
 
 
-def of_steps(
+def select_steps(
     part: Trace,
     whole: Trace,
     steps_kept: Iterable[int] | None,
@@ -125,7 +125,7 @@ def of_steps(
     rows = pl.concat([steps_of(trace) for trace in each])
     numbers = _numbers(rows, steps_kept, phases)
     if part._labels is not None:
-        return of_labels(part, {"step": numbers})
+        return select_labels(part, {"step": numbers})
     step = pl.col("step").is_in(numbers)
     key = ["rank", "stream", "start_ns", "name"]
     events = pl.concat(

@@ -15,7 +15,7 @@ from llmprof.analyze.roofline import roofline
 from llmprof.errors import AnalysisError, listed
 from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
 from llmprof.replay.plan import ReplayPlan, calls_of_rows, new_transfer
-from llmprof.replay.targets import TARGET, below_target, saved_of
+from llmprof.replay.targets import TARGET, operators_below_target, saved_of
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 
@@ -362,7 +362,7 @@ def to_bound(
         raise AnalysisError(f"the share of the bound is {share}", expected="above 0, at most 1")
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
-        rows = saved_of(plan.events, below_target(trace, share, device=device)).filter(
+        rows = saved_of(plan.events, operators_below_target(trace, share, device=device)).filter(
             pl.col("saved") > 0
         )
         if what is not None:

@@ -80,7 +80,7 @@ class Contraction:
         return np.searchsorted(self.nodes, nodes).astype(np.int64)
 
 
-def contracted(
+def contract_graph(
     least: Chains, most: Chains, asked: NodeNumbers, latest: NodeNumbers | None = None
 ) -> Contraction:
     """Contract a graph to what sets the times of the asked nodes in replays between the least and
@@ -144,7 +144,7 @@ def _that_matter(
     return edges
 
 
-def stacked(each: list[Chains]) -> Chains:
+def stack_variants(each: list[Chains]) -> Chains:
     """Variants of one graph as one graph, scheduled at once."""
     weight, origin, delay = (
         np.stack(column, axis=1)

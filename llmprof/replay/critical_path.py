@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.gaps import idle
-from llmprof.analyze.idle.host import doing, host_spans
+from llmprof.analyze.idle.host import host_spans, longest_spans
 from llmprof.errors import LlmprofError, listed
 from llmprof.label.steps import labels
 from llmprof.names.operators import first_true
@@ -34,7 +34,7 @@ PARTS: Final = (
 CHAIN: Final = -1
 """Value in place of the kind of an edge: the node before in the same chain."""
 
-LEAST_SHARE: Final = 0.5
+MIN_SHARE: Final = 0.5
 """An operator names a piece of the host, and a call the piece of a held device, if it ran for at
 least this share.
 """
@@ -120,7 +120,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         raise LlmprofError(
             f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}"
         )
-    return _named(trace, path_without_names(trace, rank)).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
+    return _node_names(trace, path_without_names(trace, rank)).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
 @per_trace
@@ -148,7 +148,7 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
         .agg(pl.col("rank", "block", "node", "end_ns").last(), pl.col("start_ns", "since_ns").min())
         .sort("end_ns")
     )
-    bound = binding(built)
+    bound = last_waits(built)
     blocks = last.partition_by("block", maintain_order=True) or [last]
     rows = pl.concat([_pieces(built, bound, block) for block in blocks]).join(
         ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
@@ -265,7 +265,7 @@ def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> No
     return np.asarray(path[built.time[path] >= since])
 
 
-def binding(built: replay.Graph) -> Binding:
+def last_waits(built: replay.Graph) -> Binding:
     """For each node, the node that it waited for last, and the kind of edge."""
     times = built.time
     nodes = len(times)
@@ -361,7 +361,7 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .select(event="next_event", call="held_by", held="dur_ns")
     )
     rows = rows.join(held, on="event", how="left", maintain_order="left", validate="m:1")
-    by_call = unknown & (pl.col("held") >= LEAST_SHARE * pl.col("dur_ns"))
+    by_call = unknown & (pl.col("held") >= MIN_SHARE * pl.col("dur_ns"))
     assumed = pl.lit(replay.EVIDENCE[replay.BY_TIMES])
     return rows.with_columns(
         part=pl.when(by_call).then(pl.lit("device held")).otherwise("part"),
@@ -388,7 +388,7 @@ def _part() -> pl.Expr:
     return first_true(cases, "host")
 
 
-def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Names of the pieces of the host in which no call ran: the operator with most of the time."""
     rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
     host = (pl.col("part") == "host") | (
@@ -401,7 +401,9 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     if between.height and spans.height:
         # the thread that the path is on may be idle, while another thread works for it
         own, any_thread = (
-            doing(between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread))
+            longest_spans(
+                between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread)
+            )
             for thread, some in (
                 (pl.col("thread"), spans),
                 (
@@ -412,9 +414,7 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         )
         named = [
             pl.Series(
-                found.select(
-                    pl.when(pl.col("doing_share") >= LEAST_SHARE).then("doing")
-                ).to_series()
+                found.select(pl.when(pl.col("doing_share") >= MIN_SHARE).then("doing")).to_series()
             )
             for found in (own, any_thread)
         ]

@@ -26,8 +26,8 @@ of both.
 """
 
 _GAINS: Final = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
-_LEAST_COUNT: Final = 4
-_MOST_MEMBERS: Final = 64
+_MIN_COUNT: Final = 4
+_MAX_MEMBERS: Final = 64
 
 _PARTS: Final = {
     "norm": "n",
@@ -140,8 +140,8 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
-    linked = _with_bytes(linked, trace)
-    candidates, members = _summed(linked, events)
+    linked = _add_bytes(linked, trace)
+    candidates, members = _sum_members(linked, events)
     gains = _gains(trace, members, candidates.head(int(predict)))
     candidates = candidates.join(gains, on="_candidate", how="left", maintain_order="left")
     return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
@@ -195,7 +195,7 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
         & pl.col("_eligible")
         & pl.col("_eligible").shift(-1)
         & (pl.col("letter").shift(-1) != _ALL_REDUCE)
-        & (pl.col("_pairs") >= _LEAST_COUNT)
+        & (pl.col("_pairs") >= _MIN_COUNT)
     )
     events = events.with_columns(_link=link.fill_null(value=False))
     joined = pl.col("_link").shift(1).fill_null(value=False)
@@ -207,7 +207,7 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
 _ALL_REDUCES: Final = pl.col("name").str.contains(r"(?i)all_?reduce|cross_device_reduce")
 
 
-def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _add_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Members of chains with the bytes between each and the next that need not go to memory;
     null if unknown.
     """
@@ -262,7 +262,7 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
     return out
 
 
-def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Equal chains summed up in one row, and the events of each."""
     words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -281,7 +281,7 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
             events=pl.col("event"),
             bytes_saved=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
         )
-        .filter(pl.col("length") <= _MOST_MEMBERS)
+        .filter(pl.col("length") <= _MAX_MEMBERS)
     )
     keys = ["phase", "letters", "kernels", "stages"]
     steps = (
@@ -303,12 +303,12 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
                 pl.col("bytes_saved").sum()
             ),
         )
-        .filter(pl.col("count") >= _LEAST_COUNT)
+        .filter(pl.col("count") >= _MIN_COUNT)
     )
     candidates = candidates.join(
         steps, on="phase", how="left", nulls_equal=True, maintain_order="left"
     )
-    made = [_named(letters) for letters in candidates["letters"]]
+    made = [_member_names(letters) for letters in candidates["letters"]]
     candidates = candidates.with_columns(
         fusion=pl.Series(made, dtype=pl.String),
         categories=pl.Series(
@@ -328,7 +328,7 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
     )
 
 
-def _named(letters: str) -> str | None:
+def _member_names(letters: str) -> str | None:
     """Name of a known fusion, if the whole chain is one."""
     return next((name for pattern, name in KNOWN if re.fullmatch(pattern, letters)), None)
 

@@ -24,9 +24,9 @@ from llmprof.replay.targets import (
     TARGET,
     TargetOperators,
     To,
-    below_target,
+    add_keys,
+    operators_below_target,
     saved_of,
-    with_keys,
 )
 from llmprof.replay.what_if import lasting_gains
 from llmprof.theory.hardware import Device
@@ -34,7 +34,7 @@ from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-MOST_ALONE: Final = 20
+MAX_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed
 together.
 """
@@ -181,10 +181,10 @@ def _found(
     model: Shape | None,
 ) -> pl.DataFrame:
     part = replayed_part(trace, () if rank is None else (rank,))
-    found = below_target(part.trace, to, baseline, device, model)
+    found = operators_below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
     steps = _steps(built)
-    work = _in_steps(built, steps, found)
+    work = _step_events(built, steps, found)
     if rank is None and work.height:
         own = pl.col("dur_ns").filter(pl.col("category").ne_missing("collective")).sum()
         rank = int(work.group_by("rank").agg(own=own).sort(-pl.col("own"), "rank")["rank"][0])
@@ -230,7 +230,7 @@ def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
     return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
 
 
-def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
+def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
@@ -239,7 +239,7 @@ def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.D
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
     work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
-    return with_keys(work.hstack(steps[work["window"]].select("phase")), found)
+    return add_keys(work.hstack(steps[work["window"]].select("phase")), found)
 
 
 def _keys(work: pl.DataFrame) -> pl.DataFrame:
@@ -249,7 +249,7 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
     gap = (pl.col("dur_ns") * pl.col("saved")).sum()
     keys = work.group_by(KEY).agg(gap_ns=gap).filter(pl.col("gap_ns") > 0)
     keys = keys.sort("gap_ns", *KEY, descending=[True, *(False for _ in KEY)])
-    return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
+    return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MAX_ALONE)).drop("gap_ns")
 
 
 def _gains(
@@ -293,7 +293,7 @@ def _table(
         .then(pl.lit("no bound"))
         .when(pl.col("key").is_null())
         .then(pl.lit("at target"))
-        .when(pl.col("key") == MOST_ALONE)
+        .when(pl.col("key") == MAX_ALONE)
         .then(pl.lit("others"))
         .otherwise(pl.lit("opportunity"))
     )

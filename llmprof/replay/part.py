@@ -12,12 +12,12 @@ import polars as pl
 
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
-from llmprof.label.steps.steps import around_steps, host_labels, steps_of
-from llmprof.replay.graph import MOST_EVENTS, graph_events
+from llmprof.label.steps.steps import host_labels, steps_of, surround_steps
+from llmprof.replay.graph import MAX_EVENTS, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-MOST_FOR_FINDINGS: Final = 300_000
+MAX_FOR_FINDINGS: Final = 300_000
 """Of a larger recording findings replay some groups of ranks with about so many events, or some
 steps with :data:`ENOUGH`: some seconds of work on one core. The other groups do the same work, and
 the other steps are alike.
@@ -80,7 +80,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Replaye
     # themselves, the others are chosen evenly and stand for the rest. If there is one group only,
     # or the chosen ones still have too many events, the part has some of the steps.
     events = graph_events(trace)
-    limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
+    limit, some = (MAX_EVENTS, MAX_EVENTS) if named is None else (MAX_FOR_FINDINGS, ENOUGH)
     if events <= limit:
         return ReplayedPart(trace)
     if (
@@ -190,7 +190,7 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
             middle = rows["place"].sort()[rows.height // 2]
             chosen |= set(range(max(0, middle - 1), middle + 1))
     some = numbers.gather(sorted(chosen))
-    part = (trace if on_host is None else around_steps(trace, on_host, some)).select(
+    part = (trace if on_host is None else surround_steps(trace, on_host, some)).select(
         step=some.to_list()
     )
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
 from llmprof.errors import AnalysisError
 from llmprof.names.operators import contains
-from llmprof.replay.contraction import contracted, stacked
+from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import (
     COLLECTIVE,
     HANDED_OVER,
@@ -26,6 +26,7 @@ from llmprof.replay.graph import (
 )
 from llmprof.replay.recording import RowMask
 from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
+from llmprof.replay.targets import ANY_STAGE
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -71,12 +72,15 @@ class ReplayPlan:
             set(rows["stage"].drop_nulls().unique()),
             set(rows["category"].drop_nulls().unique()),
         )
-        if what in stages:
+        # the stage of a copy says where no other stage is known; the category is of all copies
+        if what in stages and not (what in categories and what in ANY_STAGE):
             mask = rows["stage"] == what
         elif what in categories:
             mask = rows["category"] == what
         else:
-            mask = self._named(what, f"{what!r} is no stage, no category and no regular expression")
+            mask = self._name_matches(
+                what, f"{what!r} is no stage, no category and no regular expression"
+            )
         chosen: RowMask = mask.fill_null(value=False).to_numpy() & self.device
         if not chosen.any():
             raise AnalysisError(
@@ -88,14 +92,14 @@ class ReplayPlan:
 
     def calls(self, name: str) -> RowMask:
         """Calls of the host whose name matches a regular expression."""
-        mask = self._named(name, f"{name!r} is no regular expression")
+        mask = self._name_matches(name, f"{name!r} is no regular expression")
         chosen: RowMask = mask.fill_null(value=False).to_numpy() & ~self.device
         if not chosen.any():
             found = f"no call of the host in this recording is named {name!r}"
             raise AnalysisError(found, expected="part of the name of a call")
         return chosen
 
-    def _named(self, pattern: str, otherwise: str) -> pl.Series:
+    def _name_matches(self, pattern: str, otherwise: str) -> pl.Series:
         """Events whose name matches a pattern; each distinct name is looked at once."""
         names = self.events["name"]
         distinct = names.unique()
@@ -297,7 +301,7 @@ def times_of(plans: list[ReplayPlan]) -> NodeNumbers:
     once.
     """
     each = [plan.chains() for plan in plans]
-    return earliest(each[0])[:, np.newaxis] if len(each) == 1 else earliest(stacked(each))
+    return earliest(each[0])[:, np.newaxis] if len(each) == 1 else earliest(stack_variants(each))
 
 
 @per_trace
@@ -331,7 +335,7 @@ def periods_below(built: Graph, least: ReplayPlan, group: NodeNumbers) -> list[p
     """
     steps, low, most = _Steps.of(built), least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
-    part = contracted(low, most, np.concatenate([begin, end]), built.time)
+    part = contract_graph(low, most, np.concatenate([begin, end]), built.time)
     times = earliest(part.of_groups(low, most, np.repeat(group, 2)))
     return steps.periods(begin, times[part.places(begin)], end, times[part.places(end)])
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
-from llmprof.label.groups import distinct_keys, first_of_runs, groups_of, last_before, of_groups
+from llmprof.label.groups import distinct_keys, first_of_runs, group_values, groups_of, last_before
 from llmprof.label.nesting import outermost
 from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
@@ -60,7 +60,7 @@ class Recording:
         return self.time[1::2]
 
 
-MOST_OWN_NS = 10_000
+MAX_OWN_NS = 10_000
 """Longest time (ns) of a synchronising call with nothing to wait for."""
 
 
@@ -112,19 +112,19 @@ def _events(trace: Trace) -> pl.DataFrame:
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
         calls = outermost(
-            with_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"]
+            add_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"]
         )
         threads = distinct_keys(device, ["rank", "launch_thread"]).rename(
             {"launch_thread": "thread"}
         )
-        [launches] = of_groups(calls, threads.with_columns(launches=True), ["rank", "thread"])
+        [launches] = group_values(calls, threads.with_columns(launches=True), ["rank", "thread"])
         # the chain of a thread that only waits for results (such as vLLM's for its output) consists
         # of these calls
         waits_only = call_kinds(calls["name"])["synchronises"]
         calls = calls.with_columns(launches.fill_null(value=False)).filter(launches | waits_only)
         parts.append(calls.with_columns(where=pl.lit("host"), source=pl.lit("call")))
     rows = pl.concat(parts, how="diagonal_relaxed")
-    [shift] = of_groups(rows, clock_offsets(trace), ["rank"])
+    [shift] = group_values(rows, clock_offsets(trace), ["rank"])
     begins, keys, number = groups_of(rows, CHAIN)
     lengths = np.diff(begins, append=rows.height)
     chain = np.repeat(np.arange(keys.height) if number is None else number, lengths).astype(
@@ -177,7 +177,7 @@ and whether the recording states this.
 """
 
 
-def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
+def add_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls of the host (``rank, thread, start_ns, dur_ns, name``) with the columns of
     :data:`WAITS`.
     """
@@ -255,5 +255,5 @@ def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: RowMask) -> NodeNum
     out = np.zeros(rows.height, dtype=np.int64)
     calls = pl.DataFrame([names.to_physical(), rows["dur_ns"]]).filter(on_host)
     quick = pl.col("dur_ns").quantile(0.1).over("name").fill_null(0)
-    out[on_host] = calls.select(quick.clip(0, MOST_OWN_NS).cast(pl.Int64)).to_series().to_numpy()
+    out[on_host] = calls.select(quick.clip(0, MAX_OWN_NS).cast(pl.Int64)).to_series().to_numpy()
     return out

@@ -14,7 +14,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.names.operators import first_true
 from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
-from llmprof.replay.graph import MOST_EVENTS, graph, graph_events
+from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -155,9 +155,9 @@ def unknown_slack(trace: Trace) -> str:
 
     A large recording is not replayed for it.
     """
-    if (events := graph_events(trace)) > MOST_EVENTS:
+    if (events := graph_events(trace)) > MAX_EVENTS:
         return (
-            f"not looked for: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            f"not looked for: {events:,} events, by itself of {MAX_EVENTS:,} at most"
             " (analyze.slack computes it)"
         )
     free = known_slack(trace)
@@ -167,7 +167,7 @@ def unknown_slack(trace: Trace) -> str:
     return "" if free["slack_ns"].count() else str(reasons[0])
 
 
-def with_slack(
+def add_slack(
     frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
     """A frame of groups of device events with ``slack_ns``, the least of a group; null where

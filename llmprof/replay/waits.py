@@ -11,33 +11,33 @@ import polars as pl
 
 from llmprof.label.groups import first_of_runs
 from llmprof.names.operators import contains
-from llmprof.replay.recording import Recording, clock_offsets, with_recorded_waits
+from llmprof.replay.recording import Recording, add_recorded_waits, clock_offsets
 from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
 
-MOST_AFTER_NS: Final = 5_000
+MAX_AFTER_NS: Final = 5_000
 """If a recorded wait between streams had an effect, it ends at most this long (ns) after the
 awaited work.
 """
 
-MOST_WAIT_NS: Final = 10_000
+MAX_WAIT_NS: Final = 10_000
 """Work that begins within this after the end of work on another stream may have waited for it: in
 llmprof's captures a copy behind an event of another stream begins 2.8 to 7.2 us after the work
 before that event.
 """
 
-MOST_AFTER_COLLECTIVE_NS: Final = 20_000
+MAX_AFTER_COLLECTIVE_NS: Final = 20_000
 """The same after a collective: 17.5 us on AMD GPUs."""
 
 USUAL_GAP_NS: Final = 1_000
 """Gap between kernels of a stream (ns) if a recording has no back-to-back kernels."""
 
-AT_ONCE_NS: Final = 1_000_000
+IMMEDIATE_NS: Final = 1_000_000
 """If a thread records an event within this time (ns) after a launch, the event is assumed to
 follow that launch.
 """
 
-MOST_CANDIDATES: Final = 16
+MAX_CANDIDATES: Final = 16
 """Number of events that are examined, those that ended last before such work."""
 
 RECORDS: Final = r"(?i)EventRecord"
@@ -80,7 +80,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
         return _nothing()
     shift = pl.col("shift_ns").fill_null(0)
     waits = (
-        with_recorded_waits(waits)
+        add_recorded_waits(waits)
         .filter(pl.col("waiting_stream").is_not_null() & pl.col("awaited_stream").is_not_null())
         .join(clock_offsets(trace), on="rank", how="left")
         .select(
@@ -147,10 +147,10 @@ def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
         & (pl.col("told").is_null() | (pl.col("by_issue") <= pl.col("by_end")))
         & (pl.col("other") != pl.col("row"))
     )
-    return _pairs(recorded, pairs["other"], pairs["row"], MOST_AFTER_NS)
+    return _pairs(recorded, pairs["other"], pairs["row"], MAX_AFTER_NS)
 
 
-def from_calls(trace: Trace, recorded: Recording) -> NodePairs:
+def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
     """The same if the calls are recorded without their streams."""
     # If a thread launches work on one stream, records an event at once, makes a stream wait for it
     # and continues with work on another stream, the second stream is assumed to wait for the first,
@@ -160,7 +160,7 @@ def from_calls(trace: Trace, recorded: Recording) -> NodePairs:
     calls = trace.runtime.filter(contains(trace.runtime["name"], f"{RECORDS}|{WAITS}"))
     streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
-        with_recorded_waits(calls)
+        add_recorded_waits(calls)
         .filter(~streams_known)
         .join(clock_offsets(trace), on="rank", how="left")
         .select("rank", "thread", "name", at=pl.col("start_ns") - pl.col("shift_ns").fill_null(0))
@@ -210,7 +210,7 @@ def from_calls(trace: Trace, recorded: Recording) -> NodePairs:
             right_on="at",
             by=by,
             suffix="_other",
-            tolerance=AT_ONCE_NS,
+            tolerance=IMMEDIATE_NS,
             check_sortedness=False,
         )
     )
@@ -219,7 +219,7 @@ def from_calls(trace: Trace, recorded: Recording) -> NodePairs:
         & pl.col("device").eq_missing(pl.col("device_other"))
         & (pl.col("end_other") <= pl.col("start"))
     ).unique("row")
-    return _pairs(recorded, pairs["row_other"], pairs["row"], MOST_WAIT_NS)
+    return _pairs(recorded, pairs["row_other"], pairs["row"], MAX_WAIT_NS)
 
 
 def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
@@ -250,7 +250,7 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
         ends.select("rank", "time", "place"),
         on="time",
         by="rank",
-        tolerance=MOST_AFTER_COLLECTIVE_NS,
+        tolerance=MAX_AFTER_COLLECTIVE_NS,
         check_sortedness=False,
     ).filter(pl.col("place").is_not_null())
     rank, chain, before, end, row = (
@@ -263,12 +263,12 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
     )
     awaited = np.full(len(place), -1, dtype=np.int64)
     looking = np.ones(len(place), dtype=bool)
-    for back in range(MOST_CANDIDATES):
+    for back in range(MAX_CANDIDATES):
         other = np.maximum(place - back, 0)
         after = time - end[other]
-        looking &= (place >= back) & (rank[other] == own_rank) & (after <= MOST_AFTER_COLLECTIVE_NS)
+        looking &= (place >= back) & (rank[other] == own_rank) & (after <= MAX_AFTER_COLLECTIVE_NS)
         fits = looking & (chain[other] != own_chain) & (before[other] <= own_issue)
-        fits &= collective[other] | (after <= MOST_WAIT_NS)
+        fits &= collective[other] | (after <= MAX_WAIT_NS)
         awaited[fits] = row[other[fits]]
         looking &= ~fits
     found = awaited >= 0
@@ -276,7 +276,7 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
         recorded,
         pl.Series(awaited[found]),
         matched["row"].filter(pl.Series(found)),
-        MOST_AFTER_COLLECTIVE_NS,
+        MAX_AFTER_COLLECTIVE_NS,
     )
 
 
@@ -286,12 +286,12 @@ loading a kernel may require that the context is synchronised). Kineto records n
 Systems those of the driver.
 """
 
-LEAST_WAIT_NS: Final = 500_000
+MIN_WAIT_NS: Final = 500_000
 """Least time (ns) by which such a call, or the host's time before a first launch, is longer than
 without a wait.
 """
 
-MOST_LAG_NS: Final = 300_000
+MAX_LAG_NS: Final = 300_000
 """Longest time (ns) from the end of the awaited work to the return of the call.
 
 In llmprof's captures of vLLM on 4 H200 it is 0.05 to 0.15 ms after waits of 1 to 45 ms.
@@ -302,8 +302,8 @@ def loading_calls(recorded: Recording) -> NodePairs:
     """Pairs from the end of the work that a recorded call waited for to the end of this call."""
     loads = contains(recorded.names, LOADS_CODE).fill_null(value=False)
     row = np.flatnonzero((recorded.rows["launches"].fill_null(value=False) & loads).to_numpy())
-    row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + LEAST_WAIT_NS]
-    awaited = _awaited(recorded, row, recorded.start[row], recorded.end[row])
+    row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + MIN_WAIT_NS]
+    awaited = _awaited_work(recorded, row, recorded.start[row], recorded.end[row])
     row, awaited = row[awaited >= 0], awaited[awaited >= 0]
     source, target = 2 * awaited + 1, 2 * row + 1
     return NodePairs(source, target, recorded.time[target] - recorded.time[source])
@@ -335,18 +335,18 @@ def first_launches(recorded: Recording) -> tuple[NodePairs, NodeNumbers]:
         .filter(pl.col("begin") != int(NEVER))
         .with_columns(took=pl.col("start") - pl.col("begin"))
         .with_columns(least=pl.col("took").min().over("name"))
-        .filter(pl.col("took") >= pl.col("least") + LEAST_WAIT_NS)
+        .filter(pl.col("took") >= pl.col("least") + MIN_WAIT_NS)
         .unique("call", keep="first", maintain_order=True)
     )
     row = first["call"].to_numpy().astype(np.int64)
-    awaited = _awaited(recorded, row, first["begin"].to_numpy(), first["start"].to_numpy())
+    awaited = _awaited_work(recorded, row, first["begin"].to_numpy(), first["start"].to_numpy())
     known = awaited >= 0
     source, target = 2 * awaited[known] + 1, 2 * row[known]
     delay = recorded.time[target] - recorded.time[source]
     return NodePairs(source, target, delay), first["least"].to_numpy()[known].astype(np.int64)
 
 
-def _awaited(
+def _awaited_work(
     recorded: Recording, row: NodeNumbers, begin: NodeNumbers, end: NodeNumbers
 ) -> NodeNumbers:
     """The work before ``begin`` that ended last on each row's rank; -1 if it did not end just
@@ -379,8 +379,8 @@ def _awaited(
             check_sortedness=False,
         )
         .filter(
-            (pl.col("ended") >= pl.col("begin") + LEAST_WAIT_NS)
-            & pl.col("ended").is_between(pl.col("end") - MOST_LAG_NS, pl.col("end"))
+            (pl.col("ended") >= pl.col("begin") + MIN_WAIT_NS)
+            & pl.col("ended").is_between(pl.col("end") - MAX_LAG_NS, pl.col("end"))
         )
         .join(work.drop("issued").unique(["rank", "ended"], keep="first"), on=["rank", "ended"])
     )

@@ -103,7 +103,7 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     part = replayed_part(trace)
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
     without = _medians(
-        rows.select("rank", "step").join(_in_plain_time(part.trace, made), on=["rank", "step"])
+        rows.select("rank", "step").join(_plain_times(part.trace, made), on=["rank", "step"])
     )
     without = without.select(
         "phase", pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns").name.prefix("plain_")
@@ -123,7 +123,7 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     )
 
 
-MOST_NODES: Final = 4_000_000
+MAX_NODES: Final = 4_000_000
 """Nodes of all plans that are scheduled at once: each takes some hundred bytes."""
 
 
@@ -134,7 +134,7 @@ def medians_of(trace: Trace, changes: Sequence[Change]) -> list[pl.DataFrame]:
     if not changes:
         return []
     part = replayed_part(trace, ())
-    at_once = max(1, MOST_NODES // (2 * len(LEVELS) * max(1, graph(part.trace).events.height)))
+    at_once = max(1, MAX_NODES // (2 * len(LEVELS) * max(1, graph(part.trace).events.height)))
     out = []
     for first in range(0, len(changes), at_once):
         plans = [_plans(part.trace, (change,)) for change in changes[first : first + at_once]]
@@ -224,7 +224,7 @@ def median_rank(count: int) -> int:
 
 
 @per_trace
-def replayed(
+def replay_changes(
     trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
     """Time of every step of every rank, as recorded and under each of several changes; cached
@@ -241,7 +241,7 @@ def replayed(
         except LlmprofError as error:
             out[text] = error
     for text, rows in zip(plans, periods_of(part.trace, list(plans.values())), strict=True):
-        without = _in_plain_time(part.trace, (change_of(text),)).select(
+        without = _plain_times(part.trace, (change_of(text),)).select(
             "rank",
             "step",
             pl.col("recorded_ns", *(f"{level}_ns" for level in LEVELS)).name.prefix("plain_"),
@@ -293,7 +293,7 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
     return out
 
 
-def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
+def _plain_times(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
     """Times of each step of decode without the profiler, by the levels of changes; no rows if
     unknown.
     """
@@ -354,7 +354,7 @@ PHASE: Final = "decode"
 HOST: Final = np.linspace(0.2, 1.0, 9)
 """Speeds of the host that are replayed, as shares of its recorded time."""
 
-AS_GOOD: Final = 0.005
+EQUAL_SHARE: Final = 0.005
 """Speeds of the host whose step is by this share further from the measured time than the best
 one are possible, too.
 """
@@ -397,22 +397,22 @@ def plain_host(trace: Trace) -> Plain | None:
     if recorded is None or abs(measured["profiled_ns"] / recorded - 1) > SAME:
         return None
     wanted = recorded * measured["plain_ns"] / measured["profiled_ns"]
-    steps = [_step(rows) or 0.0 for rows in _with_host(trace, HOST.tolist())]
+    steps = [_step(rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
     factors = np.linspace(HOST[0], HOST[-1], 161)
     apart = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
     if apart.min() > REST:
         return None
-    possible = factors[apart <= apart.min() + AS_GOOD]
+    possible = factors[apart <= apart.min() + EQUAL_SHARE]
     host = dict(
         zip(LEVELS, map(float, (possible[0], np.median(possible), possible[-1])), strict=True)
     )
-    replays = dict(zip(LEVELS, _with_host(trace, list(host.values())), strict=True))
+    replays = dict(zip(LEVELS, _add_host(trace, list(host.values())), strict=True))
     return Plain(
         host, replays, {level: wanted / (_step(rows) or wanted) for level, rows in replays.items()}
     )
 
 
-def _with_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
+def _add_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     """Steps of replays in which the host takes so many times as long."""
     built = graph(trace)
     plans = [ReplayPlan(built, "middle") for _ in factors]

@@ -21,9 +21,17 @@ from llmprof.charts.base.save import png
 from llmprof.errors import DefectError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.report import cards
-from llmprof.report.figures import Drawing, bound_section, figure
-from llmprof.report.page import Absent, Contents, Figure, Section, by_share, page, run
-from llmprof.report.sections import report_sections, sections
+from llmprof.report.figures import Drawing, bound_section, make_figure
+from llmprof.report.page import (
+    Absent,
+    Contents,
+    ReportFigure,
+    Section,
+    by_share,
+    page,
+    run_analysis,
+)
+from llmprof.report.sections import page_sections, report_sections
 from llmprof.text import Progress
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -44,7 +52,7 @@ def contents(
     *,
     title: str | None = None,
     progress: Progress | None = None,
-    drawn: Callable[[Figure], object] | None = None,
+    drawn: Callable[[ReportFigure], object] | None = None,
     first: Sequence[Section] = (),
     more: Sequence[tuple[str, str]] = (),
     path: str = "PATH",
@@ -59,7 +67,7 @@ def contents(
     for done, name in enumerate(reported):
         tell(f"analysing: {name}", done, len(reported))
         of_requests = {"requests": requests} if name == "findings" else {}
-        results[name] = run(catalog.analysis(name), trace, **of_requests)
+        results[name] = run_analysis(catalog.analysis(name), trace, **of_requests)
     frames = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     absent = [result for result in results.values() if isinstance(result, Absent)]
     figures = {}
@@ -71,14 +79,14 @@ def contents(
         to_draw.setdefault(drawing.name, drawing)
     for done, drawing in enumerate(to_draw.values()):
         tell(f"drawing: {drawing.shows}", done, len(to_draw))
-        figures[drawing.name] = figure(trace, drawing)
+        figures[drawing.name] = make_figure(trace, drawing)
         if drawn is not None:
             drawn(figures[drawing.name])
     absent += [part.absent for part in figures.values() if part.absent is not None]
     stated = {"Device", *(name for name, _ in more)}
     found, of_trace = (
         frames.get("findings", pl.DataFrame()),
-        sections(planned, figures, results, trace.capture.words),
+        page_sections(planned, figures, results, trace.capture.words),
     )
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)
@@ -91,12 +99,12 @@ def contents(
                 for pair in facts_in_words(run_facts(trace, recorded=False))
                 if pair[0] not in stated
             ),
-            *cards.facts(trace),
+            *cards.trace_facts(trace),
         ],
-        files=cards.files(trace),
+        files=cards.files_read(trace),
         warnings=cards.warnings(trace),
         shares=cards.shares(frames.get("coverage")),
-        reading=cards.reading(trace),
+        reading=cards.trace_reading(trace),
         time_went=where_the_time_went(trace, requests),
         findings=found,
         parts=getattr(found, "parts", None),
@@ -121,7 +129,7 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     are written.
     """
     work: Path | None = None
-    earlier = listed(folder)
+    earlier = earlier_files(folder)
 
     def check(names: Iterable[str]) -> None:
         for name in names:
@@ -146,7 +154,7 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def listed(folder: Path) -> set[str]:
+def earlier_files(folder: Path) -> set[str]:
     """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
     summary = typed.whole(folder / SUMMARY, typed.ReportJson)
     if summary is None:
@@ -274,7 +282,7 @@ def write(
     ):
         jobs: dict[str, Future[bytes]] = {}
 
-        def paint(figure: Figure) -> None:
+        def paint(figure: ReportFigure) -> None:
             if figure.spec and pictures:
                 jobs[f"{figure.name}.png"] = painter.submit(png, figure.spec)
 
@@ -289,7 +297,7 @@ def write(
             requests=requests,
         )
         made = replace(made, changes=changes or {})
-        return _written(made, summary(trace, made), jobs, progress, work=work, target=Path(folder))
+        return _written(made, _summary(trace, made), jobs, progress, work=work, target=Path(folder))
 
 
 def write_contents(
@@ -300,7 +308,7 @@ def write_contents(
     overwrite: bool = False,
 ) -> Report:
     """Write a report from its contents."""
-    head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}
+    head = {"llmprof": __version__, "title": content.title, "findings": json_rows(content.findings)}
     head["absent"] = _absent(content)
     with (
         replacing(Path(folder), overwrite=overwrite) as work,
@@ -372,7 +380,7 @@ def write_sections(
     return write_contents(content, folder, progress=progress)
 
 
-def summary(trace: Trace, content: Contents) -> dict[str, Any]:
+def _summary(trace: Trace, content: Contents) -> dict[str, Any]:
     """Summary of a report for programs: findings, coverage, metadata, and absent parts."""
     kept = {
         name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)}
@@ -386,8 +394,8 @@ def summary(trace: Trace, content: Contents) -> dict[str, Any]:
         "span_ns": trace.span_ns[1] - trace.span_ns[0],
         "tables": trace.rows,
         "reading": trace.coverage,
-        "coverage": rows_of(content.frames.get("coverage", pl.DataFrame())),
-        "findings": rows_of(content.findings),
+        "coverage": json_rows(content.frames.get("coverage", pl.DataFrame())),
+        "findings": json_rows(content.findings),
         "absent": _absent(content),
         "notes": {figure.name: figure.note for figure in content.figures if figure.note},
         "frames": kept,
@@ -401,7 +409,7 @@ def _absent(content: Contents) -> list[dict[str, Any]]:
     ]
 
 
-def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+def json_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Convert rows for JSON: infinities and NaN become null."""
     return [
         {

@@ -25,8 +25,8 @@ from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish_chart, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
-from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
-from llmprof.report.page import Absent, Column, Section, Table, columns
+from llmprof.report.figures import Drawing, Drawn, config_in, make_figure, reason_in_words
+from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, columns_of_kind
 from llmprof.run.launch import Run
 from llmprof.text import Progress
 from llmprof.trace import Trace
@@ -160,7 +160,7 @@ def write_operators(
     folder: str | Path | None = None,
     *,
     model: Any = None,
-    charts: Mapping[str, Callable[[Trace], Any]] | None = None,
+    extra_charts: Mapping[str, Callable[[Trace], Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that
@@ -196,14 +196,14 @@ def write_operators(
         files.write_json(where / "comprehensive_report.json", whole),
     ]
     missing: dict[str, str] = {}
-    functions = {**CHARTS, **(charts or {})}
+    functions = {**CHARTS, **(extra_charts or {})}
     for done, (name, draw) in enumerate(functions.items()):
         if progress is not None:
             progress(f"drawing {name}", done, len(functions))
         try:
             written.append(save(draw(trace), where / f"{name}.png", overwrite=True))
         except AnalysisError as error:
-            missing[name] = reason(error)
+            missing[name] = reason_in_words(error)
     return [*written, files.write(where / "README.md", _readme(trace, advice, written, missing))]
 
 
@@ -461,10 +461,10 @@ def operators_section(run: Run) -> Section:
         )
     )
     shown = (
-        *columns("text", operator="operator", phase="phase"),
-        *columns("number", rank="rank", count="calls timed"),
-        *columns("time", median_ns="median", step_ns="a step, all layers"),
-        Column("share", "share of a step", "share"),
+        *columns_of_kind("text", operator="operator", phase="phase"),
+        *columns_of_kind("number", rank="rank", count="calls timed"),
+        *columns_of_kind("time", median_ns="median", step_ns="a step, all layers"),
+        ReportColumn("share", "share of a step", "share"),
     )
     rows = (
         operator_times(trace)
@@ -473,11 +473,11 @@ def operators_section(run: Run) -> Section:
         .head(_TOP_OPERATORS)
     )
     caption = f"The {rows.height} operators that take the most time of a step"
-    table = Table(
+    table = ReportTable(
         "operators", caption, shown, rows.select(column.key for column in shown), sortable=True
     )
     drawn = (
-        figure(run, drawing)
+        make_figure(run, drawing)
         for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY)
     )
     return Section("operators", question, words, [*(one for one in drawn if one.spec), table])

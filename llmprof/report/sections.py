@@ -12,8 +12,16 @@ from llmprof import plugins
 from llmprof.analyze.catalog import Analysis, analyses, analysis
 from llmprof.errors import LlmprofError
 from llmprof.report import figures
-from llmprof.report.figures import ReportSection, ShownAnalysis, Without
-from llmprof.report.page import Absent, Column, Figure, Kind, Section, Table, attempt
+from llmprof.report.figures import SectionPlan, ShownAnalysis, WithoutRows
+from llmprof.report.page import (
+    Absent,
+    CellKind,
+    ReportColumn,
+    ReportFigure,
+    ReportTable,
+    Section,
+    attempt,
+)
 from llmprof.report.tables import (
     MOST_KERNELS,
     fusion_table,
@@ -24,7 +32,7 @@ from llmprof.report.tables import (
 from llmprof.trace.platforms import ON_DEVICE
 
 SECTIONS: Final = (
-    ReportSection(
+    SectionPlan(
         "steps",
         (
             ShownAnalysis("steps", steps_table, (figures.BREAKDOWN, figures.CATEGORIES)),
@@ -32,20 +40,20 @@ SECTIONS: Final = (
         ),
         "A step is one forward pass over one batch; in training, one iteration. Its time is summed"
         " over {events}, so work on two {stream}s at once counts twice.",
-        without=Without(
+        without=WithoutRows(
             "steps",
             "Where does the {time} go?",
             "No steps were found, so these are sums over the recording. Work on two {stream}s at"
             " once counts twice.",
         ),
     ),
-    ReportSection(
+    SectionPlan(
         "layers",
         (ShownAnalysis("layers", figures=(figures.LAYERS,)),),
         "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark"
         " row is a layer that differs, a dark column a step that was held up.",
     ),
-    ReportSection(
+    SectionPlan(
         "communication",
         (
             ShownAnalysis("overlap", figures=(figures.OVERLAP,)),
@@ -54,13 +62,13 @@ SECTIONS: Final = (
         "A collective ends when its last rank has arrived: on all the others its {event} mostly"
         " waits. Communication is hidden while compute runs beside it.",
         question="How much of the communication is waiting?",
-        without=Without(
+        without=WithoutRows(
             "collectives",
             "What runs at the same time?",
             "Each moment counts once: as compute if any runs, else as a copy, else as idle.",
         ),
     ),
-    ReportSection(
+    SectionPlan(
         "ranks",
         (
             ShownAnalysis(
@@ -72,7 +80,7 @@ SECTIONS: Final = (
         "A row is a rank, a column a step. Ranks that work together end a step together: the late"
         " one is the row that waits least.",
     ),
-    ReportSection(
+    SectionPlan(
         "idle",
         (
             ShownAnalysis("idle", figures=(figures.IDLE,)),
@@ -81,13 +89,13 @@ SECTIONS: Final = (
         "A gap counts only when no stream of the device runs anything; a gap on one stream is not"
         " an idle device.",
     ),
-    ReportSection(
+    SectionPlan(
         "critical_path",
         (ShownAnalysis("critical_path", figures=(figures.CRITICAL_PATH,), reported=False),),
         "The critical path is the chain of events in which each waits for the one before it. Only"
         " what is on it can make a step faster.",
     ),
-    ReportSection(
+    SectionPlan(
         "bounds",
         (
             ShownAnalysis(
@@ -101,13 +109,13 @@ SECTIONS: Final = (
         question="Which operators are far from their bound, and what would they gain?",
         only_with="ops",
     ),
-    ReportSection(
+    SectionPlan(
         "kernels",
         (ShownAnalysis("kernels", kernels_table),),
         "Sums over all ranks and steps.",
         question="Which {event}s are hot?",
     ),
-    ReportSection(
+    SectionPlan(
         "fusion",
         (ShownAnalysis("fusion", fusion_table),),
         "Kernels that always follow each other on a stream and mostly move memory. The gain is of a"
@@ -115,7 +123,7 @@ SECTIONS: Final = (
         " results in between are needed elsewhere is not recorded.",
         question="Which short kernels would be one kernel?",
     ),
-    ReportSection(
+    SectionPlan(
         "memory",
         (ShownAnalysis("memory", figures=(figures.MEMORY, figures.HOLDERS)),),
         "Allocated is what tensors hold, reserved what the allocator took from the device. Who"
@@ -123,7 +131,7 @@ SECTIONS: Final = (
         " how long it lives; the rest is unknown.",
         only_with="memory",
     ),
-    ReportSection(
+    SectionPlan(
         "hotspots",
         (ShownAnalysis("hotspots", figures=(figures.FLAME,)),),
         "A sampler looked at the call stack at fixed intervals. Self is the time in the function"
@@ -131,13 +139,13 @@ SECTIONS: Final = (
         " record them.",
         only_with="samples",
     ),
-    ReportSection(
+    SectionPlan(
         "totals",
         (ShownAnalysis("totals", figures=(figures.TOTALS,)),),
         "The file holds sums, not single times: there are no steps, no order and no overlap in it.",
         only_with="totals",
     ),
-    ReportSection(
+    SectionPlan(
         "timeline",
         (
             ShownAnalysis(
@@ -152,10 +160,10 @@ SECTIONS: Final = (
 """The sections of a trace; the findings stand before them."""
 
 
-def report_sections() -> list[ReportSection]:
+def report_sections() -> list[SectionPlan]:
     """The sections of llmprof, then those of plug-ins, of analyses that there are."""
     planned, known = list(SECTIONS), {entry.name for entry in analyses()}
-    for plugin, section in plugins.records(plugins.SECTIONS, ReportSection):
+    for plugin, section in plugins.records(plugins.SECTIONS, SectionPlan):
         if missing := [one.analysis for one in section.analyses if one.analysis not in known]:
             which = f"{plugin.name!r} of {plugin.package}"
             plugins.left_out(which, plugins.SECTIONS, f"there is no analysis {missing[0]!r}")
@@ -172,14 +180,14 @@ def report_sections() -> list[ReportSection]:
     return planned
 
 
-def sections(
-    planned: Sequence[ReportSection],
-    drawn: Mapping[str, Figure],
+def page_sections(
+    planned: Sequence[SectionPlan],
+    drawn: Mapping[str, ReportFigure],
     frames: Mapping[str, pl.DataFrame | Absent],
     words: Mapping[str, str] = ON_DEVICE,
 ) -> list[Section]:
     """Sections of the page; one with the anchor of an earlier one joins it."""
-    joined: dict[str, list[ReportSection]] = {}
+    joined: dict[str, list[SectionPlan]] = {}
     for section in planned:
         joined.setdefault(section.anchor, []).append(section)
     out = []
@@ -200,7 +208,7 @@ def sections(
 
 def _tables(
     shown: ShownAnalysis, frame: pl.DataFrame | Absent | None, words: Mapping[str, str]
-) -> list[Table | Absent]:
+) -> list[ReportTable | Absent]:
     """The table of an analysis, or the reason why there is none, unless a figure of it does."""
     make, about = shown.table, analysis(shown.analysis)
     if frame is None or not (make or shown.columns or shown.package):
@@ -222,12 +230,14 @@ def _tables(
         return [Absent(about.help, captured=True, found=failed, hint="report this to its authors")]
 
 
-def _first_rows(about: Analysis, names: Sequence[str], frame: pl.DataFrame) -> Table:
+def _first_rows(about: Analysis, names: Sequence[str], frame: pl.DataFrame) -> ReportTable:
     """The first rows of some columns, as far as the frame has them."""
-    columns: list[Column] = []
-    kind: Kind
+    columns: list[ReportColumn] = []
+    kind: CellKind
     for name in (name for name in names if name in frame.columns):
         kind = "number" if frame[name].dtype.is_numeric() else "name"
         kind = "time" if name.endswith("_ns") else "share" if name.endswith("share") else kind
-        columns.append(Column(name, name.removesuffix("_ns").replace("_", " "), kind))
-    return Table(about.name, about.help, tuple(columns), frame.head(MOST_KERNELS), sortable=True)
+        columns.append(ReportColumn(name, name.removesuffix("_ns").replace("_", " "), kind))
+    return ReportTable(
+        about.name, about.help, tuple(columns), frame.head(MOST_KERNELS), sortable=True
+    )

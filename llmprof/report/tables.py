@@ -13,14 +13,14 @@ from llmprof.findings.gain import NOTHING
 from llmprof.names.readable import distinct_labels
 from llmprof.report import cards
 from llmprof.report.figures import GAINS_OF_OPERATORS, without_bounds
-from llmprof.report.page import Absent, Column, Table, columns
+from llmprof.report.page import Absent, ReportColumn, ReportTable, columns_of_kind
 from llmprof.trace.platforms import ON_DEVICE
 from llmprof.units import format_ns, format_share
 
 MOST_KERNELS: Final = 25
 
 
-def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
+def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> ReportTable:
     """Steps by phase: their number, size and length."""
     phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
     rows = (
@@ -38,18 +38,18 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
         )
     )
     lengths = {"mean": "length", "median": "its median", "least": "least", "most": "most"}
-    if "median" not in cards.averages(rows):
+    if "median" not in cards.length_columns(rows):
         del lengths["median"]
     rows = rows.with_columns(_phases(rows))
     shown = (
-        Column("phase", "phase"),
-        *columns(
+        ReportColumn("phase", "phase"),
+        *columns_of_kind(
             "number",
             steps="steps",
             context_tokens="prompt tokens",
             generation_requests="decode requests",
         ),
-        *columns("time", **lengths, host="host time"),
+        *columns_of_kind("time", **lengths, host="host time"),
     )
     sources = steps["source"].unique().sort()
     note = (
@@ -62,7 +62,7 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
         " the first {event} to the end of the last"
     )
     caption = caption.format_map(words)
-    return Table("steps", caption, shown, rows, note=note)
+    return ReportTable("steps", caption, shown, rows, note=note)
 
 
 def _phases(rows: pl.DataFrame) -> pl.Series:
@@ -83,19 +83,19 @@ _SOURCES = {
 }
 
 
-def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
+def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> ReportTable:
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
     top = top.with_columns(
         label=pl.Series(distinct_labels(top["name"], top["readable"]), dtype=pl.String)
     )
     shown = (
-        Column("label", words["event"], "name", full="name"),
-        Column("category", "category", "chip"),
-        Column("count", "runs", "number"),
-        Column("total_ns", "total", "time"),
-        Column("share", "share", "share"),
-        *columns("time", median_ns="median", min_ns="least", max_ns="most"),
+        ReportColumn("label", words["event"], "name", full="name"),
+        ReportColumn("category", "category", "chip"),
+        ReportColumn("count", "runs", "number"),
+        ReportColumn("total_ns", "total", "time"),
+        ReportColumn("share", "share", "share"),
+        *columns_of_kind("time", median_ns="median", min_ns="least", max_ns="most"),
     )
     rest = kernels.height - top.height
     covered, whole = (
@@ -109,12 +109,12 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
         )
     notes = ["A collective's time holds its waiting."] if "collective" in top["category"] else []
     notes += [f"{rest:,} more are in kernels.csv."] if rest else []
-    return Table("kernels", caption, shown, top, sortable=True, note=" ".join(notes))
+    return ReportTable("kernels", caption, shown, top, sortable=True, note=" ".join(notes))
 
 
 def opportunities_table(
     found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE
-) -> Table | Absent:
+) -> ReportTable | Absent:
     """All of a step of the phase with most time: what would gain most, and what would not."""
     if not found.height:
         return Absent(GAINS_OF_OPERATORS, captured=True, found="nothing lasted", hint="")
@@ -138,18 +138,18 @@ def opportunities_table(
         )
     )
     shown = (
-        Column("name", "part of a step"),
-        Column("total_ns", "time", "time"),
-        *columns("share", share="share of the step", bound_share="of its bound"),
-        Column("bound_by", "bound by"),
-        *columns("gain", gap_ns="beyond 80 %", gain_ns="a step gains"),
+        ReportColumn("name", "part of a step"),
+        ReportColumn("total_ns", "time", "time"),
+        *columns_of_kind("share", share="share of the step", bound_share="of its bound"),
+        ReportColumn("bound_by", "bound by"),
+        *columns_of_kind("gain", gap_ns="beyond 80 %", gain_ns="a step gains"),
     )
     phase = f" of {own['phase'][0]}" if own["phase"][0] not in (None, "other") else ""
     count = own["steps"][0]
     mean = f", mean of {text.counted(count, 'step')}" if count > 1 else ""
     caption = f"A step{phase} on rank {own['rank'][0]}{mean}"
     note = "More are in opportunities.csv." if some.height < own.height else ""
-    return Table("opportunities", caption, shown, some, note=note)
+    return ReportTable("opportunities", caption, shown, some, note=note)
 
 
 _MOST_OPPORTUNITIES: Final = 12
@@ -165,7 +165,7 @@ def _repeated(chain: str) -> str:
 
 def fusion_table(
     chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE
-) -> Table | Absent:
+) -> ReportTable | Absent:
     """The chains of short kernels that would save most, or the sentence that there are none."""
     if not chains_found.height:
         words = "no short kernels always follow each other on a stream"
@@ -193,12 +193,12 @@ def fusion_table(
         gain_share=gain_share,
     )
     shown = (
-        Column("chain", "chain", "name", width=64, full="kernels"),
-        Column("phase", "phase"),
-        *columns("number", per_step="chains a step", launches="launches saved a step"),
-        Column("share", "time of all kernels", "share"),
-        Column("gain_ns", "gain a step", "gain"),
-        Column("gain_share", "of the step", "share"),
+        ReportColumn("chain", "chain", "name", width=64, full="kernels"),
+        ReportColumn("phase", "phase"),
+        *columns_of_kind("number", per_step="chains a step", launches="launches saved a step"),
+        ReportColumn("share", "time of all kernels", "share"),
+        ReportColumn("gain_ns", "gain a step", "gain"),
+        ReportColumn("gain_share", "of the step", "share"),
     )
     count, more = chains_found.height, chains_found.height - rows.height
     number = f"{rows.height} of {count:,}" if more else f"All {count}"
@@ -212,4 +212,4 @@ def fusion_table(
             f" without a replay and with less than {least} of the time of all kernels."
         )
     notes += [f"All {count:,} are in fusion.csv."] if more else []
-    return Table("fusion", caption, shown, rows, sortable=True, note=" ".join(notes))
+    return ReportTable("fusion", caption, shown, rows, sortable=True, note=" ".join(notes))

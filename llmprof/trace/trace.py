@@ -507,10 +507,10 @@ class Trace:
         if step is not None or phase is not None:
             whole = self if chosen is None else self.select(rank=chosen)
             stored = isinstance(part._tables, Deferred)
-            part = parts.of_steps(part, whole, several(step), several(phase), stored=stored)
+            part = parts.select_steps(part, whole, several(step), several(phase), stored=stored)
         labels = {"layer": layer, "stage": stage, "stream": stream}
         if any(value is not None for value in labels.values()):
-            part = parts.of_labels(part, labels)
+            part = parts.select_labels(part, labels)
         return part if tables is None else part._with_tables(several(tables) or [])
 
     def _with_tables(self, names: list[str]) -> Trace:

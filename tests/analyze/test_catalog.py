@@ -14,8 +14,8 @@ from llmprof.analyze.results import column_of
 from llmprof.cli.listings import listings
 from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.report.dataset.plans import plans
-from llmprof.report.page import Figure
-from llmprof.report.sections import report_sections, sections
+from llmprof.report.page import ReportFigure
+from llmprof.report.sections import page_sections, report_sections
 from tests.samples import sample
 
 
@@ -76,8 +76,8 @@ def test_every_exported_name_has_a_subject():
 def test_the_sections_of_a_report():
     planned = [one for one in report_sections() if not one.only_with]
     shown = [one for section in planned for one in section.analyses]
-    drawn = {d.name: Figure(d.name, d.shows) for one in shown for d in one.figures}
-    found = sections(planned, drawn, {})
+    drawn = {d.name: ReportFigure(d.name, d.shows) for one in shown for d in one.figures}
+    found = page_sections(planned, drawn, {})
     assert [(s.anchor, [f.name for f in s.figures], s.evidence) for s in found] == [
         ("steps", ["breakdown", "categories"], ("steps", "coverage")),
         ("layers", ["layers"], ("layers",)),

@@ -473,6 +473,18 @@ def test_device_held() -> None:
     )  # waits, and holds nothing
 
 
+def test_work_from_before() -> None:
+    """The second event of a recording waits 3 ms for what its stream did before it began."""
+    first = kernels([GEMM], start=100_000, stream=9)
+    rest = kernels([GEMM] * 8, start=3_200_000, first=100)
+    calls = pl.concat([launches(first), launches(rest.head(1), lead=3_050_000), launches(rest[1:])])
+    run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls})
+    idle = llmprof.analyze.idle(run).filter(held_kind="before")
+    assert idle["dur_ns"].sum() > 2_900_000
+    assert the(run, "work_from_before")["severity"] == "info"
+    assert silent(run, "unexplained_idle")
+
+
 def test_unexplained_idle() -> None:
     found = the(together(decode([GEMM] * 11, pause=150_000, lead=400_000)), "unexplained_idle")
     assert found["figure"] == 10 * 150_000

@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof import analyze
-from llmprof.replay.fusion import _named, passed_bytes
+from llmprof.replay.fusion import _member_names, passed_bytes
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 QUANTISE = {
@@ -43,7 +43,7 @@ def test_what_is_no_chain(tmp_path):
 
 
 def test_only_a_whole_chain_has_a_name():
-    assert [_named(letters) for letters in ("nq", "Rn", "rk", "nnr", "aq", "ecf")] == [
+    assert [_member_names(letters) for letters in ("nq", "Rn", "rk", "nnr", "aq", "ecf")] == [
         "norm + quantise",
         "all-reduce + norm",
         "RoPE + KV write",
@@ -51,7 +51,7 @@ def test_only_a_whole_chain_has_a_name():
         "activation + quantise",
         "elementwise and reductions",
     ]
-    assert [_named(letters) for letters in ("cnq", "nqk", "mm", "nd", "n")] == [None] * 5
+    assert [_member_names(letters) for letters in ("cnq", "nqk", "mm", "nd", "n")] == [None] * 5
 
 
 def test_bytes_between():

@@ -8,7 +8,7 @@ import pytest
 
 import llmprof
 from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
-from llmprof.analyze.idle.host import doing, holds_the_device
+from llmprof.analyze.idle.host import holds_the_device, longest_spans
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import types_of
@@ -228,7 +228,7 @@ def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thr
     windows = pl.DataFrame(
         {"rank": [0] * 3, "thread": [1] * 3, "start_ns": [0, 20, 40], "dur_ns": [10, 10, 10]}
     )
-    got = doing(windows.cast({"rank": pl.Int32}), spans)
+    got = longest_spans(windows.cast({"rank": pl.Int32}), spans)
     assert got.select("doing", "doing_kind", "doing_share").rows() == [
         ("c10d::send", "op", 0.4),
         (None, None, None),

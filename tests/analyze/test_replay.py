@@ -32,7 +32,7 @@ from llmprof.replay.graph import (
 from llmprof.replay.plan import GuessLevel, ReplayPlan
 from llmprof.replay.schedule import NEVER, Chains, earliest
 from llmprof.replay.slack import known_slack, unknown_slack
-from llmprof.replay.what_if import lasting_gains, moved_in_words, replayed
+from llmprof.replay.what_if import lasting_gains, moved_in_words, replay_changes
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels, ops
 from tests.samples import sample
@@ -978,14 +978,14 @@ def test_more_events_than_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
             "markers": step_labels([40 * n for n in range(10)], 39),
         }
     )
-    monkeypatch.setattr(llmprof.replay.part, "MOST_EVENTS", 10)
+    monkeypatch.setattr(llmprof.replay.part, "MAX_EVENTS", 10)
     found = what_if(trace, changes.scale("host", 0.5))
     # of steps 2 to 6 the first has none before it
     assert found.select("steps", "recorded_ns", "predicted_ns").row(0) == (4, 40 * US, 20 * US)
     assert found["unknown"][0].endswith(
         "only 5 of 10 steps were replayed, since there are more than 10 events"
     )
-    rows = replayed(trace, ("scale:host:0.5",))["scale:host:0.5"]
+    rows = replay_changes(trace, ("scale:host:0.5",))["scale:host:0.5"]
     assert isinstance(rows, pl.DataFrame)
     assert rows["step"].to_list() == [3, 4, 5, 6]
 

@@ -17,7 +17,7 @@ from llmprof.replay.graph import Graph, graph
 from llmprof.replay.part import replayed_part
 from llmprof.replay.plan import ReplayPlan, times_of
 from llmprof.replay.schedule import NEVER, NodeNumbers, latest
-from llmprof.replay.what_if import replayed
+from llmprof.replay.what_if import replay_changes
 from llmprof.trace import Trace
 from tests.samples import sample
 
@@ -112,7 +112,7 @@ def check_every_kind(trace: Trace) -> None:
         set(events["stage"].drop_nulls()),
         events["category"].drop_nulls().unique().sort().to_list(),
     )
-    found = replayed(
+    found = replay_changes(
         trace,
         tuple(
             f"{make}:{kind}{to}" for kind in kinds for make, to in (("scale", ":0"), ("remove", ""))

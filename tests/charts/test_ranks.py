@@ -57,10 +57,10 @@ def test_unknown_waiting_is_grey(sixteen) -> None:
 def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sample_trace) -> None:
     trace = sample_trace("torch_tp4_eager_nccl")
     for drawing in (figures.RANK_STEPS, figures.RANK_WAITS, figures.LATE_GROUPS):
-        assert figures.figure(sixteen, drawing).spec
-        absent = figures.figure(trace, drawing).absent
+        assert figures.make_figure(sixteen, drawing).spec
+        absent = figures.make_figure(trace, drawing).absent
         assert absent.found.endswith("a map of ranks is drawn from 8")
-    absent = figures.figure(run_of(), figures.LATE_GROUPS).absent
+    absent = figures.make_figure(run_of(), figures.LATE_GROUPS).absent
     assert absent.found == "the recording does not say which ranks share a node or a parallel group"
 
 

@@ -12,7 +12,7 @@ from llmprof.errors import LlmprofError
 from llmprof.explore.served import ServedFiles, tabs_page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
-from llmprof.findings.card import chained
+from llmprof.findings.card import chain_findings
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -153,7 +153,7 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     for words in ("vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
         assert words in ran
     first = found.filter(rule="arrival_skew").row(0, named=True)
-    causes, effects, facts = chained(found)
+    causes, effects, facts = chain_findings(found)
     lines = [line for line in page.children if len(getattr(line, "children", ())) == 2]
     shown = [line.children[1].value.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
     of_causes = [one for one in shown if 'class="figure"' in one]

@@ -17,7 +17,7 @@ from llmprof.errors import LlmprofError
 from llmprof.explore.timeline.saved import Notes
 from llmprof.readers.redaction import redact
 from llmprof.report import run as report
-from llmprof.report.folder import listed
+from llmprof.report.folder import earlier_files
 from llmprof.run import trials
 from llmprof.run.batch import open_sweep
 from llmprof.run.batch.sweep import write_report
@@ -307,8 +307,8 @@ def _run(path: Path) -> Doors:
         "repr": repr,
         "runs": lambda path: [one.state for one in run_folder.runs(path.parent)],
         "changed files": lambda path: run_folder.changed(run_folder.RunFolder(path)),
-        "facts": lambda _: report.facts(run),
-        "tiles": lambda _: report.tiles(run),
+        "facts": lambda _: report.launch_facts(run),
+        "tiles": lambda _: report.dashboard_figures(run),
         "energy": lambda path: energy(table.read(path / "monitors.parquet"), run.worker),
         "monitors": lambda path: table.about(path / "monitors.parquet"),
         "counters of": lambda _: counters_of(run),
@@ -401,7 +401,7 @@ def _files(_: Path) -> Doors:
         "points": lambda path: read_points(path / "points.json"),
         "communication": lambda path: read_communication(path / "points.json"),
         "bandwidth": lambda path: read_bandwidth(path / "bandwidth.json"),
-        "report": lambda path: listed(path / "report"),
+        "report": lambda path: earlier_files(path / "report"),
         "notebook": lambda path: parameters_of(path / "notebook.ipynb"),
         "marks": lambda path: Notes("t", path / "marks.json").load(),
         "measurements": lambda path: read_history(path / "history.parquet"),
@@ -431,10 +431,10 @@ PAGES: dict[str, Doors] = {
     "state study": {"page": lambda path: trials.open_study(path).report()},
     "state trial": {"page": lambda path: trials.open_trial(path).report()},
     "state run": {
-        "sections": lambda path: report.sections(open_run(path)),
+        "sections": lambda path: report.run_sections(open_run(path)),
         "trace": lambda path: open_run(path).trace,
         "read": lambda path: llmprof.read(path, cache=False),
-        "counters": lambda path: report.counters(open_run(path)),
+        "counters": lambda path: report.monitor_samples(open_run(path)),
         "what changed": lambda path: changed(open_run(path), open_run(path)),
         "redact": lambda path: redact(path, path.with_name("redacted")),
     },

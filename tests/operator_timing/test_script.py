@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import llmprof
-from llmprof.analyze.operator_arguments import Tensor
+from llmprof.analyze.operator_arguments import RecordedTensor
 from llmprof.errors import LaunchError
 from llmprof.run.operator_timing.script import _expression
 from tests.operator_timing.recordings import MM, NORM, recorded
@@ -60,7 +60,15 @@ def test_what_is_in_it(trace):
 
 
 def test_arguments_as_python():
-    values = (True, -3, 1e-6, "auto", (1, 2), None, Tensor((2,), (1,), "int64", ("below", 5)))
+    values = (
+        True,
+        -3,
+        1e-6,
+        "auto",
+        (1, 2),
+        None,
+        RecordedTensor((2,), (1,), "int64", ("below", 5)),
+    )
     assert [ast.literal_eval(_expression(one)) for one in values[:6]] == [
         True,
         -3,

@@ -14,9 +14,9 @@ from llmprof import analyze
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.findings.card import chained, headline_number
+from llmprof.findings.card import chain_findings, headline_number
 from llmprof.report import figures, page, sections, tables
-from llmprof.report.page import Absent, Column, Figure, Table, table
+from llmprof.report.page import Absent, ReportColumn, ReportFigure, ReportTable, table_html
 from llmprof.report.tables import steps_table
 from llmprof.trace import Trace
 from llmprof.trace.platforms import ON_HOST
@@ -32,7 +32,7 @@ def test_what_is_large_is_drawn_in_part(monkeypatch, small):
     assert kept["step"].to_list() == [0, 3, 6, 9, 0, 3, 6, 9]
     assert note == "Drawn: one step in 3, 8 of 20 rows; x.csv has all."
     monkeypatch.setattr(figures, "MAX_CELLS", 3)
-    chart = figures.figure(small, figures.LAYERS)
+    chart = figures.make_figure(small, figures.LAYERS)
     assert chart.spec
     assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 
@@ -144,12 +144,12 @@ def test_steps_by_phase():
 
 def test_cells_have_units_and_unknown_is_no_zero():
     columns = (
-        Column("n", "runs", "number"),
-        Column("t", "time", "time"),
-        Column("s", "share", "share"),
+        ReportColumn("n", "runs", "number"),
+        ReportColumn("t", "time", "time"),
+        ReportColumn("s", "share", "share"),
     )
     frame = pl.DataFrame({"n": [1234, None], "t": [4200.0, float("nan")], "s": [0.0001, 0.25]})
-    made = table(Table("x", "caption", columns, frame))
+    made = table_html(ReportTable("x", "caption", columns, frame))
     assert ">1,234<" in made
     assert ">4.20 us<" in made
     assert ">&lt; 0.1 %<" in made
@@ -213,7 +213,7 @@ def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
     def refuse(subject: object) -> figures.Drawn:
         raise kind("none", hint="record it")
 
-    drawn = figures.figure(None, figures.Drawing("x", "something", refuse))
+    drawn = figures.make_figure(None, figures.Drawing("x", "something", refuse))
     assert (drawn.spec, drawn.absent.captured, drawn.absent.found, drawn.absent.hint) == (
         "",
         captured,
@@ -231,7 +231,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
         "width": 900,
     }
     small = {"datasets": {"data-1": rows}, "width": 326}
-    text = page.packed(json.dumps(wide), json.dumps(small))
+    text = page.pack_specifications(json.dumps(wide), json.dumps(small))
     assert json.loads(text) == {
         "tables": {
             "data-1": {
@@ -248,7 +248,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
         },
         "narrow": {"datasets": ["data-1"], "width": 326},
     }
-    assert "narrow" not in json.loads(page.packed(json.dumps(wide)))
+    assert "narrow" not in json.loads(page.pack_specifications(json.dumps(wide)))
 
 
 def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
@@ -309,14 +309,14 @@ def test_sections_ask_what_the_recording_can_answer(small):
     frames = {"steps": analyze.steps(small), "collectives": analyze.collectives(small)}
     planned = sections.report_sections()
     drawn = {
-        drawing.name: Figure(drawing.name, drawing.shows, spec="{}")
+        drawing.name: ReportFigure(drawing.name, drawing.shows, spec="{}")
         for section in planned
         for one in section.analyses
         for drawing in one.figures
     }
 
     def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
-        made = sections.sections(planned, drawn, frames)
+        made = sections.page_sections(planned, drawn, frames)
         return {one.anchor: f"{one.question} {one.words}" for one in made}
 
     full, bare = heads(frames), heads({name: frame.clear() for name, frame in frames.items()})
@@ -326,7 +326,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = sections.sections(
+    on_host = sections.page_sections(
         planned, drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST
     )
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
@@ -338,7 +338,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
         heads = {
             column.head
             for block in one.blocks
-            if isinstance(block, Table)
+            if isinstance(block, ReportTable)
             for column in block.columns
         }
         assert not {"kernel", "device time"} & heads
@@ -392,7 +392,7 @@ def test_metrics_show_their_longest_launches():
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.ncu.speed_of_light(metrics)" in shown
     found = analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager"))
-    causes, effects, facts = chained(found)
+    causes, effects, facts = chain_findings(found)
     assert [row["order"] for row in causes] == found["order"].to_list()
     assert (effects, facts) == ({}, [])
     assert found["rule"].n_unique() < found.height

@@ -9,8 +9,8 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
-from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
+from llmprof.analyze.compare.story import diff_context, part_words, run_names, waterfall_rows
+from llmprof.analyze.compare.times import KEYS, check_sides, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import AnalysisError, checked, listed
 from llmprof.label.completeness import refuse_lost
@@ -29,7 +29,7 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
 
     If a report does not name its device, only durations are compared.
     """
-    check((), None, tolerance)
+    check_sides((), None, tolerance)
     left, right = _launches(a, "a"), _launches(b, "b")
     exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
         same_launch=pl.lit(value=True)
@@ -228,7 +228,7 @@ def diff(
     if part == "times":
         return times
     if part == "waterfall":
-        return diff_waterfall(
+        return waterfall_rows(
             times.with_columns(a_run=pl.lit(first), b_run=pl.lit(second)), phase=phase
         )
     events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
@@ -408,7 +408,7 @@ def markdown(
             sign = "+" if row["delta_ns"] > 0 else "-"
             share = format_share(row["delta_ns"] / step_ns) if step_ns else ""
             share = f"+{share}" if share[:1].isdigit() else share
-            label = words_of(row["kind"], row["part"])[1]
+            label = part_words(row["kind"], row["part"])[1]
             phase = _cell(row["phase"] or "whole recording")
             lines.append(
                 f"| {phase} | {_cell(label)} | {_ns(row['a_ns'])} | {_ns(row['b_ns'])} | "

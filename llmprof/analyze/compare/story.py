@@ -76,10 +76,10 @@ def compared_phases(frame: pl.DataFrame) -> list[str | None]:
     return totals.sort(time, descending=True, maintain_order=True)["phase"].to_list()
 
 
-def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
+def waterfall_rows(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
     """Waterfall from the step time of one run to that of the other: bars that add up."""
     own, total = _phase_of(frame, phase)
-    named = [words_of(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
+    named = [part_words(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
     rows = own.with_columns(
         pl.Series("group", [group for group, _ in named], dtype=pl.String),
         pl.Series("label", [label for _, label in named], dtype=pl.String),
@@ -133,7 +133,7 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     return pl.DataFrame(out, schema=WATERFALL, orient="row")
 
 
-def words_of(kind: str | None, part: str | None) -> tuple[str, str]:
+def part_words(kind: str | None, part: str | None) -> tuple[str, str]:
     """Group and words of a part."""
     if (str(kind), str(part)) in WORDS:
         return WORDS[str(kind), str(part)]
@@ -279,7 +279,7 @@ def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
     ).sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     counts = _counts(frame) if phase is None else {}
     named = [
-        (delta, words_of(kind, part)[1], counts.get(part) if kind == "compute" else None)
+        (delta, part_words(kind, part)[1], counts.get(part) if kind == "compute" else None)
         for kind, part, delta in sure.select("kind", "part", "delta_ns").iter_rows()
     ]
     less, more = (
@@ -390,7 +390,7 @@ def engine_of(step_rows: pl.DataFrame) -> str | None:
     return ", ".join(sorted(ENGINES[source] for source in labelled)) or None
 
 
-def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:
+def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:
     """A step of one of two runs, in parts."""
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
     column = f"{side}_ns"
@@ -401,7 +401,7 @@ def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str
     for kind, part, ns in (
         own.filter(pl.col("level") == "part").select("kind", "part", column).iter_rows()
     ):
-        group, label = words_of(kind, part)
+        group, label = part_words(kind, part)
         if group == "copies":
             copies += ns or 0.0
         elif ns:

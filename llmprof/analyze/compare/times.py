@@ -54,7 +54,7 @@ def diff_times(
         raise AnalysisError(
             "one of the two runs has no trace", expected="one trace or more on both sides"
         )
-    check((a, b), ranks, tolerance)
+    check_sides((a, b), ranks, tolerance)
     whole = not all(has_steps(trace) for trace in (*a, *b))
     sides = [_side(traces, whole=whole, ranks=ranks) for traces in (a, b)]
     phases = sorted(
@@ -95,7 +95,9 @@ def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) 
     return typical
 
 
-def check(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None, tolerance: float) -> None:
+def check_sides(
+    sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None, tolerance: float
+) -> None:
     """Refuse a negative tolerance, and ranks that no trace has."""
     if tolerance < 0:
         raise AnalysisError(
@@ -275,7 +277,7 @@ def diff_events(
     labels = [by] if isinstance(by, str) else list(by)
     keys = ["phase", *(label for label in labels if label != "phase")]
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
-    check(sides, ranks, tolerance)
+    check_sides(sides, ranks, tolerance)
     whole = not all(has_steps(trace) for side in sides for trace in side)
     before, after = (_events(side, keys, whole=whole, ranks=ranks) for side in sides)
     rows = diff_of(before, after, tolerance=tolerance, by=keys)

@@ -21,7 +21,7 @@ from llmprof.label.intervals import (
     lay,
     length_within,
     merge,
-    merged,
+    merge_line,
     place_on_line,
 )
 from llmprof.label.nesting import innermost, innermost_pieces
@@ -144,7 +144,7 @@ def innermost_within(
     return pl.concat(cuts), spans
 
 
-def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Span in which the thread of each window spent most time; at each moment only the innermost
     span counts.
     """
@@ -230,7 +230,7 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
 
 def _meets(spans: pl.DataFrame, line: GroupLine, by: Sequence[str]) -> pl.Series:
     """Whether each span shares some time with an interval of its group on the line."""
-    union = merged(line)
+    union = merge_line(line)
     if union.is_empty():
         return pl.repeat(value=False, n=spans.height, eager=True)
     low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import Columns, NotCapturedError, refuse_unknown
-from llmprof.label.activity import PLACE, with_recorded
+from llmprof.label.activity import PLACE, add_recorded
 from llmprof.trace import Trace
 
 _COUNTERS: Final = {
@@ -80,7 +80,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     events = trace.events.filter(
         (pl.col("source") == "kernel") & (pl.col("category") != "collective")
     )
-    events = with_recorded(events, facts)
+    events = add_recorded(events, facts)
     refuse_unknown(by, events.columns, "by")
     measured = pl.col("cube_ns").is_not_null() | pl.col("vector_ns").is_not_null()
     total = pl.col("total_ns")

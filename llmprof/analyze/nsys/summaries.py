@@ -80,7 +80,7 @@ _CALLS = {
 """Description of the calls of each library, and the command that records them."""
 
 
-def calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
+def _calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
     """Runtime calls of some libraries."""
     runtime = trace.runtime
     calls = runtime.filter(pl.col("api").is_in(libraries))
@@ -200,7 +200,7 @@ def cuda_api_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.cuda_api_sum(trace).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
     """
-    return sums_by_name(calls_of(trace, ("runtime", "driver")), by, apart="nsys_event_class")
+    return sums_by_name(_calls_of(trace, ("runtime", "driver")), by, apart="nsys_event_class")
 
 
 @Analysis(
@@ -314,7 +314,7 @@ def osrt_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.osrt_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
     """
-    return sums_by_name(calls_of(trace, ("os",)), by)
+    return sums_by_name(_calls_of(trace, ("os",)), by)
 
 
 @Analysis(
@@ -352,7 +352,7 @@ def openacc_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.openacc_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
     """
-    return sums_by_name(calls_of(trace, ("openacc",)), by)
+    return sums_by_name(_calls_of(trace, ("openacc",)), by)
 
 
 @Analysis(
@@ -390,7 +390,7 @@ def openmp_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.openmp_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
     """
-    return sums_by_name(calls_of(trace, ("openmp",)), by)
+    return sums_by_name(_calls_of(trace, ("openmp",)), by)
 
 
 @Analysis(
@@ -428,7 +428,7 @@ def mpi_event_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.nsys.mpi_event_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
     """
-    return sums_by_name(calls_of(trace, ("mpi",)), by)
+    return sums_by_name(_calls_of(trace, ("mpi",)), by)
 
 
 @Analysis(

@@ -14,10 +14,10 @@ from llmprof.analyze.compare.story import (
     WORDS,
     compared_phases,
     diff_context,
-    diff_waterfall,
     diff_words,
+    parts_of_step,
     run_names,
-    step_parts,
+    waterfall_rows,
 )
 from llmprof.analyze.compare.times import diff_events, diff_times, has_steps
 from llmprof.analyze.overlap import COMMUNICATION, COPY
@@ -328,7 +328,7 @@ class RunBar(MessageRecord):
 
 
 class WaterfallBar(MessageRecord):
-    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run
+    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.waterfall_rows`; null where a run
     does not have it.
     """
 
@@ -597,7 +597,7 @@ class Compare(Explorer, room="compare"):
 
         ``analyze.diff(a, b, part="waterfall")`` of the two runs.
         """
-        return diff_waterfall(
+        return waterfall_rows(
             self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase
         )
 
@@ -687,10 +687,10 @@ class Compare(Explorer, room="compare"):
         for number in range(len(self.runs)):
             against = pair[0] if number != pair[0] else pair[1]
             times = self._times((against, number), rank)
-            bars.append({"name": self.names[number], **step_parts(times, side="b", phase=phase)})
+            bars.append({"name": self.names[number], **parts_of_step(times, side="b", phase=phase)})
             if number != pair[0] and (number == pair[1] or len(self.runs) > 2):
                 try:
-                    rows = diff_waterfall(times, phase=phase).to_dicts()
+                    rows = waterfall_rows(times, phase=phase).to_dicts()
                 except AnalysisError:
                     rows = []
                 ways.append({"a": pair[0], "b": number, "bars": rows})

@@ -29,8 +29,8 @@ from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.names.mangled import demangled
 from llmprof.names.readable import distinct_labels
-from llmprof.replay.slack import unknown_slack, with_slack
-from llmprof.replay.targets import bounded
+from llmprof.replay.slack import add_slack, unknown_slack
+from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import shorten
 from llmprof.theory import hardware
 from llmprof.theory.bound import find_device
@@ -282,7 +282,7 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     """Operators with a bound under the roofs of the device, those with most time; None without
     any.
     """
-    rows, events = bounded(trace)
+    rows, events = operators_with_bounds(trace)
     rows = rows.filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
     rows = rows.filter(
         (pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("flop_per_s") > 0)
@@ -683,7 +683,7 @@ class Kernels(Explorer, room="kernels"):
                 events = events_within(
                     self.trace, where=view.where, window=view.window, absent=True
                 )
-                frame = with_slack(frame, self.trace, events, [*view.by, "name", "category"])
+                frame = add_slack(frame, self.trace, events, [*view.by, "name", "category"])
             self._kept = (view.key, frame)
         return _arranged(frame, view)
 
@@ -803,7 +803,7 @@ class Kernels(Explorer, room="kernels"):
         """Number of the operator that a launch is part of, as in the points of the roofline of
         operators.
         """
-        rows = bounded(self.trace)[1].filter(pl.col("event") == event)["row"]
+        rows = operators_with_bounds(self.trace)[1].filter(pl.col("event") == event)["row"]
         return {"row": rows[0] if rows.len() else None}, []
 
     @request_handler(

@@ -8,7 +8,7 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze.kernels import sums_of_kernels
-from llmprof.analyze.layers import Measure as TimeColumn
+from llmprof.analyze.layers import GapMeasure as TimeColumn
 from llmprof.analyze.layers import layer_gaps
 from llmprof.analyze.layers import layers as layers_of
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
@@ -17,7 +17,7 @@ from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, 
 from llmprof.explore.base.ranks import colour_scale, placed_in_columns, scales_of
 from llmprof.explore.base.widget import Explorer, Reply, request_handler
 from llmprof.explore.layers.picture import MOST_RANKS, CellsPanel, cells_picture
-from llmprof.replay.slack import unknown_slack, with_slack
+from llmprof.replay.slack import add_slack, unknown_slack
 from llmprof.text import are
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -174,9 +174,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     events = events.rename({"operator": "op"})
     summary = sums_of_kernels(events, ("stage", "op"))
     summary = (
-        with_slack(summary, trace, events, ["stage", "op", "name", "category"])
-        if slack
-        else summary
+        add_slack(summary, trace, events, ["stage", "op", "name", "category"]) if slack else summary
     )
     whole = pl.col("total_ns").sum()
     return (
@@ -371,7 +369,7 @@ class Layers(Explorer, room="layers"):
         events = cell_events(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = kernels_of(self.trace, events, slack=self._slack)
         least = (
-            with_slack(events.head(1), self.trace, events, ["rank"])
+            add_slack(events.head(1), self.trace, events, ["rank"])
             if self._slack and events.height
             else None
         )

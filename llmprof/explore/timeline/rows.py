@@ -23,7 +23,7 @@ from llmprof.errors import LlmprofError
 from llmprof.label.steps.steps import steps_of
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
-from llmprof.replay.graph import MOST_EVENTS, graph, graph_events
+from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
@@ -248,9 +248,9 @@ def path_row(
 ) -> TimelineRow:
     """The row of the critical path; where several ranks lie on it a second level says which."""
     row = TimelineRow(PATH_KIND, PATH_GROUP, "critical path")
-    if (events := graph_events(trace)) > MOST_EVENTS:
+    if (events := graph_events(trace)) > MAX_EVENTS:
         row.note = (
-            f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            f"not computed: {events:,} events, by itself of {MAX_EVENTS:,} at most"
             " (analyze.critical_path computes it)"
         )
         return row

@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.analyze.operators import BY_CACHE, OVER
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
 from llmprof.findings.scope import Scope, sum_of
-from llmprof.replay.targets import OF_ANYTHING, TARGET
+from llmprof.replay.targets import ANY_STAGE, TARGET
 from llmprof.text import counted, shorten, tenths
 from llmprof.units import format_ns, format_share
 
@@ -112,12 +112,12 @@ def _calls(calls: float) -> str:
     return f"{tenths(calls)} call{'s' * (calls != 1)}"
 
 
-def _below(scope: Scope) -> Measurement | None:
+def _measure_below(scope: Scope) -> Measurement | None:
     # what a launch bounds is left to other causes
     rows = scope.bounds.filter(pl.col("bound_by") != "launch")
     rows = rows.with_columns(gap_ns=(pl.col("time_ns") - pl.col("bound_ns") / TARGET).clip(0))
     short = pl.col("operator").str.split("::").list.last()
-    known = pl.col("stage").is_not_null() & ~pl.col("stage").is_in(OF_ANYTHING)
+    known = pl.col("stage").is_not_null() & ~pl.col("stage").is_in(ANY_STAGE)
     rows = rows.with_columns(what=pl.when(known).then("stage").otherwise(short), known=known)
     sums = rows.group_by("what", "known").agg(pl.col("time_ns", "bound_ns", "gap_ns").sum())
     sums = sums.filter(pl.col("gap_ns") > 0).sort("gap_ns", "what", descending=[True, False])
@@ -147,7 +147,7 @@ def _below(scope: Scope) -> Measurement | None:
     )
 
 
-def _above(scope: Scope) -> Measurement | None:
+def _measure_above(scope: Scope) -> Measurement | None:
     rows = scope.bounds.filter(pl.col("bound_ns") > OVER * pl.col("time_ns"))
     if not rows.height:
         return None
@@ -173,5 +173,7 @@ def _above(scope: Scope) -> Measurement | None:
     )
 
 
-BELOW_BOUND: Final = Cause("below_bound", _below, "opportunities")
-ABOVE_BOUND: Final = Cause("above_bound", _above, "operators", min_share=0.0, info=True, last=True)
+BELOW_BOUND: Final = Cause("below_bound", _measure_below, "opportunities")
+ABOVE_BOUND: Final = Cause(
+    "above_bound", _measure_above, "operators", min_share=0.0, info=True, last=True
+)

@@ -92,7 +92,7 @@ class HostBound(Figures):
 
     def advice(self, of: Context) -> str:
         if self.other is not None:
-            return _on_other_call(self.other, of)
+            return _advise_other_call(self.other, of)
         advice = self._on_launches(of)
         if of.of_torch and self.host.set_up == "operators":
             return (
@@ -123,7 +123,7 @@ class HostBound(Figures):
                 " pauses of 1 ms or more."
             )
             if (self.host.share or 0) >= MOSTLY and self.host.kind in ("range", "ranges", "call"):
-                return f"{_beside(f'what the thread is in ({self.host})')} {few}"
+                return f"{_do_meanwhile(f'what the thread is in ({self.host})')} {few}"
             return (
                 "Sample the CPU of the launching thread, or record its functions, to see what it"
                 f" does then. {few}"
@@ -151,15 +151,15 @@ class HostBound(Figures):
         )
 
 
-def _beside(what: str) -> str:
+def _do_meanwhile(what: str) -> str:
     return (
         f"Do {what} while the device works, on another thread or after the launches, or find out"
         " what it waits for (a file, another thread or process)."
     )
 
 
-def _on_other_call(other: OtherCall, of: Context) -> str:
-    text = _beside(other.call) if other.set_up is None else advice_on(other.set_up, of)
+def _advise_other_call(other: OtherCall, of: Context) -> str:
+    text = _do_meanwhile(other.call) if other.set_up is None else advice_on(other.set_up, of)
     text += f" Fewer launches do not shorten {other.call} ({format_share(other.share)})."
     if other.once:
         text += " Most of it is one pause: if it comes only once, start the profiler after it."

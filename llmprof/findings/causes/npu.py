@@ -133,7 +133,7 @@ def _kernels(scope: Scope) -> pl.DataFrame | None:
     return scope.cut(kept.filter(pl.col("whole_ns") > 0))
 
 
-def _by_name(
+def _measure_names(
     scope: Scope, rows: pl.DataFrame, figures: type[_Kernels], where: str
 ) -> Measurement | None:
     if not rows.height:
@@ -147,25 +147,25 @@ def _by_name(
     )
 
 
-def _ai_cpu(scope: Scope) -> Measurement | None:
+def _measure_ai_cpu(scope: Scope) -> Measurement | None:
     rows = _kernels(scope)
     if rows is None or "ascend_core" not in rows.columns:
         return None
     rows = rows.filter(pl.col("ascend_core").str.contains(AI_CPU))
     shown = rows["name"].unique().sort().head(20)
     quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in shown)
-    return _by_name(scope, rows, AiCpuOperators, f"name IN ({quoted})")
+    return _measure_names(scope, rows, AiCpuOperators, f"name IN ({quoted})")
 
 
-def _format_changes(scope: Scope) -> Measurement | None:
+def _measure_format_changes(scope: Scope) -> Measurement | None:
     rows = _kernels(scope)
     if rows is None:
         return None
     rows = rows.filter(pl.col("name").str.contains(FORMAT_CHANGES))
-    return _by_name(scope, rows, FormatChanges, "name LIKE '%TransData%'")
+    return _measure_names(scope, rows, FormatChanges, "name LIKE '%TransData%'")
 
 
-def _core_units(scope: Scope) -> Measurement | None:
+def _measure_core_units(scope: Scope) -> Measurement | None:
     rows = _kernels(scope)
     if rows is None:
         return None
@@ -192,6 +192,8 @@ def _core_units(scope: Scope) -> Measurement | None:
     return Measurement.of(rows, figures, ns=min(length, scope.span_ns), gain_ns=0.0)
 
 
-AI_CPU_OPERATORS: Final = Cause("ai_cpu_operators", _ai_cpu, "events", min_share=0.005)
-FORMAT_CHANGE: Final = Cause("format_changes", _format_changes, "events", min_share=0.005)
-AI_CORE_UNITS: Final = Cause("ai_core_units", _core_units, "core_time", min_share=0.0, info=True)
+AI_CPU_OPERATORS: Final = Cause("ai_cpu_operators", _measure_ai_cpu, "events", min_share=0.005)
+FORMAT_CHANGE: Final = Cause("format_changes", _measure_format_changes, "events", min_share=0.005)
+AI_CORE_UNITS: Final = Cause(
+    "ai_core_units", _measure_core_units, "core_time", min_share=0.0, info=True
+)

@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.idle.host import host_spans, innermost_within
+from llmprof.analyze.step_times import edges
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of
@@ -85,3 +86,31 @@ def _measure(scope: Scope) -> Measurement | None:
 
 
 IDLE_AT_THE_ENDS: Final = Cause("idle_at_the_ends", _measure, "events", min_share=0.05, info=True)
+
+
+@dataclass(frozen=True)
+class WorkFromBefore(Figures):
+    """Time of all ranks in which devices did what was launched before the recording."""
+
+    before_ns: float
+
+    def title(self, of: Context) -> str:
+        return (
+            f"The {of.words['device']} ran work from before the recording for"
+            f" {format_ns(self.before_ns)}; no step holds that time."
+        )
+
+    def detail(self, of: Context) -> str:
+        return "Nothing of it was recorded but the first event of the stream that waited for it."
+
+    def advice(self, of: Context) -> str:
+        return "Start the profiler between two steps, after waiting for the device."
+
+
+def _work_from_before(scope: Scope) -> Measurement | None:
+    rows = edges(scope.trace)
+    figures = WorkFromBefore(sum_of(rows, "dur_ns"))
+    return Measurement.of(rows, figures, gain_ns=0.0, where="held_kind = 'before'")
+
+
+WORK_FROM_BEFORE: Final = Cause("work_from_before", _work_from_before, "idle", info=True)

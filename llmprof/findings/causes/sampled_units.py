@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.counters import averages
+from llmprof.analyze.counters import counter_means
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, sum_of
@@ -25,7 +25,7 @@ MIN_SAMPLES: Final = 30
 MIN_OWN: Final = 0.5
 """With fewer samples, or samples mostly of other work, a mean says too little."""
 
-_AT_ITS_LIMIT: Final = 0.8
+_MIN_BUSY: Final = 0.8
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class SampledUnits(Figures):
         )
 
     def advice(self, of: Context) -> str:
-        if self.units.get("device memory", 0) >= _AT_ITS_LIMIT:
+        if self.units.get("device memory", 0) >= _MIN_BUSY:
             return (
                 "It moves bytes as fast as the memory can: only fewer bytes help (smaller types,"
                 " larger batches for the same weights, fusion)."
             )
-        if self.units.get("tensor cores", 0) >= _AT_ITS_LIMIT:
+        if self.units.get("tensor cores", 0) >= _MIN_BUSY:
             return (
                 "It computes as fast as the tensor cores can: only fewer FLOPs or smaller types"
                 " help."
@@ -84,7 +84,7 @@ def _measure(scope: Scope) -> Measurement | None:
         return None
     stage = times["stage"][0]
     rows = work.filter(pl.col("stage") == stage)
-    means = averages(rows, samples, ["stage"])
+    means = counter_means(rows, samples, ["stage"])
     means = means.filter((pl.col("samples") >= MIN_SAMPLES) & (pl.col("own_share") >= MIN_OWN))
     share = (pl.col("mean") * pl.col("known_ns")).sum() / pl.col("known_ns").sum() / 100
     of_counter = means.group_by("counter").agg(

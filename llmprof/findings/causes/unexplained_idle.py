@@ -69,7 +69,7 @@ class LeftOut(Figures):
         return "Read the whole profile to see what ran there."
 
 
-def _unexplained(scope: Scope) -> Measurement | None:
+def _measure_unexplained(scope: Scope) -> Measurement | None:
     gaps, unseen = _gaps(scope)
     gaps = gaps.with_columns(pl.col("dur_ns") - unseen).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
@@ -81,7 +81,7 @@ def _unexplained(scope: Scope) -> Measurement | None:
     return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps)
 
 
-def _left_out(scope: Scope) -> Measurement | None:
+def _measure_left_out(scope: Scope) -> Measurement | None:
     gaps, unseen = _gaps(scope)
     gaps = gaps.with_columns(dur_ns=unseen).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
@@ -108,5 +108,5 @@ def _has_kernels(scope: Scope) -> bool:
     return bool((scope.events["source"] == "kernel").any())
 
 
-UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _unexplained, "idle")
-LEFT_OUT: Final = Cause("left_out", _left_out, "idle", info=True)
+UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle")
+LEFT_OUT: Final = Cause("left_out", _measure_left_out, "idle", info=True)

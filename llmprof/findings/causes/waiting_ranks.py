@@ -211,13 +211,13 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     )
 
 
-def _arrival_skew(scope: Scope) -> Measurement | None:
+def _measure_arrival_skew(scope: Scope) -> Measurement | None:
     return _measure_calls(scope, ArrivalSkew)
 
 
-def _pipeline_wait(scope: Scope) -> Measurement | None:
+def _measure_pipeline_wait(scope: Scope) -> Measurement | None:
     return _measure_calls(scope, PipelineWait)
 
 
-ARRIVAL_SKEW: Final = Cause("arrival_skew", _arrival_skew, "collectives")
-PIPELINE_WAIT: Final = Cause("pipeline_wait", _pipeline_wait, "collectives")
+ARRIVAL_SKEW: Final = Cause("arrival_skew", _measure_arrival_skew, "collectives")
+PIPELINE_WAIT: Final = Cause("pipeline_wait", _measure_pipeline_wait, "collectives")

@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.label.activity import CAPTURED, EVIDENCE
-from llmprof.label.layers.kernels import IN_LAYER
+from llmprof.label.layers.kernels import LAYER_STAGES
 from llmprof.label.layers.sequences import REASONS, apply_by_sequence, reasons_of_passes
 from llmprof.label.nesting import innermost
 from llmprof.names import operators
@@ -95,7 +95,7 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
 
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
 """Categories of events whose stage follows from what is around them."""
-_OF_EXPERTS: Final = (
+_EXPERT_STAGES: Final = (
     *(
         "router",
         "expert_dispatch",
@@ -107,7 +107,7 @@ _OF_EXPERTS: Final = (
         "shared_experts",
     ),
 )
-_OF_ATTENTION: Final = ("rope", "kv_cache_write", "attention", "norm")
+_ATTENTION_STAGES: Final = ("rope", "kv_cache_write", "attention", "norm")
 _PROJECTION: Final = {"o_proj": "o_proj", "up": "gate_up_proj", "down": "down_proj"}
 """Stage of the linear events of a block."""
 _SAID_BY_CATEGORY: Final = (
@@ -183,8 +183,10 @@ class _ModuleEvent(NamedTuple):
         if said or self.stage is None or (not self.inside and not self.in_model):
             return said or self.stage, said is not None
         if self.inside:
-            return (self.stage if self.stage in IN_LAYER or self.communicates else "other"), False
-        if self.stage in IN_LAYER:
+            return (
+                self.stage if self.stage in LAYER_STAGES or self.communicates else "other"
+            ), False
+        if self.stage in LAYER_STAGES:
             return ("prepare_inputs" if self.before_layers else "other"), False
         return self.stage, False
 
@@ -223,7 +225,7 @@ class _ModuleEvent(NamedTuple):
                 else "attention"
             )
         if role == "experts":
-            return None if category != "moe_experts" and self.stage in _OF_EXPERTS else "experts"
+            return None if category != "moe_experts" and self.stage in _EXPERT_STAGES else "experts"
         if category in ("norm", "kv_cache_write"):
             return category
         if block == "attention":
@@ -266,7 +268,7 @@ class _ModuleEvent(NamedTuple):
             return "o_proj" if after else "qkv_proj"
         if self.category not in _PLAIN:
             return None
-        if not self.after_attention and self.stage in _OF_ATTENTION:
+        if not self.after_attention and self.stage in _ATTENTION_STAGES:
             return None
         return "rope" if self.rotary and not self.after_attention else "attention"
 
@@ -285,7 +287,7 @@ class _ModuleEvent(NamedTuple):
         return self.role if self.role in ("sampling", "lm_head") and self.stage != "draft" else None
 
 
-def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.DataFrame:
+def label_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.DataFrame:
     """Add ``evidence``, and the layers and stages that modules say in place of those from names
     and place.
     """
@@ -297,7 +299,7 @@ def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.D
     attributed = attributed.with_columns(evidence=pl.when(~unknown).then(by_category))
     if modules is None:
         return attributed
-    return _replaced(attributed, _by_modules(attributed, modules))
+    return _replace_labels(attributed, _module_labels(attributed, modules))
 
 
 def label_captured(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -319,10 +321,10 @@ def label_captured(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFr
     )
     events = attributed.select("event", *key)
     said = events.join(rows.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
-    return _replaced(attributed, said.drop(key))
+    return _replace_labels(attributed, said.drop(key))
 
 
-def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
+def _replace_labels(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     """The labels that modules say in place of those from names and place."""
     attributed = attributed.join(said, on="event", how="left", maintain_order="left")
     of_module = pl.col("stage_known").fill_null(value=False)
@@ -338,7 +340,7 @@ def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     ).drop("_layer", "_stage", "_sure", "_reason", "layer_known", "stage_known")
 
 
-def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
+def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none)
     and stage.
     """

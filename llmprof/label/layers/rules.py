@@ -18,17 +18,17 @@ from typing import Final, NamedTuple
 from llmprof.label.layers.kernels import Kernel
 from llmprof.plugins import Place, at
 
-_MOST_OF_A_PRODUCT: Final = 3
+_MAX_PRODUCT: Final = 3
 """The product of gate and up projection has at most this number of kernels."""
-_MOST_OF_A_GATE: Final = 3
+_MAX_GATE: Final = 3
 """Kernels of a shared expert's gate after its product: sigmoid, product, and the sum of all
 experts.
 """
-_LEAST_OF_A_NORM: Final = 3
+_MIN_NORM: Final = 3
 """A norm that the framework computes kernel by kernel (square, mean, root, product) has more
 than this.
 """
-_MOST_OF_ANGLES: Final = 4
+_MAX_ANGLES: Final = 4
 """Most kernels between the last sine of rope's angles and the first norm."""
 _EXCHANGES: Final = (
     "all_to_all",
@@ -38,15 +38,15 @@ _EXCHANGES: Final = (
     "reduce",
     "send_recv",
 )
-_AFTER_PRODUCTS: Final = ("linear", "collective", "moe_routing")
+_PRODUCT_FOLLOWERS: Final = ("linear", "collective", "moe_routing")
 
-BODY, PROLOGUE, AFTER, BEFORE = range(4)
+BODY, PROLOGUE, EPILOGUE, PREAMBLE = range(4)
 """Places in a stretch: the rest of its layer, the beginning of the next one, after the last
 layer, before the first.
 """
 
 
-def _of_scan(kernel: Kernel) -> str:
+def _scan_stage(kernel: Kernel) -> str:
     return "conv" if kernel.does("convolves before") else "scan"
 
 
@@ -192,7 +192,7 @@ class Stretch:
         before = self._at(row - 1)
         if before is not None and before.source == "copy":
             before = self._at(row - 2)
-        return before is not None and (before.does("gemm") or before.category in _AFTER_PRODUCTS)
+        return before is not None and (before.does("gemm") or before.category in _PRODUCT_FOLLOWERS)
 
     def _end_of_feed_forward(self, activation: int | None) -> int | None:
         """The GEMM after the activation, or the second one if the gate is activated before the
@@ -211,7 +211,7 @@ class Stretch:
         ]
         gated_apart = (
             self.gemms > activation + 1
-            and len(product) <= _MOST_OF_A_PRODUCT
+            and len(product) <= _MAX_PRODUCT
             and any(self.kernels[i].does("multiplies") for i in product)
             and not any(map(self._ends_part, product))
         )
@@ -237,7 +237,7 @@ class Stretch:
             [i for i in closing if self._closes(i)] + sums * (len(closing) < len(tail)), default=0
         )
         # a shared expert's own gate: sigmoid and product, then the sum with the chosen experts
-        gate = [i for i in closing if end < i <= end + _MOST_OF_A_GATE]
+        gate = [i for i in closing if end < i <= end + _MAX_GATE]
         if self.doing("bends", gate[:1]):
             end = max(self.doing("adds", gate), default=end)
         added, root = self.doing("adds", tail)[:1], self.doing("roots", tail)[:1]
@@ -335,15 +335,15 @@ class Stretch:
         rules = {
             BODY: self._body,
             PROLOGUE: self._prologue,
-            AFTER: self._after,
-            BEFORE: self._before,
+            EPILOGUE: self._after,
+            PREAMBLE: self._before,
         }
         self._find_prologue(usual)
         places = [self._place(i, usual, is_last=is_last) for i in self.rows]
         stages = []
         for i, place in enumerate(places):
             named = self._by_name(i) or self._communication(i, place)
-            if named is None and not (is_last and place == BEFORE):
+            if named is None and not (is_last and place == PREAMBLE):
                 named = rules[place](i, usual)
             stages.append(named or ("copy" if self.kernels[i].source == "copy" else "other"))
         # what only prepares the next event has its stage, unless it follows an attention
@@ -351,7 +351,7 @@ class Stretch:
         for i in reversed(self.rows):
             if not self.kernels[i].does("prepares") or (i and self.kernels[i - 1].does("attends")):
                 following = i
-            elif following is not None and places[i] == places[following] != BEFORE:
+            elif following is not None and places[i] == places[following] != PREAMBLE:
                 stages[i] = stages[following]
         return places, stages
 
@@ -391,11 +391,9 @@ class Stretch:
                 [i - 1 for i in self.of("norm") if i > turns[-1]],
                 [i - 2 for i in self.doing("powers") if i > turns[-1]],
             )
-            unit = min(units[0][:1] + units[1][:1], default=len(self.rows) + _MOST_OF_ANGLES)
+            unit = min(units[0][:1] + units[1][:1], default=len(self.rows) + _MAX_ANGLES)
             # the scale and the types of sine and cosine come after them
-            self.angles = range(
-                begin, (unit if unit - turns[-1] <= _MOST_OF_ANGLES else turns[-1]) + 1
-            )
+            self.angles = range(begin, (unit if unit - turns[-1] <= _MAX_ANGLES else turns[-1]) + 1)
         early = [i for i in self.rows if self.n[i] < first_qkv]
         # images have a convolution or a projection of their patches in place of a look-up
         looked_up = self.doing("embeds") or self.of("embedding")
@@ -416,8 +414,8 @@ class Stretch:
 
     def _place(self, row: int, usual: Usual, *, is_last: bool) -> int:
         if self.attends:
-            return BODY if row <= usual.end else AFTER if is_last else PROLOGUE
-        return PROLOGUE if not is_last and row >= self.begin else BEFORE
+            return BODY if row <= usual.end else EPILOGUE if is_last else PROLOGUE
+        return PROLOGUE if not is_last and row >= self.begin else PREAMBLE
 
     def _by_name(self, row: int) -> str | None:
         """Stage of an event whose name says it, wherever it is."""
@@ -477,7 +475,7 @@ class Stretch:
         if row <= self.mixed:
             return self._side_by_side(row)
         if n == 0 and self.ends_in_scan:
-            return _of_scan(k) if row < self.gated else "gate_norm"
+            return _scan_stage(k) if row < self.gated else "gate_norm"
         if n == 1 and self.gated_apart:
             return "in_proj" if k.category == "linear" else "gate_norm"
         if k.category == "attention" or n == 0:
@@ -506,7 +504,7 @@ class Stretch:
         if k.category == "linear":
             return "in_proj" if scans else "qkv_proj"
         if k.category == "scan":
-            return _of_scan(k)
+            return _scan_stage(k)
         if k.among("rope", "attention", "kv_cache_write", "norm"):
             return k.category
         if projected < 2 and scanned != scans:
@@ -605,7 +603,7 @@ class Stretch:
         if k.does("readies") or absorbed:
             return "attention"
         if k.category == "scan":
-            return _of_scan(k)
+            return _scan_stage(k)
         if k.category == "linear":
             return "in_proj" if usual.next_scans else "qkv_proj"
         if usual.next_scans and self.n[row] >= first_qkv and k.category != "norm":
@@ -637,9 +635,7 @@ class Stretch:
             # an embedding model has a head, too, but chooses no token
             return "sampling" if self.of("sampling") else None
         # a norm made of many kernels, as between the layers
-        of_many = (
-            usual.lead >= _LEAST_OF_A_NORM and row <= usual.end + usual.lead and k.source != "copy"
-        )
+        of_many = usual.lead >= _MIN_NORM and row <= usual.end + usual.lead and k.source != "copy"
         return "final_norm" if of_many else None
 
     def _before(self, row: int, usual: Usual) -> str:

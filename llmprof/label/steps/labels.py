@@ -104,7 +104,7 @@ _DIMS = r"^\s*\[\s*\[\s*\d+\s*,\s*\d+\s*\]\s*,\s*\[\s*(\d+)\s*,\s*(\d+)\s*\]"
 sequences.
 """
 
-_MOST_SEAMS = 0.5
+_MAX_SEAMS = 0.5
 """A kind of kernel that is in more than this share of the stretches between attentions does not
 mark a seam.
 """
@@ -125,7 +125,9 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     """Steps of one rank."""
     events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
     events = (
-        _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
+        _mark_steps(events, trace, rank)
+        .with_row_index("i")
+        .with_columns(pl.col("i").cast(pl.Int64))
     )
     attention = events.filter("attends")["i"]
     if attention.len() < 2 or events["backward"].any():
@@ -253,7 +255,7 @@ _FEWEST = 4
 
 
 @remembered
-def _matched(distinct: tuple[str, ...]) -> pl.Series:
+def _match_kinds(distinct: tuple[str, ...]) -> pl.Series:
     """What each name says of the work of a step."""
     patterns = {
         "backward": f"(?i){names.BACKWARD}",
@@ -269,11 +271,11 @@ def _matched(distinct: tuple[str, ...]) -> pl.Series:
     ).to_struct()
 
 
-def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
+def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators
     were recorded.
     """
-    has = by_distinct(events["name"], _matched).struct.unnest()
+    has = by_distinct(events["name"], _match_kinds).struct.unnest()
     category = events["category"]
     attention = category == "attention"
     backward = (attention & has["backward"]) | has["optimizer"]
@@ -333,7 +335,7 @@ def _seams(events: pl.DataFrame) -> pl.Series:
     )
     usual = sums["size"].mode().min()
     by_work = [
-        c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MOST_SEAMS * sums.height)
+        c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MAX_SEAMS * sums.height)
     ]
     longer = pl.col("size") > _LONGER * pl.lit(usual)
     is_seam = pl.any_horizontal(by_work) if by_work else longer & (longer.mean() <= _FEW_SEAMS)

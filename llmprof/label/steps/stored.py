@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, coded_names, device_events, with_recorded
+from llmprof.label.activity import PLACE, add_recorded, coded_names, device_events
 from llmprof.names.operators import contains
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -38,7 +38,7 @@ def stored_tokens(trace: Trace) -> pl.DataFrame:
     if events.is_empty():
         return nothing
     grids = trace.kernels.filter(pl.col("start_ns").is_in(events["start_ns"].implode()))
-    found = with_recorded(events, grids.select(*PLACE, tokens=pl.col("grid_x").cast(pl.Int64)))
+    found = add_recorded(events, grids.select(*PLACE, tokens=pl.col("grid_x").cast(pl.Int64)))
     return found.select("event", "tokens").drop_nulls()
 
 
@@ -53,7 +53,7 @@ def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFram
     return rows.filter((pl.col("n") == 1) & (pl.col("tokens") > 0)).drop("n")
 
 
-def with_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
+def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     """Steps, sorted, with the batches of those that state none, where their tokens tell prompts
     from generation.
 

@@ -2,6 +2,6 @@
 
 from llmprof.errors import door
 from llmprof.report.dataset.convert import convert, open
-from llmprof.report.dataset.mapping import map, several
+from llmprof.report.dataset.mapping import map, map_several
 
 door(globals())

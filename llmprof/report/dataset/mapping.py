@@ -131,7 +131,7 @@ def scope_hosts(trace: Trace) -> pl.DataFrame:
     return events.group_by("rank").agg(events=pl.len(), operators=(pl.col("source") == "op").sum())
 
 
-def replays(trace: Trace) -> pl.DataFrame:
+def replay_calls(trace: Trace) -> pl.DataFrame:
     """Calls of one rank that replay a graph."""
     if not trace.has("runtime"):
         return schema.empty("runtime")
@@ -154,7 +154,7 @@ def measured_kernels(trace: Trace) -> pl.DataFrame:
     return kernels.select(kept) if facts else kernels.select(kept).clear()
 
 
-def layer_times(trace: Trace) -> pl.DataFrame:
+def layers_of_rank(trace: Trace) -> pl.DataFrame:
     """Layers of one rank, without their stages."""
     return layers(trace)
 
@@ -170,12 +170,13 @@ OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 """Functions of one rank that depend on the representative steps."""
 
 OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
-    one.__name__: one for one in (scope_hosts, replays, copied_rows, measured_kernels, layer_times)
+    one.__name__: one
+    for one in (scope_hosts, replay_calls, copied_rows, measured_kernels, layers_of_rank)
 }
 """The other functions of one rank, except ``launch_delay``."""
 
 
-def choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
+def scope_choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
     """The representative parts of the run, from the first pass over all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
@@ -185,7 +186,7 @@ def choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
     return choose_scopes(frames["steps"], frames["step_windows"], frames["steady_steps"])
 
 
-def joined(
+def findings_of_ranks(
     trace: Trace,
     chosen: ScopeSteps,
     results: Mapping[str, pl.DataFrame | None],
@@ -208,7 +209,7 @@ def joined(
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
-        (layers, results.get("layer_times"), {}),
+        (layers, results.get("layers_of_rank"), {}),
     ]
     for function, frame, options in kept:
         if frame is not None:
@@ -239,7 +240,7 @@ def joined(
     return scope_findings(scope, whole=trace)
 
 
-_TABLES: Final = {"runtime": "replays", "copies": "copied_rows", "kernels": "measured_kernels"}
+_TABLES: Final = {"runtime": "replay_calls", "copies": "copied_rows", "kernels": "measured_kernels"}
 """Tables that the rules look into, and the functions that collect the needed rows."""
 
 
@@ -266,7 +267,7 @@ class Asked(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
 
-class View(NamedTuple):
+class DatasetPart(NamedTuple):
     """The selected part of a dataset, and everything that its analyses depend on."""
 
     root: str
@@ -279,7 +280,7 @@ class View(NamedTuple):
 
 
 @dataclass
-class Found:
+class RankResults:
     """Results of one rank: frames by request, reasons why there is none, and the number of
     numbered rows.
     """
@@ -347,11 +348,11 @@ def map(  # noqa: A001
     entry = catalog.analysis(name)
     if not isinstance(trace._tables, Deferred):
         return checked(entry.function)(trace, **options)
-    (frame,) = several({entry.name: options}, trace, client=client, progress=progress).values()
+    (frame,) = map_several({entry.name: options}, trace, client=client, progress=progress).values()
     return frame
 
 
-def several(
+def map_several(
     analyses: Mapping[str, Mapping[str, Any]] | Sequence[str],
     trace: Trace,
     *,
@@ -402,7 +403,7 @@ class _Work:
         self.trace, self.team, self.progress = trace, team, progress
         tables = trace._tables
         asked = None if trace.capture.asked is None else tuple(trace.capture.asked)
-        self.view = View(
+        self.view = DatasetPart(
             tables.place.root,
             _written(tables),
             tables.window,
@@ -455,12 +456,12 @@ class _Work:
 
     def by_rank(
         self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None
-    ) -> dict[int, Found]:
+    ) -> dict[int, RankResults]:
         """Results of each rank, in the order of the ranks."""
         if not every:
             return {}
         what = f"analysing {counted(len(self.trace.ranks), 'rank')}"
-        results: dict[int, Found] = {}
+        results: dict[int, RankResults] = {}
         things = [(rank, None if more is None else more.get(rank)) for rank in self.trace.ranks]
         for (rank, _), result in self.team.each(
             _of_rank, things, self.view, tuple(every), what=what, progress=self.progress
@@ -474,7 +475,7 @@ class _Work:
             results[rank] = result
         return dict(sorted(results.items()))
 
-    def _joined(self, asked: Asked, parts: Mapping[int, Found]) -> pl.DataFrame | None:
+    def _joined(self, asked: Asked, parts: Mapping[int, RankResults]) -> pl.DataFrame | None:
         """One frame of all ranks; None where no rank has one."""
         frames = []
         before = dict.fromkeys(("events", "gaps", "windows"), 0)
@@ -499,7 +500,7 @@ class _Work:
         return {rank: kept.get((rank,), calls.clear()) for rank in self.trace.ranks}
 
     def _findings(
-        self, whole: Trace, parts: Mapping[int, Found], calls: pl.DataFrame | None
+        self, whole: Trace, parts: Mapping[int, RankResults], calls: pl.DataFrame | None
     ) -> pl.DataFrame:
         """Findings: the first pass gives the representative steps, the second the events in
         them.
@@ -511,12 +512,12 @@ class _Work:
         }
         more = self._calls_of(None if calls is None else calls.select(CALLS))
         frames = []
-        for choice in choices(first):  # a pass for each, since its windows are numbered
+        for choice in scope_choices(first):  # a pass for each, since its windows are numbered
             every = [Asked(name, (("words", choice[0]),)) for name in OF_SCOPE]
             every += [Asked(name) for name in (*OF_RANK, "launch_delay")]
             parts = self.by_rank(every, more)
             second = {asked.name: self._joined(asked, parts) for asked in every}
-            frames.append(joined(whole, choice, {**first, **second}, calls))
+            frames.append(findings_of_ranks(whole, choice, {**first, **second}, calls))
         return rank_findings(frames)
 
 
@@ -558,7 +559,9 @@ def _function(name: str) -> Callable[..., pl.DataFrame]:
     return _FUNCTIONS[name] if name in _FUNCTIONS else catalog.analysis(name).function
 
 
-def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | None) -> pl.DataFrame:
+def _or_raise(
+    asked: Asked, parts: Mapping[int, RankResults], frame: pl.DataFrame | None
+) -> pl.DataFrame:
     if frame is not None:
         return frame
     absent = [found.absent[asked] for found in parts.values() if asked in found.absent]
@@ -580,7 +583,9 @@ def _opened(root: str, written: str) -> tuple[Deferred, dict[str, Any], dict[str
     return deferred.load(Place(root))
 
 
-def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[Asked, ...]) -> Found:
+def _of_rank(
+    thing: tuple[int, pl.DataFrame | None], view: DatasetPart, every: tuple[Asked, ...]
+) -> RankResults:
     """Results of analyses of one rank. Runs on a worker."""
     rank, calls = thing
     for category, pattern in reversed(view.patterns):
@@ -593,7 +598,7 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
     trace = Trace(part, own, {"files": [], "warnings": [], **tables_read})
     if calls is not None:
         kept_results.keep(trace, collectives, calls)
-    results = Found()
+    results = RankResults()
     for one in every:
         try:
             results.frames[one] = _function(one.name)(trace, **dict(one.options))

@@ -34,7 +34,7 @@ _LONG: Final = ("events", "launch-path")
 """Views with one row per event, which go into data files but not into a workbook."""
 
 
-def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
+def _answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     """Frame of each analysis that the trace can answer, by the name of its view."""
     frames: dict[str, pl.DataFrame] = {}
     for analysis in analyses():
@@ -344,11 +344,11 @@ def export(
 
             charts.speedscope(stacks, temporary, name=target.name, overwrite=True)
         elif chosen == "excel":
-            write_excel(answers(part, events=False), temporary)
+            write_excel(_answers(part, events=False), temporary)
         elif chosen == "parquet":
-            write_parquet(answers(part), temporary)
+            write_parquet(_answers(part), temporary)
         else:
-            write_csv(answers(part), temporary)
+            write_csv(_answers(part), temporary)
         if temporary.is_dir():
             temporary.rename(target)
         else:

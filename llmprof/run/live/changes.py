@@ -13,7 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.compare.diff import diff
-from llmprof.analyze.compare.story import changes_of, compared_phases, words_of
+from llmprof.analyze.compare.story import changes_of, compared_phases, part_words
 from llmprof.errors import AnalysisError, LlmprofError, ReadError
 from llmprof.run.launch import Run
 from llmprof.run.launch.monitors import table
@@ -427,7 +427,7 @@ def step_of(run: Run, baseline: Run) -> Step | None:
     for kind, part, delta in parts.select(
         "kind", "part", pl.col("delta_ns").fill_null(0.0)
     ).iter_rows():
-        group = words_of(kind, part)[0]
+        group = part_words(kind, part)[0]
         groups[group] = groups.get(group, 0.0) + delta
     largest = max(groups, key=lambda one: groups[one], default="")
     most = groups.get(largest, 0.0) >= MOST_OF * (total["b_ns"] - total["a_ns"])

@@ -19,8 +19,8 @@ import msgspec
 import polars as pl
 
 from llmprof import __version__
-from llmprof.analyze.operator_arguments import Argument, Call, Tensor
-from llmprof.analyze.operator_calls import call_of, operator_calls, usual_dtype
+from llmprof.analyze.operator_arguments import RecordedArgument, RecordedCall, RecordedTensor
+from llmprof.analyze.operator_calls import call_of_row, operator_calls, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError, ReadError
 from llmprof.run.launch.run import process
 from llmprof.run.operator_timing.program import MODES
@@ -218,7 +218,7 @@ def written(operators: pl.DataFrame, *, world: int = 1) -> str:
     usual = usual_dtype(operators)
     rows = operators.rows(named=True)
     parts = [
-        _function(number, row, call_of(row, usual), world) for number, row in enumerate(rows, 1)
+        _function(number, row, call_of_row(row, usual), world) for number, row in enumerate(rows, 1)
     ]
     names = "".join(f"        operator_{number}(),\n" for number in range(1, len(parts) + 1))
     head = _HEAD.format(version=__version__)
@@ -247,7 +247,7 @@ def _shared() -> str:
     )
 
 
-def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
+def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) -> str:
     """Source of a function that returns one operator."""
     summary = (
         f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the"
@@ -268,9 +268,9 @@ def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
     )
 
 
-def _expression(argument: Argument) -> str:
+def _expression(argument: RecordedArgument) -> str:
     """An argument as a Python expression."""
-    if isinstance(argument, Tensor):
+    if isinstance(argument, RecordedTensor):
         holds = (
             ""
             if argument.holds == ("random",)

@@ -498,7 +498,10 @@ class TestDemo:
 
 def test_a_figure_stays_with_its_unit():
     words = "x" * 30 + " takes 10.4 % of it"
-    assert output.wrapped(words, 42, "", "").splitlines() == ["x" * 30 + " takes", "10.4 % of it"]
+    assert output.wrap_words(words, 42, "", "").splitlines() == [
+        "x" * 30 + " takes",
+        "10.4 % of it",
+    ]
 
 
 class TestFailures:

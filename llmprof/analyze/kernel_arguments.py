@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, add_recorded, device_events
+from llmprof.label.activity import PLACE, add_recorded, launched_events
 from llmprof.theory.calls import operator_kind
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
@@ -38,7 +38,7 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
     has no known work.
     """
     texts = dict.fromkeys(("operator", "shapes", "dtypes"), pl.String)
-    events = device_events(trace)
+    events = launched_events(trace)
     if not own_arguments(trace):
         return pl.DataFrame(schema=texts).clear(events.height)
     types = trace.kernels[_TYPE].drop_nulls().unique()

@@ -38,7 +38,7 @@ def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     trace : Trace
         A trace with device activity or operators.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or
+        Columns of :attr:`llmprof.Trace.events` to group by first, such as ``("rank",)`` or
         ``("phase",)``.
 
     Returns

@@ -118,7 +118,7 @@ def operators(
     trace : Trace
         A trace with kernels and operators; shapes need ``record_shapes=True``.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",
+        Columns of :attr:`llmprof.Trace.events` to group by first, such as ``("rank",
         "phase")``.
     device : str, path or Device, optional
         Peaks: a name, a YAML file (:func:`llmprof.theory.read_device`), or a device such as the one

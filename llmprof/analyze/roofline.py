@@ -98,7 +98,7 @@ def roofline(
     """Least possible and measured time of each stage of each step.
 
     Work follows from the step's label and the model's shape (:mod:`llmprof.theory.work`), its least
-    time from the device's stated peaks, the measured time from :func:`llmprof.analyze.attribute`.
+    time from the device's stated peaks, the measured time from :attr:`llmprof.Trace.events`.
     Time without any kernel is in rows of the stage ``idle``, from a step's first event to the next
     step's first one (or its own last one).
 

@@ -83,7 +83,7 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
     trace : Trace
         A trace with kernels.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by, such as ``name``, ``stage`` or
+        Columns of :attr:`llmprof.Trace.events` to group by, such as ``name``, ``stage`` or
         ``phase``.
 
     Returns

@@ -28,11 +28,11 @@ from llmprof.cli.output import (
     Failing,
     Terminal,
     for_programs,
+    input_paths,
     on_workers,
     open_trace,
-    places,
     to_json,
-    wrapped,
+    wrap_words,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
 from llmprof.findings.card import chain_findings, denominators, omit_share, so
@@ -324,9 +324,9 @@ def findings_text(
         number = f"{row['order']}. "
         inside = " " * len(number)
         gain = row["prediction"] if row.get("predicted_ns") is not None else None
-        out.append(wrapped(f"{row['title']} [{row['severity']}]", width, number, inside))
+        out.append(wrap_words(f"{row['title']} [{row['severity']}]", width, number, inside))
         follow = [f"{effect['order']}. {so(effect)}" for effect in effects.get(row["order"], ())]
-        out += [wrapped(line, width, inside, inside) for line in follow]
+        out += [wrap_words(line, width, inside, inside) for line in follow]
         see = f"analyze {arguments} --what {_view_of(row['evidence'])}"
         if row["evidence"] == OF_REQUESTS:
             see = f"explore {arguments}, tab Requests"
@@ -336,17 +336,19 @@ def findings_text(
             (row["detail"], ""),
             (f"llmprof {see}{_place(row)}", "See: "),
         ]
-        out += [wrapped(label + words, width, inside, inside) for words, label in labelled if words]
+        out += [
+            wrap_words(label + words, width, inside, inside) for words, label in labelled if words
+        ]
     if facts:
         out.append("Facts, which are no losses:" if causes else "Facts:")
         for row in facts:
             number = f"{row['order']}. "
-            out.append(wrapped(row["title"], width, number, " " * len(number)))
+            out.append(wrap_words(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
     ends = [
         text.sentence(omit_share(time, went)) for time in times.values() if time and ": " in time
     ]
-    out += [wrapped(line, width, "", "") for line in [*ends, *went]]
+    out += [wrap_words(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
 
 
@@ -502,19 +504,19 @@ def _diff_text(
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
-        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
+        *(wrap_words(words, terminal.width, "Not alike: ", "  ") for words in unlike),
     ]
-    lines += [wrapped(words, terminal.width, "", "") for words in diff_words(frame)]
+    lines += [wrap_words(words, terminal.width, "", "") for words in diff_words(frame)]
     lines += [
         "",
         *(
             []
             if "recording" in steps["level"]
-            else [wrapped(f"{OF_STEPS}:", terminal.width, "", "")]
+            else [wrap_words(f"{OF_STEPS}:", terminal.width, "", "")]
         ),
     ]
     for row in steps.iter_rows(named=True):
-        lines.append(wrapped(_change(row, names), terminal.width, "  ", "    "))
+        lines.append(wrap_words(_change(row, names), terminal.width, "  ", "    "))
         between = frame.filter(
             pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"]))
         )
@@ -522,7 +524,7 @@ def _diff_text(
         until = [
             f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)
         ]
-        lines += [wrapped(words, terminal.width, "    ", "      ") for words in until]
+        lines += [wrap_words(words, terminal.width, "    ", "      ") for words in until]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
     total = "the recording" if "recording" in steps["level"] else "the step"
@@ -714,13 +716,13 @@ _MOST_KERNELS: Final = 10
 
 def is_profile(paths: Sequence[str]) -> bool:
     """Return whether all paths hold hardware metrics and no timeline."""
-    named = places(paths)
+    named = input_paths(paths)
     return bool(named) and all(hardware_metrics_only(path) for path in named)
 
 
 def open_profile(paths: Sequence[str]) -> HardwareProfile:
     """Read the metrics at the paths, and find the report that may have samples of instructions."""
-    named = places(paths)
+    named = input_paths(paths)
     return HardwareProfile(ncu.read_metrics(named), _report(named), " ".join(paths))
 
 
@@ -776,10 +778,10 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             more = f"  {_MOST_KERNELS} of {kernels.height:,} kernels"
             parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
     else:
-        parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
+        parts.append(wrap_words(f"no times: {why}", width, "  ", "  "))
     parts += ["Reading", text.pairs(profile.metrics_reading(metrics))]
     missing, how = profile.NEEDS_TIMELINE
-    parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
+    parts.append(wrap_words(f"Not recorded: {missing}; {how}.", width, "", ""))
     return "\n".join(parts)
 
 
@@ -800,7 +802,7 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
     if view.of_metrics is not None:
         return view.of_metrics(open_profile(args.paths).metrics)
     assert view.of_source is not None  # noqa: S101 - a view has one of the two
-    return view.of_source(profile.instruction_samples(_report(places(args.paths))))
+    return view.of_source(profile.instruction_samples(_report(input_paths(args.paths))))
 
 
 def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
@@ -824,7 +826,7 @@ def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
         "No findings: the metrics hold no duration of any launch. Record them with ncu --section"
         " SpeedOfLight."
     )
-    return wrapped(words, terminal.width, "", "")
+    return wrap_words(words, terminal.width, "", "")
 
 
 def do_info(args: Namespace, terminal: Terminal) -> str:
@@ -833,7 +835,7 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
-    aside = [words for place in places(args.paths) for words in left_aside(place)]
+    aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
     if args.json:
         tables = {name: trace.rows.get(name) for name in TABLES}
         low, high = trace.span_ns

@@ -16,7 +16,7 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.output import Failing, Terminal, to_json
-from llmprof.cli.run import add_config_options, changes, config_of
+from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
 from llmprof.run.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
 from llmprof.run.experiments.history import TEST, watch
@@ -191,7 +191,7 @@ def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
 def _with_model(args: Namespace) -> ExperimentConfig:
     if changes(args).get("model") is None and args.config is None:
         raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
-    return config_of(args)
+    return config_from(args)
 
 
 def _layouts(words: str) -> list[tuple[int, int]]:

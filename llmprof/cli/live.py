@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import llmprof
 from llmprof import text
-from llmprof.cli.output import Terminal, options_of, to_json, wrapped
+from llmprof.cli.output import Terminal, options_of, to_json, wrap_words
 from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
 from llmprof.run.launch import Run
@@ -162,7 +162,7 @@ def do_watch(args: Namespace, terminal: Terminal) -> str:
             "fetch": words_of(args.fetch),
             "steps": args.steps or None,
         }
-        options["say"] = lambda words: told(wrapped(words, terminal.width, "", ""))
+        options["say"] = lambda words: told(wrap_words(words, terminal.width, "", ""))
         folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
         return "" if args.json else "The watch has ended."
@@ -191,7 +191,7 @@ def do_record(args: Namespace, terminal: Terminal) -> str:
     }
     options["progress"] = terminal.progress
     if not args.json:
-        options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
+        options["say"] = lambda words: terminal.tell(wrap_words(words, terminal.width, "", ""))
     done = llmprof.record(args.url, **options)
     recording = typed.found(done.folder.recording, typed.RecordingJson) or {}
     if args.json:

@@ -200,7 +200,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     """Refuse an output that is an input or exists, before the command does work that would be in
     vain.
     """
-    from llmprof.cli.output import places
+    from llmprof.cli.output import input_paths
     from llmprof.trace.storage import files
 
     given = vars(args)
@@ -208,7 +208,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         value = given.get(name)
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, str | os.PathLike):
-                for place in places([os.fspath(one)]):
+                for place in input_paths([os.fspath(one)]):
                     files.note_input(place)
     for name in _OUTPUTS if "force" in given else ():
         value = given.get(name)
@@ -287,11 +287,11 @@ class _Parser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices or ()]
         if known and str(value) not in known:
             known = [choice for choice in known if choice != _LOOK]
-            words = nearest(str(value), known) or f"expected one of {', '.join(known)}"
+            words = _nearest(str(value), known) or f"expected one of {', '.join(known)}"
             raise argparse.ArgumentError(action, f"{value!r} is not known; {words}")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def _nearest(word: str, known: Iterable[str]) -> str:
     """``did you mean X?`` with the known words nearest to a word; empty if there is none."""
     by_letters = {one.strip("-"): one for one in known}
     near = difflib.get_close_matches(word.strip("-").lower(), by_letters, n=2)
@@ -316,7 +316,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
             of_command.error(f"{flag!r} is one word too many")
         flags = [flag for action in of_command._actions for flag in action.option_strings]
         of_command.error(
-            f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}"
+            f"there is no option {flag}; {_nearest(flag, flags) or 'the usage above has all'}"
         )
     return args
 

@@ -28,12 +28,12 @@ from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_p
 from llmprof.cli.output import (
     SAMPLE,
     Terminal,
+    input_paths,
     key_value,
     on_workers,
     open_trace,
-    places,
     to_json,
-    wrapped,
+    wrap_words,
 )
 from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.facts import where_the_time_went
@@ -105,7 +105,7 @@ def do_report(args: Namespace, terminal: Terminal) -> str:
             found = analyze.findings(trace).head(MOST_FINDINGS)
             top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
     except LlmprofError as error:
-        top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
+        top = wrap_words(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{_paths_of(written)}"
 
 
@@ -293,8 +293,8 @@ def do_demo(args: Namespace, terminal: Terminal) -> str:
         return to_json({"findings": top.to_dicts(), "notebook": path} | _files_of(written))
     width = terminal.width or 100
     rows = [(f"{row['order']}. ", row["title"]) for row in top.iter_rows(named=True)]
-    numbered = [wrapped(title, width, number, " " * len(number)) for number, title in rows]
-    head = wrapped(f"Where the time goes in {DEMO_SAMPLE} ({title}):", width, "", "")
+    numbered = [wrap_words(title, width, number, " " * len(number)) for number, title in rows]
+    head = wrap_words(f"Where the time goes in {DEMO_SAMPLE} ({title}):", width, "", "")
     return "\n".join([head, *numbered, "", _paths_of(written, ("Notebook", str(path)))])
 
 
@@ -383,7 +383,7 @@ def do_convert(args: Namespace, terminal: Terminal) -> str:
 
 def do_explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
-    check_installed()
+    _check_installed()
     from llmprof.explore.served import ServedFiles
 
     alone = is_profile(args.paths)
@@ -400,7 +400,7 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
         open_trace(paths, args, terminal)  # the cache keeps it
     metrics = [
         str(path.resolve())
-        for path in places([*(args.paths if alone else []), *(args.metrics or [])])
+        for path in input_paths([*(args.paths if alone else []), *(args.metrics or [])])
     ]
     if metrics:
         read_metrics(metrics)
@@ -432,7 +432,7 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
         greeter = threading.Thread(target=_greet, args=(address, port, args, terminal), daemon=True)
         try:
             process.run(
-                command(port), log=log, env=environment, started=lambda _pid: greeter.start()
+                _command(port), log=log, env=environment, started=lambda _pid: greeter.start()
             )
         except KeyboardInterrupt:
             return "" if args.json else "The server has ended."
@@ -444,7 +444,7 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def command(port: int) -> list[str]:
+def _command(port: int) -> list[str]:
     """Command line of the server, which listens only on this machine and requires the token in
     ``JUPYTER_TOKEN``.
     """
@@ -467,7 +467,7 @@ def _templates() -> str:
     return os.pathsep.join([str(ours), *filter(None, [os.environ.get("JUPYTER_PATH")])])
 
 
-def check_installed() -> None:
+def _check_installed() -> None:
     """Check that the packages that serve the page are installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:

@@ -57,7 +57,7 @@ class Terminal:
 T = TypeVar("T")
 
 
-def shown(what: str, make: Callable[[], T], again: str) -> T | None:
+def try_making(what: str, make: Callable[[], T], again: str) -> T | None:
     """What a command makes of work that is done and kept; if it fails, a warning says how to
     make it again.
     """
@@ -144,7 +144,7 @@ def for_programs(frame: pl.DataFrame, args: Namespace) -> str:
     return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
 
 
-def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
+def wrap_words(words: str, width: int | None, first: str, rest: str) -> str:
     """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the
     other lines.
     """
@@ -163,7 +163,7 @@ def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
 SAMPLE = "sample:"
 
 
-def places(paths: Sequence[str]) -> list[Path]:
+def input_paths(paths: Sequence[str]) -> list[Path]:
     """Resolve the paths of a command; ``sample:NAME`` becomes the files of the sample."""
     resolved: list[Path] = []
     for path in paths:
@@ -177,7 +177,7 @@ def places(paths: Sequence[str]) -> list[Path]:
 
 def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
     """Read paths, run folders and samples (``sample:NAME``) as one trace."""
-    inputs = places(paths)
+    inputs = input_paths(paths)
     if alone := [path for path in inputs if hardware_metrics_only(path)]:
         found = f"{alone[0].name} holds hardware metrics of single launches and no timeline"
         hint = "give this file alone to llmprof info, findings, analyze, report, explore or diff"
@@ -187,7 +187,7 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
     options: dict[str, Any] = {"cache": cache, "progress": reading(terminal), "workers": workers}
     trace = read(inputs, format=format_name, **options)
     others = {
-        name: read(places([other]), **options)
+        name: read(input_paths([other]), **options)
         for name in ("captures", "eager")
         if (other := getattr(args, name, None))
     }

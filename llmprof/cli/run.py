@@ -18,7 +18,7 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import Failing, Terminal, key_value, share, shown, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, try_making, wrap_words
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.run import batch, launch
@@ -116,7 +116,7 @@ def changes(args: Namespace) -> dict[str, Any]:
     if args.prompt is not None and len(args.prompt) == 1:
         given["prompt"] = args.prompt[0]
     if args.input_tokens is not None:
-        given["input_tokens"] = lengths(args.input_tokens)
+        given["input_tokens"] = token_lengths(args.input_tokens)
     for name in _MAPPINGS & given.keys():
         given[name] = dict(
             key_value(item, _flag(name), as_text=name == "environment") for item in given[name]
@@ -129,7 +129,7 @@ def changes(args: Namespace) -> dict[str, Any]:
     return given
 
 
-def config_of(args: Namespace) -> ExperimentConfig:
+def config_from(args: Namespace) -> ExperimentConfig:
     """Build the configuration from the file, then from the options; mappings are merged key by
     key.
     """
@@ -144,7 +144,7 @@ def config_of(args: Namespace) -> ExperimentConfig:
     return config.replace(**given)
 
 
-def lengths(given: str) -> int | tuple[int, int]:
+def token_lengths(given: str) -> int | tuple[int, int]:
     """Convert ``64`` to 64 and ``32:128`` to (32, 128)."""
     parts = given.split(":")
     if len(parts) > 2 or not all(part.isdigit() for part in parts):
@@ -173,7 +173,7 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
             )
         done = launch.resume(args.resume, progress=terminal.progress, check=args.check)
     else:
-        config = config_of(args)
+        config = config_from(args)
         if args.dry_run:
             return to_json(_commands(config)) if args.json else _commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
@@ -182,7 +182,7 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in written]})
-    told = shown(
+    told = try_making(
         "the table of the requests",
         lambda: _requests(done),
         f"llmprof run --resume {done.folder.path}",
@@ -223,13 +223,13 @@ def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | N
     if done.config.profile_mode == "ops":
         from llmprof.report.operators import write_operators
 
-        yield shown(
+        yield try_making(
             "the table of operators",
             lambda: [("Operators", write_operators(folder, progress=terminal.progress)[-1])],
             again,
         )
-    yield shown("the report", lambda: [("Report", visualizer.generate_report_html())], again)
-    pictures = shown("the pictures", visualizer.create_all_visualizations, again) or []
+    yield try_making("the report", lambda: [("Report", visualizer.generate_report_html())], again)
+    pictures = try_making("the pictures", visualizer.create_all_visualizations, again) or []
     yield [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
 
 
@@ -269,7 +269,7 @@ def capture_text(done: Run, terminal: Terminal) -> str:
             else f"No timeline: {text.plain(error)}"
         )
     except LlmprofError as error:
-        return wrapped(f"No timeline: {error}", terminal.width, "", "")
+        return wrap_words(f"No timeline: {error}", terminal.width, "", "")
     try:
         with guarded("joining the requests to steps"):
             joined = None if done.engine_steps.is_empty() else analyze.requests(done)
@@ -283,7 +283,7 @@ def capture_text(done: Run, terminal: Terminal) -> str:
                 findings_text(top, terminal.width, [done.folder.path], went) if top.height else ""
             )
     except LlmprofError as error:
-        return wrapped(f"No findings: {error}", terminal.width, "", "")
+        return wrap_words(f"No findings: {error}", terminal.width, "", "")
 
 
 def _cost(row: dict[str, Any]) -> str:
@@ -368,15 +368,15 @@ def do_doctor(args: Namespace, terminal: Terminal) -> str:
     given = changes(args)
     if args.self_test:
         return _self_test(args)
-    config = config_of(args) if given.get("model") or args.config is not None else None
+    config = config_from(args) if given.get("model") or args.config is not None else None
     if config is None and given:
-        config = config_of(Namespace(**{**vars(args), "model": "random:tiny"}))
+        config = config_from(Namespace(**{**vars(args), "model": "random:tiny"}))
     checks = ask(config)
     if args.json:
         return to_json(checks.to_dicts())
     table = text.table(checks.select("status", "check", "found", "expected"), width=terminal.width)
     advice = [
-        wrapped(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
+        wrap_words(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
         for row in checks.filter(pl.col("status").is_in(["fail", "warn"])).iter_rows(named=True)
         if row["advice"]
     ]
@@ -437,7 +437,7 @@ def do_sweep(args: Namespace, terminal: Terminal) -> str:
         done = batch.BatchRunner.resume(args.resume, **options)
     else:
         parameters = _parameters(args)
-        config = config_of(args)
+        config = config_from(args)
         if args.dry_run:
             planned = list(zip(points(parameters), batch.configs(config, parameters), strict=True))
             if args.json:
@@ -454,7 +454,7 @@ def do_sweep(args: Namespace, terminal: Terminal) -> str:
         if terminal.progress is not None:
             terminal.progress("drawing the sweep", 0, 0)
         again = f"llmprof sweep --resume {shlex.quote(str(done.folder))}"
-        if written := shown("the report", lambda: batch.write_report(done), again):
+        if written := try_making("the report", lambda: batch.write_report(done), again):
             outputs = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
         results = {

@@ -16,7 +16,7 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof import theory as theories
 from llmprof.analyze.roofline import coverage_of
-from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrapped
+from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrap_words
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.theory import Profile, hardware
 from llmprof.theory.bound import nearest_device
@@ -282,14 +282,14 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         parts += ["", text.table(pl.DataFrame(shown))]
     parts += [
         "",
-        wrapped(
+        wrap_words(
             "Times are lower bounds at the given efficiencies; a rank's share.",
             terminal.width,
             "",
             "",
         ),
     ]
-    parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in notes]
+    parts += [wrap_words(f"Note: {note}.", terminal.width, "", "") for note in notes]
     parts += [f"Chart  {path}" for path in drawn]
     return "\n".join(parts)
 
@@ -393,7 +393,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         f"device time, and the contexts of {known} of the"
         f" steps.{f' Note: {taken}.' if taken else ''}"
     )
-    parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
+    parts = [text.table(table, columns=_JOINED), "", wrap_words(words, terminal.width, "", "")]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
 

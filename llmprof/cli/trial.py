@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Failing, Terminal, options_of, share, shown, to_json, wrapped
-from llmprof.cli.run import add_config_options, changes, config_of
+from llmprof.cli.output import Failing, Terminal, options_of, share, to_json, try_making, wrap_words
+from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
 from llmprof.run import batch, launch, trials
 from llmprof.run.trials import Study, Verdict
@@ -94,7 +94,7 @@ def do_trial(args: Namespace, terminal: Terminal) -> str:
     reference = run.config.replace(python=args.python_a) if args.python_a else run
     options = options_of(args, trials.trial)
     verdict = trials.trial(reference, _change(args), **options, progress=terminal.progress)
-    page = shown(
+    page = try_making(
         "the page",
         lambda: verdict.report().index,
         f'llmprof.run.trials.open_trial("{verdict.folder}").report()',
@@ -105,7 +105,7 @@ def do_trial(args: Namespace, terminal: Terminal) -> str:
         "says": verdict.says,
         "page": page,
     }
-    out = to_json(facts) if args.json else said(verdict, terminal, page)
+    out = to_json(facts) if args.json else _verdict_text(verdict, terminal, page)
     return (
         Failing(out) if args.fail_over is not None and verdict.fails_over(args.fail_over) else out
     )
@@ -181,7 +181,7 @@ def do_tune(args: Namespace, terminal: Terminal) -> str:
             "a run was given with options of a run",
             expected="the folder alone, or --config and options",
         )
-    origin = launch.open_run(args.run) if args.run is not None else config_of(args)
+    origin = launch.open_run(args.run) if args.run is not None else config_from(args)
     config = origin.config if isinstance(origin, launch.Run) else origin
     folder = args.folder or batch.sweep.new_folder(config, f"tune_{config.name}")
     try:
@@ -195,7 +195,7 @@ def do_tune(args: Namespace, terminal: Terminal) -> str:
             )
             terminal.tell(words)
         raise
-    page = shown(
+    page = try_making(
         "the page",
         lambda: study.report().index,
         f'llmprof.run.trials.open_study("{study.folder}").report()',
@@ -218,9 +218,10 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
         *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")],
         "error",
     ]
-    lines = [wrapped(study.says, terminal.width, "", "")]
+    lines = [wrap_words(study.says, terminal.width, "", "")]
     lines += [
-        wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]
+        wrap_words(note, terminal.width, "note: ", "      ")
+        for note in study.state["tune"]["notes"]
     ]
     lines += ["", text.table(rows.select(columns), width=terminal.width), ""]
     ends = [
@@ -231,10 +232,12 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     return "\n".join([*lines, text.pairs([*ends, ("To deploy", study.command)], indent="")])
 
 
-def said(verdict: Verdict, terminal: Terminal, page: Path | None) -> str:
+def _verdict_text(verdict: Verdict, terminal: Terminal, page: Path | None) -> str:
     """The verdict, a row for each metric, and the files."""
-    lines = [wrapped(verdict.says, terminal.width, "", "")]
-    lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
+    lines = [wrap_words(verdict.says, terminal.width, "", "")]
+    lines += [
+        wrap_words(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]
+    ]
     rows = []
     for row in verdict.effects.rows(named=True):
         sides = (format_metric(row["metric"], row[side]) for side in ("before", "after"))

@@ -207,7 +207,7 @@ def activity(trace: Trace) -> pl.DataFrame:
     >>> analyze.activity(trace)["source"].unique().sort().to_list()
     ['copy', 'kernel']
     """
-    events = device_events(trace)
+    events = launched_events(trace)
     if "category_by" not in events.columns:
         events = _add_categories(events, trace)
     return events.select(
@@ -224,7 +224,7 @@ def activity(trace: Trace) -> pl.DataFrame:
 
 
 @per_trace
-def device_events(trace: Trace) -> pl.DataFrame:
+def launched_events(trace: Trace) -> pl.DataFrame:
     """Rows of :func:`activity` without the meaning of names, for analyses that need only times
     and launches.
     """
@@ -268,10 +268,10 @@ save.
 
 @per_trace
 def coded_names(trace: Trace) -> pl.Series:
-    """Names of :func:`device_events`, unless many differ as numbers (Categorical), which are
+    """Names of :func:`launched_events`, unless many differ as numbers (Categorical), which are
     told apart faster.
     """
-    written = device_events(trace)["name"]
+    written = launched_events(trace)["name"]
     many = pl.select(pl.lit(written).approx_n_unique()).item() > _MANY_NAMES
     return written if many else written.cast(pl.Categorical)
 
@@ -381,10 +381,10 @@ def called_operators(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def launching_operators(trace: Trace) -> pl.DataFrame:
-    """For each of :func:`device_events` the row of its operator in :func:`called_operators`: see
+    """For each of :func:`launched_events` the row of its operator in :func:`called_operators`: see
     :func:`operator_rows`.
     """
-    return operator_rows(device_events(trace), called_operators(trace))
+    return operator_rows(launched_events(trace), called_operators(trace))
 
 
 _MATCH: Final = pl.Enum(["id", "time"])

@@ -51,7 +51,7 @@ def _kind_of_call(distinct: tuple[str, ...]) -> pl.Series:
 
 
 @per_trace
-def launches(trace: Trace) -> pl.DataFrame:
+def launch_counts(trace: Trace) -> pl.DataFrame:
     """Calls that launch work: ``rank, step, start_ns, expected, recorded`` (events on the device),
     ``ended``: nothing that was launched later was recorded.
     """
@@ -176,7 +176,7 @@ def completeness(trace: Trace) -> pl.DataFrame:
         lacks its events; null without one), ``begins`` (its first launch has its events),
         ``complete``.
     """
-    calls = launches(trace)
+    calls = launch_counts(trace)
     missing = pl.col("expected") - pl.min_horizontal("expected", "recorded")
     lost = missing > 0
     return (

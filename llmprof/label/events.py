@@ -82,7 +82,7 @@ RECIPE: Final[tuple[Callable[[pl.DataFrame, Trace], pl.DataFrame], ...]] = (
 
 
 @per_trace
-def events(trace: Trace) -> pl.DataFrame:
+def label_events(trace: Trace) -> pl.DataFrame:
     """The events of all devices with their labels: see :attr:`llmprof.Trace.events`."""
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.events

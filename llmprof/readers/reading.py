@@ -48,7 +48,7 @@ from llmprof.readers.saved import (
 from llmprof.text import Progress, counted, left_out
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
-from llmprof.trace.storage.sqlite import PathLike
+from llmprof.trace.storage.files import PathLike
 
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""

@@ -80,7 +80,7 @@ graph is captured (``custom_all_reduce.py``: ``registered=False``).
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReplayChange:
     """One change of a recording."""
 
     words: str
@@ -89,7 +89,7 @@ class Change:
     apply: Callable[[ReplayPlan, Trace], None]
 
 
-def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
+def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
     """Let the model of each step run without waiting for the host, as under CUDA graphs.
 
     The replay removes the host's time between the first and the last launch of a step's model
@@ -153,7 +153,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         plan.set_duration(registered, np.zeros(len(registered)))
         plan.set_gap(registered, 0)
 
-    return Change(
+    return ReplayChange(
         "layers without waiting for the host (as under graphs)",
         "kernels stay as recorded, at best 4 % shorter, though a compiler that captures graphs"
         " often fuses some; the time of the call that replays the graph; how fast the host is at"
@@ -163,7 +163,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     )
 
 
-def scale(what: str, factor: float) -> Change:
+def scale(what: str, factor: float) -> ReplayChange:
     """Multiply the time of some work by ``factor``."""
     if not factor >= 0:
         raise AnalysisError(
@@ -181,14 +181,14 @@ def scale(what: str, factor: float) -> Change:
         rows = plan.work(what)
         plan.set_duration(rows, plan.own_duration() * factor)
 
-    return Change(
+    return ReplayChange(
         f"{'host time' if what == 'host' else what} x {factor:g}",
         "whether it can be made so",
         apply,
     )
 
 
-def remove(what: str) -> Change:
+def remove(what: str) -> ReplayChange:
     """Remove some work with its launches."""
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
@@ -198,12 +198,12 @@ def remove(what: str) -> Change:
         plan.rest[0::2][rows] = 0
         plan.without_call(rows)
 
-    return Change(
+    return ReplayChange(
         f"without {what}", "how much of the host's time before a launch belongs to it", apply
     )
 
 
-def run_ahead() -> Change:
+def run_ahead() -> ReplayChange:
     """Let the host prepare the next step while the device works on this one, as asynchronous
     scheduling does.
 
@@ -224,7 +224,7 @@ def run_ahead() -> Change:
             )
         plan.kept[waits] = False
 
-    return Change(
+    return ReplayChange(
         "the host ahead of the device (asynchronous scheduling)",
         "whether the next step can be prepared without the results of this one, and how far ahead"
         " memory allows",
@@ -232,7 +232,7 @@ def run_ahead() -> Change:
     )
 
 
-def without_call(name: str) -> Change:
+def without_call(name: str) -> ReplayChange:
     """Remove calls of the host, their waiting for the device, and the time by which they hold it.
 
     If launched work stood still on a device during such a call, and nothing else explains it, the
@@ -243,10 +243,12 @@ def without_call(name: str) -> Change:
         plan.call_gone(plan.calls(name))
 
     words = f"without {name.removeprefix('^').removesuffix('$')}"
-    return Change(words, "whether the step needs what the call waits for, or what it brings", apply)
+    return ReplayChange(
+        words, "whether the step needs what the call waits for, or what it brings", apply
+    )
 
 
-def balance() -> Change:
+def balance() -> ReplayChange:
     """Remove the waiting between ranks in collectives: each rank runs as if the others arrived
     at the same time.
     """
@@ -258,7 +260,7 @@ def balance() -> Change:
             raise AnalysisError(found, expected="a recording of all ranks whose clocks agree")
         plan.kept[edges] = False
 
-    return Change(
+    return ReplayChange(
         "no rank late",
         "the mean over the ranks is what balanced work would take; whether the work can be"
         " balanced",
@@ -268,7 +270,7 @@ def balance() -> Change:
 
 def transfer(
     *, bandwidth: float | None = None, latency: float | None = None, like: Trace | None = None
-) -> Change:
+) -> ReplayChange:
     """Give collectives another transfer time: that of a given link, or of another recording.
 
     Notes
@@ -304,7 +306,7 @@ def transfer(
 
     values = ((bandwidth, "GB/s"), (latency, "us"))
     words = [f"{value:g} {unit}" for value, unit in values if value is not None]
-    return Change(
+    return ReplayChange(
         "collectives " + (" and ".join(words) if like is None else "as in the other recording"),
         (
             "collectives that share the link with other traffic"
@@ -315,7 +317,9 @@ def transfer(
     )
 
 
-def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **options: Any) -> Change:
+def at_bound(
+    model: Any, device: Any = None, *, stage: str | None = None, **options: Any
+) -> ReplayChange:
     """Let stages take their least time by the theory."""
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
@@ -342,7 +346,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
         )
         plan.set_duration(plan.device & (factor < 1), plan.own_duration() * factor)
 
-    return Change(
+    return ReplayChange(
         f"{stage or 'every stage'} at the bound of the device",
         "no kernel reaches the bound: 80 to 90 % of it is a good one",
         apply,
@@ -351,7 +355,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
 
 def to_bound(
     share: float = TARGET, what: str | None = None, *, device: str | Path | Device | None = None
-) -> Change:
+) -> ReplayChange:
     """Let operators take no longer than at a share of the bound that follows from their recorded
     shapes.
 
@@ -381,14 +385,14 @@ def to_bound(
         saved[rows["node"]] = rows["saved"]
         plan.set_duration(saved > 0, plan.own_duration() * (1 - saved))
 
-    return Change(
+    return ReplayChange(
         f"{what or 'every operator'} at {share:.0%} of its bound",
         "whether it can be made so",
         apply,
     )
 
 
-def fuse(pattern: str) -> Change:
+def fuse(pattern: str) -> ReplayChange:
     """Fuse kernels that follow each other directly and match a pattern into one."""
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
@@ -401,7 +405,7 @@ def fuse(pattern: str) -> Change:
             raise AnalysisError(found, expected="a chain of at least two")
         plan.make_one(rows, follows)
 
-    return Change(
+    return ReplayChange(
         f"{pattern} fused",
         "the fused kernel takes between its longest part and the sum of its parts: how many bytes"
         " between them are saved is not recorded",
@@ -409,7 +413,7 @@ def fuse(pattern: str) -> Change:
     )
 
 
-def overlap_with(collective: str, with_: str) -> Change:
+def overlap_with(collective: str, with_: str) -> ReplayChange:
     """Run collectives at the same time as later work of the same stream."""
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
@@ -429,7 +433,7 @@ def overlap_with(collective: str, with_: str) -> Change:
         kept = plan.choose(0.0, 0.2, 0.5)  # each slows the other down
         plan.set_duration(good, dur - hidden * (1 - kept))
 
-    return Change(
+    return ReplayChange(
         f"{collective} beside {with_}",
         "how much both slow each other down, and whether the work is independent of the"
         " collective's result",
@@ -437,7 +441,7 @@ def overlap_with(collective: str, with_: str) -> Change:
     )
 
 
-def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
+def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChange:
     """Divide the work of the layers among another number of GPUs.
 
     Collectives keep the transfer that the recording has for each size and kind, unless
@@ -496,7 +500,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
         )
         plan.weight[1::2][ends] += int(reduce_us * 1e3)
 
-    return Change(
+    return ReplayChange(
         f"tensor parallel {n}",
         "kernels are taken to shrink with their share of the work but for a fixed cost of 0 to 9"
         " us; new waits between ranks; how fast the host is (as recorded, at best twice as fast)",

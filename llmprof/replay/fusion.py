@@ -15,7 +15,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotCapturedError, NotNegative
 from llmprof.names.replayable import DTYPES
-from llmprof.replay.changes import Change
+from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import medians_of
 from llmprof.trace import Trace
@@ -356,7 +356,7 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
     return pl.concat([pl.DataFrame(schema=schema), *steps])
 
 
-def _one_kernel(events: pl.DataFrame) -> Change:
+def _one_kernel(events: pl.DataFrame) -> ReplayChange:
     """One kernel in place of each chain of events."""
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
@@ -369,4 +369,4 @@ def _one_kernel(events: pl.DataFrame) -> Change:
         follows[1:] = rows[1:] & rows[:-1] & (chain[1:] == chain[:-1])
         plan.make_one(rows, follows)
 
-    return Change("a chain fused", "between the longest part and the sum of the parts", apply)
+    return ReplayChange("a chain fused", "between the longest part and the sum of the parts", apply)

@@ -13,7 +13,7 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.replay import changes as makers
-from llmprof.replay.changes import Change
+from llmprof.replay.changes import ReplayChange
 from llmprof.replay.graph import COLLECTIVE, graph
 from llmprof.replay.part import ReplayedPart, replayed_part
 from llmprof.replay.plan import (
@@ -44,7 +44,7 @@ _SCHEMA = {
 _STEPS = {"rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String()}
 
 
-def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
+def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     """Predict the time of a step under changes, by a replay of the recording.
 
     In the replay, every event begins when everything that it waited for has ended: the host's
@@ -127,7 +127,7 @@ MAX_NODES: Final = 4_000_000
 """Nodes of all plans that are scheduled at once: each takes some hundred bytes."""
 
 
-def medians_of(trace: Trace, changes: Sequence[Change]) -> list[pl.DataFrame]:
+def medians_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFrame]:
     """The median steps of :func:`what_if` under each of several changes, of which some are
     scheduled at once.
     """
@@ -253,7 +253,7 @@ def replay_changes(
     return out
 
 
-def _plans(trace: Trace, made: tuple[Change, ...]) -> list[ReplayPlan]:
+def _plans(trace: Trace, made: tuple[ReplayChange, ...]) -> list[ReplayPlan]:
     """The recording with changes: one plan, or three if a change guesses values."""
     plans: list[ReplayPlan] = []
     for level in LEVELS:
@@ -293,7 +293,7 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
     return out
 
 
-def _plain_times(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
+def _plain_times(trace: Trace, made: tuple[ReplayChange, ...]) -> pl.DataFrame:
     """Times of each step of decode without the profiler, by the levels of changes; no rows if
     unknown.
     """
@@ -427,7 +427,7 @@ def _step(steps: pl.DataFrame) -> float | None:
     return median if isinstance(median, float) and median > 0 else None
 
 
-_MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {
+_MAKERS: Final[dict[str, tuple[Callable[..., ReplayChange], tuple[type, ...], dict[str, type]]]] = {
     "no-host-delay": (
         lambda *phases: makers.no_host_delay(phases=phases or None),
         (str, str, str),
@@ -448,7 +448,7 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
 """Changes by name: their function, and the types of their arguments, by position and by name."""
 
 
-def change_of(text: str) -> Change:
+def change_of(text: str) -> ReplayChange:
     """A change from text, as on the command line."""
     name, *given = text.split(":")
     if name not in _MAKERS:

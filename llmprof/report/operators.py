@@ -15,11 +15,11 @@ from llmprof.analyze.operator_times import (
     layer_times,
     on_device,
     operator_times,
-    suggestions,
     timed_calls,
     timed_steps,
     timers,
     timing_overhead,
+    timing_suggestions,
 )
 from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
@@ -269,7 +269,7 @@ def _advice(row: Mapping[str, Any], *, waiting: bool) -> str:
 
 def advised(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
     """Suggestions with their sentences."""
-    rows = suggestions(trace, bounds)
+    rows = timing_suggestions(trace, bounds)
     held = set(rows.filter(rule="launch_bound")["phase"])
     words = [_advice(row, waiting=row["phase"] in held) for row in rows.iter_rows(named=True)]
     return rows.with_columns(pl.Series("suggestion", words, dtype=pl.String))

@@ -134,9 +134,9 @@ class Trace:
         >>> events.filter(phase="decode", layer=3, stage="attention")["operator"].unique().to_list()
         ['_vllm_fa3_C::fwd']
         """
-        from llmprof.label.events import events
+        from llmprof.label.events import label_events
 
-        return events(self)
+        return label_events(self)
 
     @property
     def capture(self) -> Capture:

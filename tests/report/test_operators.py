@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 import pytest
 
-from llmprof.analyze.operator_times import suggestions
+from llmprof.analyze.operator_times import timing_suggestions
 from llmprof.errors import AnalysisError, ReadError
 from llmprof.readers import bundled
 from llmprof.report import operators as charts
@@ -111,7 +111,7 @@ def test_suggestions(tmp_path):
         ],
         orient="row",
     )
-    found = suggestions(trace, bounds).rows()
+    found = timing_suggestions(trace, bounds).rows()
     assert found == [
         ("above_bound", "decode", "mlp", 5.0),
         ("dominates", "decode", "mlp", pytest.approx(50 / 110)),
@@ -119,7 +119,7 @@ def test_suggestions(tmp_path):
     ]
     assert charts.advised(trace, bounds)["suggestion"].len() == 3
     # on the clock of a host nothing is known of a device
-    on_cpu = suggestions(read_run(write(tmp_path, document(platform="cpu"))))
+    on_cpu = timing_suggestions(read_run(write(tmp_path, document(platform="cpu"))))
     assert on_cpu["rule"].to_list() == ["dominates"]
 
 

@@ -142,7 +142,7 @@ def diff(
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
     by : str or sequence of str
-        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned below the phase.
+        Labels of :attr:`llmprof.Trace.events` by which events are aligned below the phase.
     ranks : sequence of int, optional
         Ranks whose steps and events count, on both sides; all if not given. Waiting is found with
         all ranks either way.

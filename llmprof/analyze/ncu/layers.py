@@ -14,7 +14,7 @@ _EDGE_CONFIDENCE = 0.5
 
 def layers(metrics: Metrics) -> pl.DataFrame:
     """Layer and stage of each profiled launch, by the rules of
-    :func:`~llmprof.label.layers.attribution.attribute`.
+    :attr:`llmprof.Trace.events`.
 
     The launches of each run and process count in their order as one step. A profile usually begins
     and ends in the middle of a layer. Launches before the first whole layer are compared with the
@@ -31,7 +31,7 @@ def layers(metrics: Metrics) -> pl.DataFrame:
     polars.DataFrame
         ``kernel_id, kernel_name, category, layer, stage, confidence``. ``layer`` counts the whole
         layers of a run from 0 and is null in the pieces at the ends and outside the layers;
-        ``confidence`` is that of :func:`~llmprof.label.layers.attribution.attribute`, and 0.5 in
+        ``confidence`` is that of :attr:`llmprof.Trace.events`, and 0.5 in
         the pieces at the ends.
 
     Examples

@@ -39,7 +39,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     trace : Trace
         A trace of an NPU recorded with metrics of the AI cores (PipeUtilization).
     by : sequence of str
-        Columns of :func:`~llmprof.analyze.attribute`, or ``op_type`` and ``core`` (type of operator
+        Columns of :attr:`llmprof.Trace.events`, or ``op_type`` and ``core`` (type of operator
         and of core).
 
     Returns

@@ -100,7 +100,7 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
         which it is the innermost range) and ``busy_ns`` (the union of its device work), in the
         order of rank and start on the host. Times in ns.
 
-        By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns,
+        By event: the row ``event`` of :attr:`llmprof.Trace.events`, ``rank, start_ns, dur_ns,
         name, source``, and of its innermost range ``range, range_name, domain, depth``, null where
         it was launched outside of all.
 

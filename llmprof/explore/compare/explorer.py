@@ -463,7 +463,7 @@ def _events_of(trace: Trace, labels: ComparedLabels, rank: int | None = None) ->
     return _of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *_matching(labels))
 
 
-def _steps_of(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
+def compared_steps(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
     events = _of_rank(trace.events, rank)
     phase = labels.get("phase")
@@ -605,7 +605,7 @@ class Compare(Explorer, room="compare"):
     def selected(self) -> pl.DataFrame:
         """Events of the picked row in both traces:
 
-        ``trace`` (which one), and the columns of ``attribute``.
+        ``trace`` (which one), and the columns of ``trace.events``.
         """
         if self.picked is None:
             return nothing_of(self.trace)
@@ -798,7 +798,7 @@ class Compare(Explorer, room="compare"):
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]
-            columns, packed = pack(_steps_of(trace, picked, self._rank(trace, rank)))
+            columns, packed = pack(compared_steps(trace, picked, self._rank(trace, rank)))
             described.append(columns)
             buffers += packed
         only = rank if self._ranks(pair, rank) else None

@@ -351,7 +351,7 @@ def _grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def nothing_of(trace: Trace) -> pl.DataFrame:
-    """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the
+    """Frame of :attr:`llmprof.Trace.events` without rows; without columns, too, if the
     trace has no events.
     """
     with contextlib.suppress(NotCapturedError):
@@ -644,7 +644,7 @@ class Kernels(Explorer, room="kernels"):
     @property
     def selected(self) -> pl.DataFrame:
         """Launches of the picked kernel, or the picked launch alone: rows of
-        :func:`llmprof.analyze.attribute`.
+        :attr:`llmprof.Trace.events`.
         """
         if self.event is not None:
             return self.trace.events.filter(pl.col("event") == self.event)

@@ -232,7 +232,7 @@ class Layers(Explorer, room="layers"):
     @property
     def selected(self) -> pl.DataFrame:
         """Device events of the picked cell (of its stage, if one is chosen): rows of
-        ``analyze.attribute``.
+        ``trace.events``.
 
         If only a step is chosen, all events of the step; if only a layer is chosen, its events in
         every step.

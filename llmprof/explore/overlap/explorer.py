@@ -378,7 +378,7 @@ class Overlap(Explorer, room="overlap"):
     @property
     def selected(self) -> pl.DataFrame:
         """Device events of the rank in the window, with their ``class``: rows of
-        ``analyze.attribute``.
+        ``trace.events``.
         """
         sides = self._sides()
         return _events_in(*sides[0]) if sides else _with_class(self.trace.events.clear())

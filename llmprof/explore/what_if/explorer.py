@@ -19,7 +19,7 @@ from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import MessageRecord
 from llmprof.explore.base.widget import Explorer, Reply, request_handler
-from llmprof.replay.changes import NOT_WHOLE_GRAPHS, Change
+from llmprof.replay.changes import NOT_WHOLE_GRAPHS, ReplayChange
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.targets import TARGET
@@ -403,7 +403,7 @@ class WhatIf(Explorer, room="what_if"):
     """
 
     @property
-    def made(self) -> list[Change]:
+    def made(self) -> list[ReplayChange]:
         """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes
         them.
         """

@@ -237,7 +237,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         return unknown
     heavy = works["ns"] >= _HEAVIER * usual
     common = set(works.filter(~heavy)["attention"].explode())
-    others = pl.Series([bool(set(names) - common) for names in works["attention"]])
+    others = pl.Series([bool(set(attending) - common) for attending in works["attention"]])
     light = works.filter(~heavy)
     if not heavy.any() or not (heavy == others).all() or not light["samples"].all():
         return unknown

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.label.activity import activity, coded_operators, device_events
+from llmprof.label.activity import activity, coded_operators, launched_events
 from llmprof.label.groups import group_values, last_before
 from llmprof.label.steps import labels as steps_labels
 from llmprof.label.steps.labels import NO_STEPS, infer
@@ -40,7 +40,7 @@ def steps_of(trace: Trace) -> pl.DataFrame:
         return labelled
     bounds = _bounds(trace)
     spans = (
-        device_events(trace)
+        launched_events(trace)
         .select("rank", "start_ns", "dur_ns")
         .hstack(step_of_events(trace).select("step"))
         .filter(pl.col("step").is_not_null())
@@ -67,7 +67,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.events
         return labelled.select("event", "rank", "step", step_by=pl.lit(None, dtype=pl.String))
-    events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+    events = launched_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
     until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
         pl.col("host_start_ns") + pl.col("host_dur_ns")
@@ -150,10 +150,10 @@ def _drop_padding(
 
 
 def device_events_with_steps(trace: Trace) -> pl.DataFrame:
-    """:func:`~llmprof.label.activity.device_events` with ``step``, null where no step is
+    """:func:`~llmprof.label.activity.launched_events` with ``step``, null where no step is
     known.
     """
-    return device_events(trace).hstack(step_of_events(trace).select("step"))
+    return launched_events(trace).hstack(step_of_events(trace).select("step"))
 
 
 @per_trace
@@ -168,11 +168,13 @@ def events_with_steps(trace: Trace) -> pl.DataFrame:
 @per_trace
 def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
-    launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    launched = (
+        launched_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    )
     labelled = _labelled_steps(_ranges(trace, steps_labels.ANY), launched)
     silent = [
         rank
-        for rank in device_events(trace)["rank"].unique().sort()
+        for rank in launched_events(trace)["rank"].unique().sort()
         if rank not in labelled["rank"]
     ]
     frames = [labelled] if labelled.height or not silent else []

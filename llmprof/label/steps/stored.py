@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, add_recorded, coded_names, device_events
+from llmprof.label.activity import PLACE, add_recorded, coded_names, launched_events
 from llmprof.names.operators import contains
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -33,7 +33,7 @@ def stored_tokens(trace: Trace) -> pl.DataFrame:
     if not trace.has("kernels") or "grid_x" not in trace.kernels.columns:
         return nothing
     events = (
-        device_events(trace).filter(contains(coded_names(trace), _STORES)).select("event", *PLACE)
+        launched_events(trace).filter(contains(coded_names(trace), _STORES)).select("event", *PLACE)
     )
     if events.is_empty():
         return nothing

@@ -24,10 +24,9 @@ from llmprof.readers.redaction import chrome, ncu, nsys
 from llmprof.readers.registry import detect
 from llmprof.readers.saved import is_run
 from llmprof.trace.storage import sqlite, typed
-from llmprof.trace.storage.files import as_the_user_would, regular
+from llmprof.trace.storage.files import PathLike, as_the_user_would, regular
 from llmprof.trace.storage.parquet import read_frame, sealed
 from llmprof.trace.storage.pseudonyms import Ledger, Pseudonyms, unwritten, writing
-from llmprof.trace.storage.sqlite import PathLike
 
 Copy = Callable[[Path, Path, Ledger], None]
 

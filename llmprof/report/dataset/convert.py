@@ -36,10 +36,10 @@ from llmprof.trace import META_FILE, Trace, communication, schema
 from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.dataset import Partition
+from llmprof.trace.storage.files import PathLike
 from llmprof.trace.storage.places import UNFINISHED, Place
 from llmprof.trace.trace import open_saved
 
-PathLike = str | os.PathLike[str]
 Clocks = Literal["shared", "unrelated"]
 
 _BLOCK: Final = 1 << 20

@@ -37,7 +37,7 @@ from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
-from llmprof.label.events import events as label_events
+from llmprof.label.events import label_events
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
 from llmprof.text import Progress, counted

@@ -6,7 +6,7 @@ from llmprof.analyze.operator_times import (
     against_trace,
     communication_times,
     operator_times,
-    suggestions,
+    timing_suggestions,
     timers,
     timing_overhead,
 )

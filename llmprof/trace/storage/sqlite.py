@@ -24,7 +24,7 @@ from adbc_driver_sqlite import connect as adbc_connect
 
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.trace.storage import arrow_stream, bounded
-from llmprof.trace.storage.files import regular
+from llmprof.trace.storage.files import PathLike, regular
 
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
@@ -32,8 +32,6 @@ RANGE_ROWS = 1 << 18
 """Fewest rows of a range; several threads read the ranges of a larger table."""
 MOST_RANGES = 32
 MOST_THREADS = 8
-
-PathLike = str | os.PathLike[str]
 
 
 def uri(path: PathLike) -> str:

@@ -110,16 +110,16 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
 
 
-PLACE: Final = ("rank", "stream", "start_ns", "name")
+EVENT_KEY: Final = ("rank", "stream", "start_ns", "name")
 """What tells a device event from all others, in every table that has it."""
 
 
 def add_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Device events with further columns of the recorded rows at their :data:`PLACE`; null where
-    there is none.
+    """Device events with further columns of the recorded rows of their :data:`EVENT_KEY`; null
+    where there is none.
     """
-    rows = rows.unique(PLACE, keep="first")
-    return events.join(rows, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.unique(EVENT_KEY, keep="first")
+    return events.join(rows, on=EVENT_KEY, how="left", nulls_equal=True, maintain_order="left")
 
 
 COLUMNS = [
@@ -438,7 +438,7 @@ def _operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = F
     row = found["row"].set(~launched, None)
     names_of = calls["name"][row]
     return (
-        names.operator_categories(_looked_up(names_of, row, calls))
+        names.categories_of_operators(_looked_up(names_of, row, calls))
         .cast(CATEGORY)
         .alias("of_operator")
     )
@@ -538,7 +538,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
         if "ort_op" in ops.columns
         else ops["name"]
     )
-    of_operator = names.operator_categories(written)
+    of_operator = names.categories_of_operators(written)
     named = names.named_categories(written)
     by = first_true(
         {"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}

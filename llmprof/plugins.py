@@ -1,4 +1,4 @@
-"""Plug-ins: lists of llmprof's records, and records that other packages add through entry points.
+"""Plug-ins: records that other packages add through entry points.
 
 A package names its additions in its ``pyproject.toml``::
 
@@ -10,14 +10,13 @@ If a plug-in cannot be loaded, a warning names it, and everything else works.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from llmprof.errors import LlmprofError, PluginWarning
 
@@ -30,9 +29,6 @@ KERNEL_NAMES: Final = "llmprof.kernel_names"
 OPERATORS: Final = "llmprof.operators"
 
 T = TypeVar("T")
-
-Place: TypeAlias = str
-"""Place of an object, in the form of an entry point: ``module:attribute``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ def load(group: str) -> tuple[Plugin, ...]:
             with foreign():
                 plugins.append(Plugin(point.name, package, point.load()))
         except (FailedError, LlmprofError) as error:
-            left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
+            warn_left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
     return tuple(plugins)
 
 
@@ -95,7 +91,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
             if isinstance(record, kind):
                 taken.append((plugin, record))
             else:
-                left_out(
+                warn_left_out(
                     f"{plugin.name!r} of {plugin.package}",
                     group,
                     f"it is {record!r}, no {kind.__name__}",
@@ -103,35 +99,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     return taken
 
 
-def at(place: Place) -> Any:
-    """Import the object at a place.
-
-    >>> at("llmprof.units:NS_PER_S")
-    1000000000
-    """
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def listed(places: Iterable[T | Place], kind: type[T]) -> tuple[T, ...]:
-    """The records of llmprof itself, from a list of them or their places; a place may hold several.
-
-    Raises
-    ------
-    TypeError
-        An object at a place has another type.
-    """
-    taken: list[T] = []
-    for place in places:
-        value = at(place) if isinstance(place, str) else place
-        for record in value if isinstance(value, list | tuple) else (value,):
-            if not isinstance(record, kind):
-                raise TypeError(f"{place} is {record!r}, no {kind.__name__}")
-            taken.append(record)
-    return tuple(taken)
-
-
-def added(
+def new_records(
     group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str
 ) -> list[tuple[Plugin, T]]:
     """The records that plug-ins add; a warning names those whose name (a ``what``) is already
@@ -142,7 +110,7 @@ def added(
     for plugin, record in records(group, kind):
         owner = owners.setdefault(name(record), plugin.package)
         if any(name(record) == name(other) for _, other in out) or owner == "llmprof":
-            left_out(
+            warn_left_out(
                 f"{plugin.name!r} of {plugin.package}",
                 group,
                 f"{owner} has the {what} {name(record)!r} already",
@@ -152,7 +120,7 @@ def added(
     return out
 
 
-def left_out(which: str, group: str, why: str) -> None:
+def warn_left_out(which: str, group: str, why: str) -> None:
     """Warn that a plug-in is not used."""
     warnings.warn(
         f"the plug-in {which} ({group}) is left out: {why}; update the package or uninstall it",

@@ -100,6 +100,8 @@ class Measurement:
     """The least and most that the other ranks lose, if it is not about all."""
     follows_from: str | None = None
     """The cause of this one."""
+    is_fact: bool = False
+    """Whether it is no loss of the run itself, such as time that the profiler takes."""
     about: str | None = None
     """Full name of the kernel, call or function that the sentences name."""
 

@@ -35,7 +35,11 @@ def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
         if (measured := _measure(cause, scope)) is not None
     }
     found = {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
-    losses = {name: measured for name, (cause, measured) in found.items() if not cause.info}
+    losses = {
+        name: measured
+        for name, (cause, measured) in found.items()
+        if not (cause.info or measured.is_fact)
+    }
     follows = {
         name: of if (of := measured.follows_from or cause.follows_from) in found else None
         for name, (cause, measured) in found.items()
@@ -92,7 +96,7 @@ def _context(
         time_ns,
         share,
         "in the recording" if is_one else f"per {scope.part.removeprefix('a ')}",
-        scope.trace.capture.words,
+        scope.platform_words,
         ranks=scope.windows["rank"].n_unique(),
         on=measured.own,
         of_torch=scope.of_torch,
@@ -128,7 +132,7 @@ def _row(
     without = FOLLOWS if follows else predicted
     return {
         "rule": cause.name,
-        "severity": "info" if cause.info else severity_of(share),
+        "severity": "info" if cause.info or measured.is_fact else severity_of(share),
         "title": measured.figures.title(context),
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",

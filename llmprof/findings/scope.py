@@ -215,6 +215,16 @@ class Scope:
         return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
 
     @cached_property
+    def platform_words(self) -> dict[str, str]:
+        """Words of the platform, without advice that is in force already."""
+        words = self.trace.capture.words
+        if not self.events["name"].unique().str.contains(INDUCTOR).any():
+            return words
+        fused = words["fuse"].replace("torch.compile, ", "")
+        compiled = "larger compiled regions (kernels of Inductor run already)"
+        return words | {"compile": compiled, "fuse": fused}
+
+    @cached_property
     def of_torch(self) -> bool:
         """Whether anything recorded shows a program of PyTorch, for advice that names its
         functions.
@@ -394,6 +404,9 @@ def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.Data
 
 MUCH = 0.1
 """Least share of the time of all steps for a phase to have findings of its own."""
+
+INDUCTOR: Final = r"^triton_(?:poi|per|red|tem|mm)_"
+"""Names of kernels that torch.compile has made."""
 
 STEADY = "steady decode steps"
 ScopeSteps = tuple[str, pl.DataFrame | None, int | None]

@@ -473,6 +473,27 @@ def test_device_held() -> None:
     )  # waits, and holds nothing
 
 
+@pytest.mark.parametrize("every", [3, 4])
+def test_unsteady_kernels(every: int) -> None:
+    """Of 12 steps of ten kernels of 100 us, each third or fourth has one of 500 us."""
+    at, tables = 1_000_000, []
+    for step in range(12):
+        slow = 500_000 if step % every == every - 1 else 100_000
+        run = kernels([(GEMM, 100_000)] * 9 + [(NORM, slow)], start=at, first=100 * step + 1)
+        label = labels([(DECODE, at - 20_000, 15_000)])
+        calls = launches(run).with_columns(start_ns=at - 18_000 + pl.int_range(pl.len()) * 1_000)
+        tables.append((run, calls, label))
+        at += 900_000 + slow
+    run, calls, label = (
+        pl.concat(column, how="vertical_relaxed") for column in zip(*tables, strict=True)
+    )
+    found = the(Trace({"kernels": run, "runtime": calls, "markers": label}), "unsteady_kernels")
+    slow_steps = 12 // every
+    excess, whole = slow_steps * 400_000, 12 * 1_000_000 + slow_steps * 400_000
+    assert found["share_of_time"] == pytest.approx(excess / whole, rel=0.02)
+    assert found["about"] == NORM
+
+
 def test_work_from_before() -> None:
     """The second event of a recording waits 3 ms for what its stream did before it began."""
     first = kernels([GEMM], start=100_000, stream=9)

@@ -12,6 +12,7 @@ from llmprof.findings.causes.exposed_communication import EXPOSED_COMMUNICATION
 from llmprof.findings.causes.copies import COPIES
 from llmprof.findings.causes.unexplained_idle import UNEXPLAINED_IDLE, LEFT_OUT
 from llmprof.findings.causes.recording_ends import IDLE_AT_THE_ENDS, WORK_FROM_BEFORE
+from llmprof.findings.causes.unsteady_kernels import UNSTEADY_KERNELS
 from llmprof.findings.causes.between_operators import BETWEEN_OPERATORS
 from llmprof.findings.causes.small_messages import SMALL_MESSAGES
 from llmprof.findings.causes.between_queued import BETWEEN_QUEUED_EVENTS

@@ -27,8 +27,12 @@ class BetweenQueued(Figures):
     by_kind_share: float
     pauses: float
     median_ns: float | None
+    by_profiler: bool = False
+    """Whether the profiler makes most of them."""
 
     def title(self, of: Context) -> str:
+        if self.by_profiler:
+            return f"The profiler's own pauses between nodes of graphs add up to {of.amount}."
         return f"Gaps between events that were launched in time add up to {of.amount}{of.where}."
 
     def detail(self, of: Context) -> str:
@@ -39,6 +43,10 @@ class BetweenQueued(Figures):
         )
 
     def advice(self, of: Context) -> str:
+        if self.by_profiler:
+            return (
+                "Time the step without the profiler: on AMD devices it parts the nodes of a graph."
+            )
         return "Fewer and larger kernels: each costs the device such a pause."
 
 
@@ -48,10 +56,14 @@ def _measure(scope: Scope) -> Measurement | None:
         return None
     of, own = worst_ranks(scope, gaps)
     kind, share = heaviest(own, "held_kind")
-    figures = BetweenQueued(kind, share, own.height / of.parts, median_of(own, "dur_ns"))
+    # rocprofiler takes the nodes of a replayed graph apart to time each
+    by_profiler = kind == "graph" and scope.trace.capture.platform.name == "amd"
+    figures = BetweenQueued(
+        kind, share, own.height / of.parts, median_of(own, "dur_ns"), by_profiler
+    )
     where = "cause = 'queued' AND held_kind IN ('graph', 'stream', 'copy', 'event')"
     ns = sum_of(gaps, "dur_ns")
-    return Measurement.of(own, figures, ns=ns, where=where, by_rank=gaps)
+    return Measurement.of(own, figures, ns=ns, where=where, by_rank=gaps, is_fact=by_profiler)
 
 
 BETWEEN_QUEUED_EVENTS: Final = Cause("between_queued_events", _measure, "idle")

@@ -35,7 +35,16 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
-from llmprof.theory.calls import KINDS, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.theory.calls import (
+    KINDS,
+    CallWork,
+    Lengths,
+    NoWorkError,
+    OperatorKind,
+    operator_kind,
+    parse_call,
+    work_of,
+)
 from llmprof.theory.calls.experts import SPREAD
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape
@@ -244,7 +253,7 @@ def with_operators(trace: Trace) -> Trace:
 
 def _of_model(
     found: _DeviceCalls, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
-) -> tuple[_DeviceCalls, list[Work]]:
+) -> tuple[_DeviceCalls, list[CallWork]]:
     """The calls, where those of a stage of a layer that has no other work are one, with the work of
     the model.
 
@@ -313,7 +322,7 @@ def _of_model(
     made = made.with_columns(into=(pl.col("call") - base).cast(pl.UInt32))
     made = made.join(stages, on="into", how="left", maintain_order="left")
     works = [
-        Work(flops or None, read, written, unit or "", assumed, "model and step label")
+        CallWork(flops or None, read, written, unit or "", assumed, "model and step label")
         for flops, read, written, unit, assumed in made.select(
             "flops", "read_bytes", "written_bytes", "matrix", "assumed"
         ).iter_rows()
@@ -467,7 +476,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
 
     def of_kinds(names: tuple[str, ...]) -> pl.Series:
         return pl.Series(
-            [(kind := kind_of(name)) is not None and 1 + kind.whole for name in names],
+            [(kind := operator_kind(name)) is not None and 1 + kind.whole for name in names],
             dtype=pl.Int8,
         )
 
@@ -543,7 +552,7 @@ def _rows(
     found: _DeviceCalls,
     by: Sequence[str],
     peaks: tuple[Device | None, str],
-    works: Sequence[Work] = (),
+    works: Sequence[CallWork] = (),
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The frame of :func:`operators`, and the ``row`` of each ``call``."""
     events, calls, ops = found
@@ -551,7 +560,7 @@ def _rows(
     names = events["_name"]
     alone: pl.Expr = pl.when(pl.col("operator").is_null()).then(names[calls["_event"]])
     lengths, sums = _lengths(trace, calls)
-    said: list[Lengths | Work] = [*sums, *works]
+    said: list[Lengths | CallWork] = [*sums, *works]
     if works:
         alone = pl.coalesce(pl.col("stage_name").cast(pl.Categorical), alone)
         lengths = pl.select(pl.coalesce(calls["stage_work"] + len(sums), lengths)).to_series()
@@ -762,7 +771,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     names = [
         name
         for name in calls["operator"].unique().drop_nulls()
-        if (kind := kind_of(name)) and kind.lengths
+        if (kind := operator_kind(name)) and kind.lengths
     ]
     if not names:
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
@@ -825,7 +834,7 @@ class _Bound:
         self.peaks, self.no_peaks, self.least_ns, self.graph = peaks, no_peaks, least_ns, graph
         self.spread = spread  # each rank has a part of the experts
 
-    def of(self, work: Work, kernels: float) -> tuple[float | None, str | None, bool | None]:
+    def of(self, work: CallWork, kernels: float) -> tuple[float | None, str | None, bool | None]:
         """Bound in ns, what sets it, and whether all operands fit into the cache."""
         if self.peaks is None or not self.peaks.memory_bytes_per_s:
             return None, None, None
@@ -846,7 +855,7 @@ def _work(
     rows: pl.DataFrame,
     coded: pl.DataFrame,
     ops: pl.DataFrame,
-    sums: list[Lengths | Work],
+    sums: list[Lengths | CallWork],
     bound: _Bound,
 ) -> pl.DataFrame:
     """Work and bound of each row: means over the lengths of its steps."""
@@ -867,7 +876,7 @@ def _work(
     )
     made = []
     for row in rows.iter_rows(named=True):
-        kind = None if row["operator"] is None else kind_of(row["operator"])
+        kind = None if row["operator"] is None else operator_kind(row["operator"])
         try:
             one = _one(
                 row,
@@ -892,8 +901,8 @@ def _work(
 
 def _one(
     row: dict[str, Any],
-    kind: Kind | None,
-    lengths: list[tuple[Lengths | Work | None, int]],
+    kind: OperatorKind | None,
+    lengths: list[tuple[Lengths | CallWork | None, int]],
     bound: _Bound,
 ) -> dict[str, Any]:
     """Columns of a row's work and bound; the reason where it has none."""
@@ -909,12 +918,12 @@ def _one(
     if kind and kind.name == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
     texts, inner = [row[name] for name in _TEXTS], calls_of_text(row["inside"])
-    found: list[tuple[int, Work]] = []
+    found: list[tuple[int, CallWork]] = []
     for known, count in lengths:
-        if isinstance(known, Work):
+        if isinstance(known, CallWork):
             found.append((count, known))
             continue
-        call = recorded(*texts, lengths=known, kernel=row["kernel"], inside=inner)
+        call = parse_call(*texts, lengths=known, kernel=row["kernel"], inside=inner)
         found.append((count, work_of(call)))
     whole = sum(count for count, _ in found)
     bounds = [(count, *bound.of(work, row["kernels"])) for count, work in found]
@@ -932,7 +941,7 @@ def _one(
     by = max(bounds, key=lambda each: each[0] * (each[1] or 0))[2]
     slow: dict[str, Any] = {}
     if least is not None and bound.peaks is not None and not of_model:
-        mean = Work(
+        mean = CallWork(
             None if flops is None else flops / whole,
             read,
             written,

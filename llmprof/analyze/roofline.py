@@ -19,12 +19,12 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
-from llmprof.theory.catalog import known, read_config
+from llmprof.theory.catalog import catalogue_name, read_config
 from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Batch, Plan, Requests, number_format
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
-from llmprof.theory.work import Operator, places
+from llmprof.theory.work import OperatorWork, placed_operators
 from llmprof.trace import Trace
 
 COLUMNS: Final = {
@@ -291,7 +291,9 @@ def noted_work(trace: Trace, device: str | Path | Device | None = None) -> pl.Da
         return None
     try:
         name, config = str(noted["name"]), noted["config"]
-        read = shape(config if isinstance(config, Mapping) else known(str(config)), name=name)
+        read = shape(
+            config if isinstance(config, Mapping) else catalogue_name(str(config)), name=name
+        )
         found = stage_work(
             trace,
             read,
@@ -430,7 +432,7 @@ def _gathered(
     return found
 
 
-def _moved(machine: Machine, work: list[Operator]) -> pl.DataFrame:
+def _moved(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
     """FLOPs and bytes of each stage: every byte of weights, cache and activations, in a cache of
     the device or not.
     """
@@ -456,7 +458,7 @@ def _expected(
     machine: Machine,
     batch_of: dict[tuple[int, int], tuple[Batch, str]],
     events: pl.DataFrame,
-    summed: Callable[[Machine, list[Operator]], pl.DataFrame] | None = None,
+    summed: Callable[[Machine, list[OperatorWork]], pl.DataFrame] | None = None,
 ) -> pl.DataFrame:
     """Work and least time of each stage of each layer of each step; equal batches are computed
     once.
@@ -515,10 +517,10 @@ def _stages(
     read: Shape,
     machine: Machine,
     batch: Batch,
-    summed: Callable[[Machine, list[Operator]], pl.DataFrame],
+    summed: Callable[[Machine, list[OperatorWork]], pl.DataFrame],
 ) -> pl.DataFrame:
     """Stages of a step: one row per layer and stage, and one per stage outside the layers."""
-    before, inside, after = places(read, batch, machine.plan)
+    before, inside, after = placed_operators(read, batch, machine.plan)
     of_kind = {layer: summed(machine, work) for layer, work in inside.items()}
     frames = [
         of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32))
@@ -532,7 +534,7 @@ def _stages(
     )
 
 
-def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
+def _summed(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
     """Work and least time of each stage of some operators."""
     rows = []
     for operator in work:

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, Final
 
 from llmprof.names.tiles import Tile, tile
-from llmprof.theory.calls import Work
+from llmprof.theory.calls import CallWork
 from llmprof.theory.hardware import Device
 from llmprof.units import format_share
 
@@ -100,7 +100,7 @@ class _Spread:
         return f"{self.items:,} {f'tiles of {self.tile_words}' if self.tile else 'blocks'}"
 
 
-def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
+def _spread(launch: Launch, work: CallWork, multiprocessors: int) -> _Spread | None:
     """None where neither launch nor name says how the work is divided."""
     shape = tile(launch.kernel) if work.result else None
     tiles, padded = None, 1.0
@@ -124,7 +124,7 @@ def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
 
 
 def shortfall(
-    work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float
+    work: CallWork, bound_ns: float, launch: Launch, device: Device, start_ns: float
 ) -> dict[str, Any]:
     """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a
     call.
@@ -175,7 +175,7 @@ def shortfall(
 def _reason(
     cause: str,
     share: float,
-    work: Work,
+    work: CallWork,
     launch: Launch,
     *,
     spread: _Spread | None,
@@ -224,7 +224,7 @@ _NARROW: Final = re.compile(r"align[124](?!\d)")
 
 
 def _of_spread(
-    spread: _Spread, work: Work, launch: Launch, device: Device, left: float
+    spread: _Spread, work: CallWork, launch: Launch, device: Device, left: float
 ) -> dict[str, float]:
     """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without
     padding.

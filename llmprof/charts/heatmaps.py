@@ -62,7 +62,7 @@ def layers(
     --------
     >>> chart = charts.layers(analyze.layers(trace))
     """
-    frame = draw.frame_of(frame, analyze.layers)
+    frame = draw.chart_frame(frame, analyze.layers)
     draw.check_choice(value, _MEANING, chart="layers", option="value")
     draw.require(frame, ("rank", "step", "phase", "layer", value), chart="layers")
     rows = frame.drop_nulls(["step", "layer"])
@@ -85,7 +85,7 @@ def layers(
     few = len(ranks) == 1 or (theme.is_narrow() and len(ranks) <= 4)
     across = 1 if few else 2 if len(ranks) <= 8 or theme.is_narrow() else 4
     plot = (theme.inner() - (0 if theme.is_narrow() else 90)) // across - _AXIS
-    shade = colour_of_time(times, cap, unit, rows["layer"].n_unique())
+    shade = _colour_of_time(times, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(
             cells.filter(rank=rank),
@@ -97,11 +97,11 @@ def layers(
         )
         for i, rank in enumerate(ranks)
     ]
-    lines = theme.rows_of(panels, across, spacing=_AXIS)
+    lines = theme.panel_rows(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
     notes += filter(None, [kinds_in_words(frame)])
     if beyond := times.filter(times > cap).len():
-        longest = format_ns(draw.number(times.max()))
+        longest = format_ns(draw.float_of(times.max()))
         notes.append(
             f"Darkest: {format_ns(cap)} and more ({beyond:,} of {times.len():,} cells, up to"
             f" {longest})."
@@ -109,7 +109,9 @@ def layers(
     if gaps := cells["time"].null_count():
         notes.append(f"Grey and crossed: not captured ({gaps:,} of {cells.height:,} cells).")
     notes += filter(None, (condensed, left_out))
-    return theme.finish(compose.rows(*lines, spacing=30), title or _headline(cells, value), notes)
+    return theme.finish_chart(
+        compose.vconcat(*lines, spacing=30), title or _headline(cells, value), notes
+    )
 
 
 def kinds_in_words(frame: pl.DataFrame) -> str:
@@ -131,18 +133,18 @@ def end_of_scale(times: pl.Series) -> float:
     """End of the scale of colours (ns): the longest time, or the 99th percentile if that is far
     below.
     """
-    longest, nearly = draw.number(times.max()), draw.number(times.quantile(0.99))
+    longest, nearly = draw.float_of(times.max()), draw.float_of(times.quantile(0.99))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
-def colour_of_time(
+def _colour_of_time(
     times: pl.Series, cap: float, unit: theme.Unit, rows: int, *, offset: int = 18
 ) -> alt.Color:
     """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``:
     height of its legend.
     """
-    least, small = draw.number(times.min()), theme.is_narrow()
-    log = least > 0 and cap > 8 * draw.number(times.median())
+    least, small = draw.float_of(times.min()), theme.is_narrow()
+    log = least > 0 and cap > 8 * draw.float_of(times.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
     domain = [least / unit.ns, cap / unit.ns]
     scale = alt.Scale(
@@ -226,12 +228,12 @@ def _panel(
         base = alt.Chart(draw.inline(gone)).encode(x=x, y=y)
         cross = base.mark_text(text="×", color=theme.MUTED, fontSize=theme.LABEL_PX)
         marks += [base.mark_rect(color=theme.MISSING), cross]
-    name = theme.beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))
-    marks += [*phase_strip(cells, x, plot / len(steps)), name]
+    name = theme.heading_mark(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))
+    marks += [*_phase_strip(cells, x, plot / len(steps)), name]
     return theme.layered(*marks).properties(width=plot, height=height)
 
 
-def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
+def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     """Strip above the cells that names the phase of each run of steps."""
     by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
     palette = theme.colours("phase", by_step["phase"].unique())
@@ -247,7 +249,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     )
     marks: list[alt.Chart] = [strip]
     for phase, steps in runs.select("phase", "step").iter_rows():
-        label = draw.fitting((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
+        label = draw.fitting_text((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
         data = draw.constant({"step": steps[(len(steps) - 1) // 2], "label": label})
         shift = (
             0.0 if len(steps) % 2 else width / 2
@@ -319,7 +321,7 @@ def ranks(
     --------
     >>> chart = charts.ranks(analyze.ranks(trace, by="step"))
     """
-    frame = draw.frame_of(frame, analyze.ranks, by="step")
+    frame = draw.chart_frame(frame, analyze.ranks, by="step")
     if "last_share" in frame.columns:
         return _late(frame, title)
     draw.check_choice(value, MEANING, chart="ranks", option="value")
@@ -337,7 +339,7 @@ def ranks(
     )
     ranks = pl.col("row").cast(pl.String)
     if size > 1:
-        last = (pl.col("row") + size - 1).clip(0, int(draw.number(frame["rank"].max())))
+        last = (pl.col("row") + size - 1).clip(0, int(draw.float_of(frame["rank"].max())))
         ranks = pl.format("{} to {}", "row", last)
     cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=ranks)
     if nodes is not None:
@@ -352,15 +354,15 @@ def ranks(
         notes.append(f"A column is the median of {width} consecutive steps.")
     if gaps := cells["ns"].null_count():
         notes.append(f"Grey: not known ({gaps:,} of {cells.height:,} cells).")
-    shade = colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
+    shade = _colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
     chart = _drawn(cells.drop("ns"), shade, nodes if lined else None)
-    return theme.finish(chart, title or _headline_of_ranks(frame, value), notes)
+    return theme.finish_chart(chart, title or _headline_of_ranks(frame, value), notes)
 
 
 def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
     """``row, step, phase, ns``, the ranks of a row and the steps of a column."""
     size = 1
-    while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
+    while draw.float_of(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2  # so that nodes stay together
     steps = frame["step"].unique().sort()
     width = -(-steps.len() // (MAX_STEPS // 3 if theme.is_narrow() else MAX_STEPS))
@@ -403,7 +405,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
             .mark_rect(color=theme.MISSING)
             .encode(x=x, y=y)
         )
-    marks += phase_strip(cells, x, plot / len(steps))
+    marks += _phase_strip(cells, x, plot / len(steps))
     if nodes is not None:
         marks += _borders(nodes, y, plot)
     return theme.layered(*marks).properties(width=plot, height=height)
@@ -443,7 +445,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
     by_rank = rows.group_by("rank").agg(pl.col(value).median()).drop_nulls().sort(value, "rank")
     if not by_rank.height:
         return MEANING[value][0].removesuffix(" takes")
-    middle = format_ns(draw.number(rows[value].median()))
+    middle = format_ns(draw.float_of(rows[value].median()))
     (low, least), (high, most) = by_rank.row(0), by_rank.row(-1)
     text = f"{MEANING[value][0]}{'' if value == 'dur_ns' else ':'} {middle}"
     text += f" in {phase[0]}" if phase.len() and phase[0] != "other" else ""
@@ -486,11 +488,11 @@ def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
     --------
     >>> chart = charts.utilisation(analyze.nsys.gpu_time_util_map(trace, bins=150))
     """
-    frame = draw.frame_of(frame, analyze.nsys.gpu_time_util_map, bins=150)
+    frame = draw.chart_frame(frame, analyze.nsys.gpu_time_util_map, bins=150)
     size = 1
-    while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
+    while draw.float_of(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2
-    unit = theme.time_unit(draw.number((frame["start_ns"] + frame["dur_ns"]).max()))
+    unit = theme.time_unit(draw.float_of((frame["start_ns"] + frame["dur_ns"]).max()))
     cells = frame.group_by("start_ns", "dur_ns", row=pl.col("rank") // size * size).agg(
         pl.col("share").min()
     )
@@ -536,7 +538,7 @@ def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
     )
     plot = theme.inner() - 46 - (0 if small else 104)
     chart = theme.layered(marks).properties(width=plot, height=min(640, max(120, 8 * len(rows))))
-    return theme.finish(chart, title or f"Devices are busy {shown} of the time", notes)
+    return theme.finish_chart(chart, title or f"Devices are busy {shown} of the time", notes)
 
 
 _BY: Final = {
@@ -577,7 +579,7 @@ def _late(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     ]
     notes.append("Line: the group's part of the ranks of these calls.")
     notes += ["The twelve latest of each kind are shown."] if cut else []
-    return theme.finish(compose.rows(*panels, spacing=24), title or text, notes)
+    return theme.finish_chart(compose.vconcat(*panels, spacing=24), title or text, notes)
 
 
 def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
@@ -610,5 +612,5 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     return theme.layered(bars, lines).properties(
         width=theme.inner() - room - 20,
         height=24 * rows.height,
-        title=theme.heading(f"By {_BY.get(by, by)}"),
+        title=theme.panel_heading(f"By {_BY.get(by, by)}"),
     )

@@ -57,11 +57,11 @@ def kernels(
     --------
     >>> chart = charts.kernels(analyze.kernels(trace))
     """
-    frame = draw.frame_of(frame, analyze.kernels)
+    frame = draw.chart_frame(frame, analyze.kernels)
     rows = kernel_rows(frame, top, variants=variants)
     if rows.is_empty():
         raise draw.nothing("kernels", "the times add up to zero")
-    total = draw.number(frame["total_ns"].sum())
+    total = draw.float_of(frame["total_ns"].sum())
     first = rows.row(0, named=True)
     head = (
         f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the"
@@ -72,8 +72,8 @@ def kernels(
         " full, a collective with its waiting."
     )
     table = theme.colours("category", rows["part"])
-    bars = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
-    return theme.finish(compose.rows(bars), title or head, note, at_edge=True)
+    bars = draw.ranked_bars(rows, width=theme.inner() - 8, title="total time", table=table)
+    return theme.finish_chart(compose.vconcat(bars), title or head, note, at_edge=True)
 
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
@@ -110,7 +110,7 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
                 ),
             ]
         )
-    total = draw.number(sums["ns"].sum())
+    total = draw.float_of(sums["ns"].sum())
     labels = [
         f"{theme.percent(100 * ns / total)}, {count:,} ×"
         f" {format_ns(ns / count) if count else '0 ns'}"
@@ -173,7 +173,7 @@ def cuda_api(
     --------
     >>> chart = charts.cuda_api(analyze.nsys.cuda_api_sum(trace))
     """
-    frame = draw.frame_of(frame, analyze.nsys.cuda_api_sum)
+    frame = draw.chart_frame(frame, analyze.nsys.cuda_api_sum)
     named = frame.with_columns(
         pl.col("name").str.replace(r"_v\d{4,}$", "")
     )  # nsys adds the version of the call
@@ -185,7 +185,7 @@ def cuda_api(
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])
     if sums.is_empty():
         raise draw.nothing("cuda_api", "the times add up to zero")
-    total, kept = draw.number(sums["ns"].sum()), sums.head(top)
+    total, kept = draw.float_of(sums["ns"].sum()), sums.head(top)
     labels = [
         f"{format_ns(ns)}, {theme.percent(100 * ns / total)}, {count:,} × {format_ns(median)}"
         for ns, count, median in kept.select("ns", "count", "median_ns").rows()
@@ -197,7 +197,7 @@ def cuda_api(
         "ns", "count", row="name", part=kind, label=pl.Series(labels, dtype=pl.String)
     )
     table = {name: fill for name, fill in KINDS.items() if name in rows["part"].to_list()}
-    chart = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
+    chart = draw.ranked_bars(rows, width=theme.inner() - 8, title="total time", table=table)
     first = rows.row(0, named=True)
     head = (
         f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the time"
@@ -209,7 +209,7 @@ def cuda_api(
     )
     if (left := sums.height - kept.height) > 0:
         notes += f" {left} shorter calls are not shown."
-    return theme.finish(compose.rows(chart), title or head, notes, at_edge=True)
+    return theme.finish_chart(compose.vconcat(chart), title or head, notes, at_edge=True)
 
 
 READY = "could run"
@@ -271,7 +271,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     --------
     >>> chart = charts.stalls(analyze.ncu.stalls(metrics))
     """
-    frame = draw.frame_of(frame, analyze.ncu.stalls)
+    frame = draw.chart_frame(frame, analyze.ncu.stalls)
     valid = frame.filter(
         ((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False)
     )
@@ -297,7 +297,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     top = _means(states.with_columns(bar=pl.lit("")), "bar").sort(
         "share", "reason", descending=[True, False]
     )
-    reason, share = str(top["reason"][0]), theme.percent(100 * draw.number(top["share"][0]))
+    reason, share = str(top["reason"][0]), theme.percent(100 * draw.float_of(top["share"][0]))
     notes = ["Shares of the time between two instructions of a warp."]
     what = "kernels" if {"stage", "kernel_name"} & set(frame.columns) else "launches"
     if (count := states["bar"].n_unique()) > bars.height:
@@ -307,7 +307,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
-    return theme.finish(compose.rows(chart), headline, notes, at_edge=True)
+    return theme.finish_chart(compose.vconcat(chart), headline, notes, at_edge=True)
 
 
 def _named(valid: pl.DataFrame) -> pl.DataFrame:
@@ -409,7 +409,7 @@ def _marks(
     axis = alt.Axis(
         title="share of a warp's time (%)", grid=False, tickCount=5 if theme.is_narrow() else 10
     )
-    x = alt.X("start:Q", scale=theme.span(0, 100, clamp=True), axis=axis)
+    x = alt.X("start:Q", scale=theme.exact_scale(0, 100, clamp=True), axis=axis)
     y = theme.row_axis(bars["row"])
     tips = draw.tips(("bar:N", "kernel"), ("part:N", "reason"))
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))

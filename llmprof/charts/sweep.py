@@ -42,7 +42,7 @@ class Axes:
     table: dict[str, str]
 
 
-def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
+def _swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
     """Parameters of a sweep: those given, or the columns between the label and the state of a
     point.
     """
@@ -58,7 +58,7 @@ def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
+def _axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     """The first parameter along the axis, each value in the order of the sweep; the others as
     lines.
     """
@@ -82,7 +82,7 @@ def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     return Axes(data, x, table)
 
 
-def series_colour(over: Axes) -> alt.Color:
+def _series_colour(over: Axes) -> alt.Color:
     """Colour of the lines, with a legend above where there are several."""
     scale = alt.Scale(domain=list(over.table), range=list(over.table.values()))
     if len(over.table) < 2:
@@ -134,14 +134,14 @@ def sweep_latency(
     """
     columns = [f"{name}_ns" for name in _LATENCIES]
     draw.require(frame, ["label", *columns], chart="sweep_latency")
-    shown = [name for name in _LATENCIES if draw.number(frame[f"{name}_ns"].max()) > 0]
+    shown = [name for name in _LATENCIES if draw.float_of(frame[f"{name}_ns"].max()) > 0]
     if not shown:
         raise draw.nothing("sweep_latency", "no point has a latency")
-    over = axes(frame, swept(frame, parameters))
+    over = _axes(frame, _swept(frame, parameters))
     panels = []
     plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else len(shown)) - _SPACE - 44
     for name in shown:
-        unit = theme.time_unit(draw.number(over.data[f"{name}_ns"].max()))
+        unit = theme.time_unit(draw.float_of(over.data[f"{name}_ns"].max()))
         tail = f"{name}_p99_ns" if f"{name}_p99_ns" in frame.columns else f"{name}_ns"
         data = over.data.drop_nulls(f"{name}_ns").with_columns(
             value=pl.col(f"{name}_ns") / unit.ns,
@@ -166,7 +166,7 @@ def sweep_latency(
         " where there are several; thin lines go up to the 99th percentile. Each panel has its own"
         " axis."
     )
-    return theme.finish(_beside(panels, _SPACE), head, notes)
+    return theme.finish_chart(_beside(panels, _SPACE), head, notes)
 
 
 @draw.chart_of(
@@ -200,9 +200,9 @@ def sweep_throughput(
         A column is missing, or no point has a throughput.
     """
     draw.require(frame, ["label", *_RATES], chart="sweep_throughput")
-    if not draw.number(frame["output_tokens_per_s"].max()) > 0:
+    if not draw.float_of(frame["output_tokens_per_s"].max()) > 0:
         raise draw.nothing("sweep_throughput", "no point has a throughput")
-    over = axes(frame, swept(frame, parameters))
+    over = _axes(frame, _swept(frame, parameters))
     plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else 2) - _SPACE - 50
     panels = []
     for name, words in _RATES.items():
@@ -221,14 +221,14 @@ def sweep_throughput(
         or f"Most output tokens: {_with_interval(top, 'output_tokens_per_s')} a second at {top['label']}{also}"  # noqa: E501
     )
     note = f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats."
-    return theme.finish(_beside(panels, _SPACE), head, note)
+    return theme.finish_chart(_beside(panels, _SPACE), head, note)
 
 
 def _beside(panels: list[alt.LayerChart], space: int) -> alt.HConcatChart:
     """Panels side by side, below each other on a telephone."""
     if not theme.is_narrow():
-        return compose.columns(*panels, spacing=space)
-    return compose.columns(compose.rows(*panels, spacing=24))
+        return compose.hconcat(*panels, spacing=space)
+    return compose.hconcat(compose.vconcat(*panels, spacing=24))
 
 
 def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
@@ -274,10 +274,10 @@ def _panel(
     banded: bool = False,
 ) -> alt.LayerChart:
     reach = [name for name, shown in (("value", True), ("tail", tail), ("high", banded)) if shown]
-    top = max(draw.number(data[name].max()) for name in reach)
-    scale = theme.span(0, top * 1.12 or 1, clamp=True)
+    top = max(draw.float_of(data[name].max()) for name in reach)
+    scale = theme.exact_scale(0, top * 1.12 or 1, clamp=True)
     y = alt.Y("value:Q", scale=scale, axis=theme.axis(y_title, tickCount=5))
-    shade = series_colour(over)
+    shade = _series_colour(over)
     columns = [
         "x",
         "series",
@@ -303,7 +303,7 @@ def _panel(
         interval = base.mark_rule(strokeWidth=6, opacity=0.35)
         marks.insert(0, interval.encode(x=over.x, y=low, y2=alt.Y2("high:Q"), color=shade))
     return theme.layered(
-        *marks, theme.beside(name).encode(color=alt.ColorValue(theme.INK))
+        *marks, theme.heading_mark(name).encode(color=alt.ColorValue(theme.INK))
     ).properties(width=plot, height=_HEIGHT)
 
 
@@ -350,7 +350,7 @@ def sweep_scaling(
     AnalysisError
         A column is missing, or no parameter is a number with two values that ran.
     """
-    names = swept(frame, parameters)
+    names = _swept(frame, parameters)
     measured = frame.filter(pl.col("output_tokens_per_s") > 0)
     numbers = [
         name for name in names if frame.schema[name].is_numeric() and measured[name].n_unique() > 1
@@ -359,7 +359,7 @@ def sweep_scaling(
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
         raise draw.nothing("sweep_scaling", "no parameter is a number with two values that ran")
-    shared = axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
+    shared = _axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
     plot = (
         (theme.inner() + _SWEEP_SCALING_SPACE) // (1 if theme.is_narrow() else 2)
@@ -367,12 +367,12 @@ def sweep_scaling(
         - 50
     )
     words = scaled.replace("_", " ")
-    shade = series_colour(shared)
+    shade = _series_colour(shared)
     panels = []
     for column, name, unit in (("speedup", "Speed-up", "times"), ("efficiency", "Efficiency", "%")):
-        most = draw.number(data[column].max())
-        top = max(most, draw.number(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
-        scale = theme.span(0, top)
+        most = draw.float_of(data[column].max())
+        top = max(most, draw.float_of(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
+        scale = theme.exact_scale(0, top)
         axis = theme.axis(unit, tickCount=5)
         y = alt.Y(f"{column}:Q", scale=scale, axis=axis)
         ideal = (
@@ -390,7 +390,7 @@ def sweep_scaling(
         dots = base.mark_circle(size=55, opacity=1).encode(
             x=shared.x, y=y, color=shade, tooltip=tips
         )
-        title_mark = theme.beside(name).encode(color=alt.ColorValue(theme.INK))
+        title_mark = theme.heading_mark(name).encode(color=alt.ColorValue(theme.INK))
         panel = theme.layered(dashed.encode(x=shared.x, y=against), lines, dots, title_mark)
         panels.append(panel.properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
     last = (
@@ -400,7 +400,7 @@ def sweep_scaling(
     )
     head = f"At {words} {last['x']}: {_times(last)}"
     note = f"Against the smallest {words} of each line; dashed: growing in step with it."
-    return theme.finish(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
+    return theme.finish_chart(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
 
 
 def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
@@ -497,13 +497,13 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
             lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String
         ),
     )
-    if not draw.number(rows["ns"].sum()) > 0:
+    if not draw.float_of(rows["ns"].sum()) > 0:
         raise draw.nothing("sweep_time", "the times add up to zero")
     phases = theme.in_order(rows["phase"], theme.PHASES)
     table = {
         name: fill
         for name, fill in PARTS.items()
-        if draw.number(rows.filter(part=name)["ns"].sum()) > 0
+        if draw.float_of(rows.filter(part=name)["ns"].sum()) > 0
     }
     width = (
         theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows["row"]))
@@ -514,7 +514,7 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
         bars = theme.layered(*draw.stacked_bars(part, table, width=width, title="time of one step"))
         panels.append(
             bars.properties(
-                width=width, height=_ROW * part["row"].n_unique(), title=theme.heading(phase)
+                width=width, height=_ROW * part["row"].n_unique(), title=theme.panel_heading(phase)
             )
         )
     notes = [
@@ -523,8 +523,8 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     ]
     if frame["point"].n_unique() > len(points):
         notes.append(f"The first {len(points)} of {frame['point'].n_unique()} points are shown.")
-    return theme.finish(
-        compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True
+    return theme.finish_chart(
+        compose.vconcat(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True
     )
 
 
@@ -594,9 +594,9 @@ def trial_effects(
     ).sort("place")
     rows = data["row"].to_list()
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
-    ends = [draw.number(data["low"].min()), draw.number(data["high"].max()), 0.0]
+    ends = [draw.float_of(data["low"].min()), draw.float_of(data["high"].max()), 0.0]
     room = 0.06 * (max(ends) - min(ends)) or 1.0
-    scale = theme.span(min(ends) - room, max(ends) + room)
+    scale = theme.exact_scale(min(ends) - room, max(ends) + room)
     x = alt.X("gain:Q", scale=scale, axis=theme.axis("time saved (%); right of 0 is better"))
     y = alt.Y(
         "row:N",
@@ -619,17 +619,17 @@ def trial_effects(
         width=width, height=34 * len(rows)
     )
     told = data.filter(metric=objective) if objective in data["metric"].to_list() else data
-    gain, low, high = (draw.number(told[name][0]) for name in ("gain", "low", "high"))
+    gain, low, high = (draw.float_of(told[name][0]) for name in ("gain", "low", "high"))
     head = (
         f"{str(told['row'][0]).capitalize()}: {gain:.1f} % of the time saved ({low:.1f} to"
         f" {high:.1f} %)"
     )
-    pairs = draw.number(data["pairs"].max())
+    pairs = draw.float_of(data["pairs"].max())
     note = (
         f"Bars: 95 % interval over {pairs:.0f} pairs of measurements, taken in turn without a"
         " profiler."
     )
-    return theme.finish(chart, title or head, note)
+    return theme.finish_chart(chart, title or head, note)
 
 
 _PICKED = "chosen"
@@ -681,13 +681,13 @@ def study_pareto(
     known = frame.drop_nulls(["latency", "rate"])
     if known.is_empty():
         raise draw.nothing("study_pareto", "no point has a latency and a rate")
-    unit = theme.time_unit(draw.number(known["latency"].max()))
+    unit = theme.time_unit(draw.float_of(known["latency"].max()))
     data = known.with_columns(x=pl.col("latency") / unit.ns, text=draw.duration("latency"))
-    most, top = draw.number(data["x"].max()), draw.number(data["rate"].max())
+    most, top = draw.float_of(data["x"].max()), draw.float_of(data["rate"].max())
     x_title = f"{latency.removesuffix('_ns').replace('_', ' ')} ({unit.symbol})"
     y_title = f"{rate.replace('_', ' ')} a second"
-    x = alt.X("x:Q", scale=theme.span(0, 1.1 * most or 1), axis=theme.axis(x_title))
-    y = alt.Y("rate:Q", scale=theme.span(0, 1.12 * top or 1), axis=theme.axis(y_title))
+    x = alt.X("x:Q", scale=theme.exact_scale(0, 1.1 * most or 1), axis=theme.axis(x_title))
+    y = alt.Y("rate:Q", scale=theme.exact_scale(0, 1.12 * top or 1), axis=theme.axis(y_title))
     shade = theme.colour(
         "kind", {name: _KINDS[name] for name in _KINDS if name in data["kind"].to_list()}
     )
@@ -724,7 +724,7 @@ def study_pareto(
         "Each dot is a measured point; up and to the left is better. Line: no other point is better"
         " in both."
     )
-    return theme.finish(chart, title or head, note)
+    return theme.finish_chart(chart, title or head, note)
 
 
 @draw.chart_of("study.slices", "setting value objective holds")
@@ -759,11 +759,11 @@ def study_slices(
     if known.is_empty():
         raise draw.nothing("study_slices", "no setting was measured alone")
     rate = objective.endswith("_per_s") or objective in {"goodput", "objective"}
-    top = draw.number(known["objective"].max())
+    top = draw.float_of(known["objective"].max())
     unit = None if rate else theme.time_unit(top)
     size, symbol = (1.0, "a second") if unit is None else (float(unit.ns), f"({unit.symbol})")
     name = f"{objective.removesuffix('_per_s').removesuffix('_ns').replace('_', ' ')} {symbol}"
-    scale = theme.span(0, 1.12 * top / size or 1)
+    scale = theme.exact_scale(0, 1.12 * top / size or 1)
     x = alt.X("amount:Q", scale=scale, axis=theme.axis(name))
     data = known.with_columns(
         amount=pl.col("objective") / size,
@@ -784,7 +784,7 @@ def study_slices(
         bars = bars.encode(x=alt.X("zero:Q", scale=scale), x2=alt.X2("amount:Q"), y=y, color=shade)
         dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
         panel = theme.layered(bars, dots).properties(
-            width=width, height=28 * rows.height, title=theme.heading(setting)
+            width=width, height=28 * rows.height, title=theme.panel_heading(setting)
         )
         panels.append(panel)
     by = data.group_by("setting", maintain_order=True).agg(
@@ -792,8 +792,8 @@ def study_slices(
     )
     most = by.sort("apart", descending=True).row(0, named=True)
     head = title or f"{most['setting']} alone changes it by up to {100 * most['apart']:.0f} %"
-    return theme.finish(
-        compose.rows(*panels, spacing=18),
+    return theme.finish_chart(
+        compose.vconcat(*panels, spacing=18),
         head,
         "One setting changed, all others as at the start; one run for each.",
     )

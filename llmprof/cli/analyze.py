@@ -730,7 +730,11 @@ def _report(named: Sequence[Path]) -> Path | None:
     inside = [
         file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])
     ]
-    reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
+    reports = [
+        file
+        for file in inside
+        if file.is_file() and ncu.file_kind(ncu.first_bytes(file)) == "report"
+    ]
     return reports[0] if len(reports) == 1 else None
 
 

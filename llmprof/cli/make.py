@@ -277,7 +277,7 @@ def do_demo(args: Namespace, terminal: Terminal) -> str:
     tutorials.check_installed()
     tutorials.find(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
-    title = bundled.describe(DEMO_SAMPLE).title
+    title = bundled.describe_sample(DEMO_SAMPLE).title
     again = args.force or bool(folder.earlier_files(Path(args.output)))
     options: dict[str, Any] = {
         "title": title,
@@ -301,7 +301,7 @@ def do_demo(args: Namespace, terminal: Terminal) -> str:
 def do_redact(args: Namespace, terminal: Terminal) -> str:
     """Write a redacted copy and list what was removed; with ``--check`` only list it."""
     if args.check:
-        to_remove = redaction.check(args.file)
+        to_remove = redaction.list_redactions(args.file)
         if args.json:
             return to_json({"file": args.file, "would_remove": to_remove.to_dicts()})
         return (
@@ -353,7 +353,9 @@ def do_convert(args: Namespace, terminal: Terminal) -> str:
 
     inputs: list[str | Path] = []
     for path in args.paths:
-        inputs += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
+        inputs += (
+            bundled.sample_files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
+        )
     if args.workers is not None and args.workers < 1:
         raise LlmprofError(f"--workers is {args.workers}", expected="1 or more")
     with ExitStack() as stack:
@@ -382,7 +384,7 @@ def do_convert(args: Namespace, terminal: Terminal) -> str:
 def do_explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
     _check_installed()
-    from llmprof.explore.served import Wanted
+    from llmprof.explore.served import ServedFiles
 
     alone = is_profile(args.paths)
     if alone and args.compare:
@@ -406,7 +408,9 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
         [_name(args.paths[0]), _name(args.compare or "b")],
         False if args.no_cache else None,
     )
-    page = Wanted(_files(traces), _files(others), metrics, named, args.format, cache, args.finding)
+    page = ServedFiles(
+        _files(traces), _files(others), metrics, named, args.format, cache, args.finding
+    )
     try:
         port = free_port(args.port)
     except (Refused, OverflowError) as error:
@@ -478,7 +482,7 @@ def _files(paths: Sequence[str]) -> list[str]:
     inputs: list[Path] = []
     for path in paths:
         inputs += (
-            bundled.files(path.removeprefix(SAMPLE))
+            bundled.sample_files(path.removeprefix(SAMPLE))
             if path.startswith(SAMPLE)
             else [capture(Path(path))]
         )

@@ -19,7 +19,7 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.errors import ConfigError, DefectError, LlmprofError, TraceWarning, guarded
 from llmprof.readers import bundled, read
-from llmprof.readers.common.helpers import processes
+from llmprof.readers.common.helpers import process_count
 from llmprof.readers.reading import hardware_metrics_only
 from llmprof.text import Progress
 from llmprof.trace import Trace
@@ -168,7 +168,9 @@ def input_paths(paths: Sequence[str]) -> list[Path]:
     resolved: list[Path] = []
     for path in paths:
         resolved += (
-            bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+            bundled.sample_files(path.removeprefix(SAMPLE))
+            if path.startswith(SAMPLE)
+            else [Path(path)]
         )
     return resolved
 
@@ -214,7 +216,7 @@ def on_workers(
     count = args.workers
     if count is None:
         several = sum(trace.rows.values()) >= MANY_ROWS and find_spec("distributed") is not None
-        count = processes(None) if several else 1
+        count = process_count(None) if several else 1
     with local(min(count, len(trace.ranks))) if count > 1 else nullcontext(False) as client:
         return prepare(analyses, trace, client=client, progress=terminal.progress)
 

@@ -438,7 +438,7 @@ def _operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = F
     row = found["row"].set(~launched, None)
     names_of = calls["name"][row]
     return (
-        names.operator_categories(_looked_up(names_of, row, calls))
+        names.categories_of_operators(_looked_up(names_of, row, calls))
         .cast(CATEGORY)
         .alias("of_operator")
     )
@@ -533,7 +533,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
         if "ort_op" in ops.columns
         else ops["name"]
     )
-    of_operator = names.operator_categories(written)
+    of_operator = names.categories_of_operators(written)
     named = names.named_categories(written)
     by = first_true(
         {"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}

@@ -64,9 +64,11 @@ def _module_names(trace: Trace) -> pl.DataFrame:
         str(module).split(".") if path else [module]
         for module, path in distinct["module", "path"].iter_rows()
     ]
-    works = [operators.work(part[-1]) for part in parts]
+    works = [operators.module_purpose(part[-1]) for part in parts]
     around = [
-        next((w.block for p in reversed(part[:-1]) if (w := operators.work(p)).block), None)
+        next(
+            (w.block for p in reversed(part[:-1]) if (w := operators.module_purpose(p)).block), None
+        )
         for part in parts
     ]
     distinct = distinct.with_columns(
@@ -278,7 +280,10 @@ def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if not noted.height:
         return None
     distinct = noted.select("path").unique()
-    works = [[operators.work(part) for part in str(path).split(".")] for path in distinct["path"]]
+    works = [
+        [operators.module_purpose(part) for part in str(path).split(".")]
+        for path in distinct["path"]
+    ]
     block = [next((w.block for w in reversed(work) if w.block), None) for work in works]
     distinct = distinct.with_columns(
         module="path",

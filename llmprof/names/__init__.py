@@ -24,7 +24,7 @@ from llmprof.names.operators import by_distinct, remembered
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
-from llmprof.names.operators import operator_categories as operator_categories
+from llmprof.names.operators import categories_of_operators as categories_of_operators
 from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 
@@ -397,7 +397,7 @@ def registered() -> list[tuple[str, str]]:
     return patterns()[: len(patterns()) - _OWN]
 
 
-def version() -> int:
+def table_fingerprint() -> int:
     """Fingerprint of the table of patterns; it is part of the key of results that depend on the
     table.
     """

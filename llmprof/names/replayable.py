@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
 
-Kind = Literal[
+TimedKind = Literal[
     "gemm",
     "attention",
     "norm",
@@ -42,7 +42,7 @@ Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
 class Replayable:
     """An operator that can be called alone with tensors of random numbers."""
 
-    kind: Kind
+    kind: TimedKind
     stored: tuple[int, ...] = ()
     """Arguments that stay in memory between steps: weights and caches."""
     holds: Mapping[int, Content] = field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +65,7 @@ _LENGTHS: Final = (
 )
 _ROUTED: Final = "the experts of each token are not recorded: random ones are used"
 
-_SEVERAL: Final[tuple[tuple[Kind, str], ...]] = (
+_SEVERAL: Final[tuple[tuple[TimedKind, str], ...]] = (
     (
         "reduction",
         (

@@ -151,7 +151,7 @@ def _read(path: Path, request: Request) -> Trace:
     messages = _messages(path)
     decode_error = importlib.import_module("google.protobuf.message").DecodeError
     data, damage = bytes_of(path)
-    events = _Events()
+    events = _TrackEvents()
     damaged = 0
     unread = ""
     try:
@@ -193,7 +193,7 @@ def _read(path: Path, request: Request) -> Trace:
     )
 
 
-class _Events:
+class _TrackEvents:
     """Collects slices and counters from packets."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def has_timeline(path: Path) -> bool:
     return (path / SQLITE).exists() or (path / TRACES).exists()
 
 
-def parallel(folder: Path) -> dict[str, int]:
+def _parallel(folder: Path) -> dict[str, int]:
     """Sizes of tensor (``tp``) and pipeline (``pp``) parallelism by the configuration of a run;
     empty if unreadable.
     """
@@ -92,7 +92,7 @@ _CHANGES_THE_MODEL: Final = (
 """Options of an engine with which a model is not what its name or ``config.json`` says."""
 
 
-def model(folder: Path) -> dict[str, Any]:
+def run_model(folder: Path) -> dict[str, Any]:
     """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its
     sizes stay open.
     """
@@ -151,7 +151,7 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
 _TELL: Final = frozenset({"/server_info", "/get_server_info", "its process"})
 
 
-def without_profiler(folder: Path) -> dict[str, float]:
+def _without_profiler(folder: Path) -> dict[str, float]:
     """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
     empty if unknown.
     """
@@ -178,7 +178,7 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
     """What the folder of a run says of its trace: groups of ranks, the model, and the time
     without a profiler.
     """
-    known = {"parallel": parallel, "model": model, "without_profiler": without_profiler}
+    known = {"parallel": _parallel, "model": run_model, "without_profiler": _without_profiler}
     facts = {name: of(folder) for name, of in known.items()} if is_run(folder) else {}
     return {name: values for name, values in facts.items() if values}
 

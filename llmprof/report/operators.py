@@ -23,7 +23,7 @@ from llmprof.analyze.operator_times import (
 )
 from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
-from llmprof.charts.base.theme import finish, inner
+from llmprof.charts.base.theme import finish_chart, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
 from llmprof.report.figures import Drawing, Drawn, config_in, make_figure, reason_in_words
 from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, columns_of_kind
@@ -72,7 +72,7 @@ def operation_time_distribution(trace: Trace) -> Any:
             y=alt.Y("operator:N", sort=longest["operator"].to_list(), title=None),
         )
     )
-    return finish(
+    return finish_chart(
         chart.properties(width=inner() - 300),
         "Times of operators",
         "Quartiles, least and most of the calls",

@@ -14,7 +14,7 @@ import polars as pl
 
 from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import slowest
-from llmprof.charts.base.draw import number
+from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
@@ -304,7 +304,7 @@ def summary_table(summary: pl.DataFrame) -> ReportTable:
         *columns_of_kind("number", repeats="repeats", n="values"),
     )
     apart = shown.filter(~pl.col("agree"))
-    most = number(apart["spread"].max())
+    most = float_of(apart["spread"].max())
     note = (
         f"The repeats disagree by up to {format_share(most)} of the mean." if apart.height else ""
     )

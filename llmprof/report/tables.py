@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof import text
 from llmprof.findings.gain import NOTHING
-from llmprof.names.readable import apart
+from llmprof.names.readable import distinct_labels
 from llmprof.report import cards
 from llmprof.report.figures import GAINS_OF_OPERATORS, without_bounds
 from llmprof.report.page import Absent, ReportColumn, ReportTable, columns_of_kind
@@ -86,7 +86,9 @@ _SOURCES = {
 def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> ReportTable:
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
-    top = top.with_columns(label=pl.Series(apart(top["name"], top["readable"]), dtype=pl.String))
+    top = top.with_columns(
+        label=pl.Series(distinct_labels(top["name"], top["readable"]), dtype=pl.String)
+    )
     shown = (
         ReportColumn("label", words["event"], "name", full="name"),
         ReportColumn("category", "category", "chip"),

@@ -776,7 +776,7 @@ _VARIANT: Final = re.compile(r"(?: (?:sxm\d?|pcie|nvl|\d+ ?gb))+")
 
 
 @checked
-def nearest(name: str) -> list[Device]:
+def similar_devices(name: str) -> list[Device]:
     """Devices of the family that a name means (``H100``), or whose variants it tells apart
     (``t4-pcie-15gb``).
 
@@ -799,7 +799,7 @@ def _plain(name: str) -> str:
     return " ".join(re.sub(r"[\s_-]+", " ", _NOISE.sub(" ", name.lower())).split())
 
 
-def table() -> pl.DataFrame:
+def peak_sources() -> pl.DataFrame:
     """Table of every number with its source.
 
     Returns

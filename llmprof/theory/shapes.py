@@ -433,7 +433,7 @@ def _config(model: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]
     path = Path(text).expanduser()
     if isinstance(model, Path) or path.suffix == ".json" or (text and path.is_dir()):
         return catalog.read_config(path), path.parent.name if path.suffix == ".json" else path.name
-    return catalog.config_of(text), catalog.known(text)
+    return catalog.model_config(text), catalog.catalogue_name(text)
 
 
 class _Fields(dict[str, Any]):

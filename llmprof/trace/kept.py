@@ -109,7 +109,7 @@ def _key(function: Callable[..., Any], bound: inspect.BoundArguments) -> tuple[T
         function.__module__,
         function.__qualname__,
         tuple(map(frozen, others)),
-        names.version(),
+        names.table_fingerprint(),
     )
 
 

@@ -315,7 +315,7 @@ class Trace:
         """Frame of a table; None if it was not recorded."""
         if name != "collectives" or self.capture.asked is not None:
             return self._tables.get(name)
-        version = names.version()
+        version = names.table_fingerprint()
         if self._collectives is None or self._collectives[0] != version:
             self._collectives = (
                 version,

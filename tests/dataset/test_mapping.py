@@ -23,7 +23,9 @@ def run(tmp_path):
     "sample", ["torch_ep2_dp2_eager", pytest.param("nsys_tp2_cudagraph", marks=pytest.mark.slow)]
 )
 def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, tmp_path):
-    many = llmprof.convert(llmprof.readers.bundled.files(sample), tmp_path / "many", client=False)
+    many = llmprof.convert(
+        llmprof.readers.bundled.sample_files(sample), tmp_path / "many", client=False
+    )
     expected, absent = {}, {}
     for one in catalog.analyses():
         if not one.needs:

@@ -167,7 +167,7 @@ class TestPoints:
         ],
     )
     def test_how_many_tokens_a_folder_says_that_its_model_takes(self, tmp_path, changes, most):
-        content = catalog.config_of("tiny") | {"max_position_embeddings": 2048} | changes
+        content = catalog.model_config("tiny") | {"max_position_embeddings": 2048} | changes
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert most_tokens(ExperimentConfig(model=str(tmp_path))) == most
         assert most_tokens(ExperimentConfig(model="owner/name")) is None

@@ -10,7 +10,7 @@ import pytest
 from docs.declarations import ROOMS, declarations, written
 from llmprof import explore, sample_metrics
 from llmprof.errors import LlmprofError
-from llmprof.explore.base.messages import Column, Message, Record
+from llmprof.explore.base.messages import FrameColumn, Message, MessageRecord
 from tests.analyze.test_requests import made as served_run
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
@@ -284,12 +284,12 @@ def test_the_browsers_side_asks_for_nothing_else(room):
 
 
 def test_a_type_in_typescript():
-    class Inner(Record):
+    class Inner(MessageRecord):
         """Inside."""
 
         name: str
         times: list[float | None]
-        side: Column | None = None
+        side: FrameColumn | None = None
 
     fields = {
         "inner": Inner,

@@ -9,7 +9,7 @@ import llmprof
 import llmprof.readers.bundled
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError
-from llmprof.explore.served import Wanted, page
+from llmprof.explore.served import ServedFiles, tabs_page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
 from llmprof.findings.card import chain_findings
@@ -122,17 +122,17 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
 def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     folder = llmprof.readers.bundled.notebook_data("h200") / "served_queue"
     monkeypatch.setattr("llmprof.explore.served._at", lambda opened, finding: opened._given)
-    given = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
+    given = tabs_page(ServedFiles([str(folder)], [], [], ["a", "b"]).environment())
     assert given.run.requests.filter(phase="profiled").height == 40
     assert given.tried is given.run
     monkeypatch.setattr("llmprof.explore.served._has_requests", lambda run: False)
-    offline = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
+    offline = tabs_page(ServedFiles([str(folder)], [], [], ["a", "b"]).environment())
     assert offline.run is None
     assert offline.tried.folder.path == folder
-    trace = Wanted(
+    trace = ServedFiles(
         [str(llmprof.readers.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"]
     )
-    assert page(trace.environment()).tried is None
+    assert tabs_page(trace.environment()).tried is None
 
 
 def front(opened):

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError
-from llmprof.explore.ranks.explorer import cells
+from llmprof.explore.ranks.explorer import rank_cells
 from tests.analyze.test_ranks import RANKS, STEPS, on_hosts, run_of
 
 
@@ -40,7 +40,7 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
         .then(900)
         .otherwise(100 + pl.col("step") % 2)
     )
-    head, buffer = cells(rows, measure="step")
+    head, buffer = rank_cells(rows, measure="step")
     assert (head["banded"], head["condensed"], len(head["rows"]), len(head["columns"])) == (
         8,
         2,
@@ -53,7 +53,7 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
     assert set(values[:500, 12]) == {100.5}
     assert set(values[500:, 12]) == {900}
     assert set(values[:, 13]) == {100.5}
-    near, _ = cells(rows, measure="step", ranks=(96, 103), steps=(1000, 1009))
+    near, _ = rank_cells(rows, measure="step", ranks=(96, 103), steps=(1000, 1009))
     assert (near["banded"], len(near["rows"]), len(near["columns"])) == (1, 8, 10)
 
 

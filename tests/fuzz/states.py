@@ -216,7 +216,7 @@ def make(folder: Path, run: Path) -> None:
     (files / "device.yaml").write_text(
         "{name: mine, tflops: {bf16: 400}, memory_gb_per_s: 1800, source: a sheet}\n"
     )
-    _json(files / "model/config.json", theory.config_of("Qwen/Qwen3-8B"))
+    _json(files / "model/config.json", theory.model_config("Qwen/Qwen3-8B"))
     (files / "calibration.json").write_text(theory.calibrated("H200").to_json())
     step = {
         "model": "Qwen/Qwen3-8B",

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from llmprof.errors import LaunchError
-from llmprof.readers.otlp import rows_of
+from llmprof.readers.otlp import parse_requests
 from llmprof.run.live import serving as module
 from llmprof.run.live.serving import Handler, Server, serving
 from llmprof.run.live.spans import Spans, received
@@ -178,4 +178,4 @@ def test_spans_with_a_value_of_the_wrong_kind(place, wrong):
 def test_documents_of_the_wrong_shape_have_no_requests(wrong, depth):
     for name in ("spans", "scopeSpans", "resourceSpans")[:depth]:
         wrong = {name: [wrong]}
-    assert list(rows_of(wrong)) == []
+    assert list(parse_requests(wrong)) == []

@@ -17,7 +17,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
-from llmprof.readers.common.reader import MOST_NS, Part, possible
+from llmprof.readers.common.reader import MOST_NS, FilePart, possible
 from tests.fuzz import seeds
 from tests.readers.test_ops import document
 from tests.readers.traces import kernel, text_of
@@ -172,7 +172,7 @@ def test_a_part_leaves_out_what_cannot_be():
     stacks = pl.DataFrame(
         {"time_ns": [None, 0, 0], "value": [1, -1, None], "name": "f", "stack": "f"}
     )
-    part = Part(
+    part = FilePart(
         Path("f"),
         {"kernels": frame, "collectives": frame, "counters": values, "samples": stacks},
         {},

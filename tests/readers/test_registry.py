@@ -24,7 +24,7 @@ from tests.readers.traces import kernel, text_of, write
 NCU = b'"ID","Process ID","Process Name"\n'
 
 LINES = """
-from llmprof.readers.common.reader import Part
+from llmprof.readers.common.reader import FilePart
 from llmprof.readers.common.reader import Reader
 import polars as pl
 
@@ -42,7 +42,7 @@ def read(path, request):
         orient="row",
     )
     rank = int(file.read_text().split()[1])
-    return [Part(path, {"kernels": frame}, {"rank": rank}, {"events": len(rows), "kept": len(rows)})]
+    return [FilePart(path, {"kernels": frame}, {"rank": rank}, {"events": len(rows), "kept": len(rows)})]
 
 READER = Reader(name="acme", version=1, what="a file of Acme's profiler", sniff=sniff, read=read, suffixes=(".acme",))
 """
@@ -260,9 +260,9 @@ def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
     [
         ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
         (
-            "    return [Part",
-            "    return 5\n    return [Part",
-            "returned a int; expected a list of Part",
+            "    return [FilePart",
+            "    return 5\n    return [FilePart",
+            "returned a int; expected a list of FilePart",
         ),
         ('suffixes=(".acme",)', "alone=True", "returned parts.*; expected a Trace"),
     ],

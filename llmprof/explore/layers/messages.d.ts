@@ -9,7 +9,7 @@ export type Measured = {
 };
 
 /** Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
-export type Scale = {
+export type ColourScale = {
   phase: string | null;
   low: number;
   high: number;
@@ -25,7 +25,7 @@ export type Messages = {
   /** Buffers: values (f4, columns after each other, NaN where there is none) and outliers (u1). */
   cells: {
     asks: { measure: "busy" | "exposed" | "gap" | "host" | "time"; rank: number; stage?: string | null; phase?: string | null; steps?: [number, number] | null };
-    answers: { measure: "busy" | "exposed" | "gap" | "host" | "time"; title: string; meaning: string; rank: number; columns: [number, number, number][]; layers: number[]; kinds: (string | null)[]; condensed: number; outliers: number; missing: number; steps: [number | null, number | null]; diverging: boolean; scales: Scale[] };
+    answers: { measure: "busy" | "exposed" | "gap" | "host" | "time"; title: string; meaning: string; rank: number; columns: [number, number, number][]; layers: number[]; kinds: (string | null)[]; condensed: number; outliers: number; missing: number; steps: [number | null, number | null]; diverging: boolean; scales: ColourScale[] };
   };
   pick: {
     asks: { rank: number; step: number; layer: number };

@@ -11,9 +11,9 @@ from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_places, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.heatmaps import MEANING
-from llmprof.explore.base.messages import Record, Row, Scale, array
+from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
-from llmprof.explore.base.widget import Answer, Explorer, answers
+from llmprof.explore.base.widget import Explorer, Reply, request_handler
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -21,13 +21,13 @@ from llmprof.units import format_ns, format_share
 if TYPE_CHECKING:
     from llmprof.explore.timeline.explorer import Timeline
 
-Measure = Literal["step", "wait", "idle", "exposed"]
+RankMeasure = Literal["step", "wait", "idle", "exposed"]
 
 
-class Measured(Record):
+class Measured(MessageRecord):
     """A measure that the colour can show."""
 
-    name: Measure
+    name: RankMeasure
     title: str
     meaning: str
 
@@ -55,7 +55,7 @@ _OF_GROUPS: Final = (
 )
 
 
-def cells(
+def rank_cells(
     rows: pl.DataFrame,
     *,
     measure: str,
@@ -151,15 +151,15 @@ class Ranks(Explorer, room="ranks"):
             charts.ranks(rows, value=MEASURES[self.measure][1], groups=groups)
         )
 
-    @answers(
+    @request_handler(
         busy="comparing the steps of the ranks",
         ranks=int,
         phases=list[str],
         measures=list[Measured],
-        groups=list[Row],
+        groups=list[FrameRow],
         latest=str,
     )
-    def _on_choices(self) -> Answer:
+    def _on_choices(self) -> Reply:
         rows = rank_steps(self.trace)
         late = late_groups(self.trace, ranks_per_node=self.ranks_per_node)
         latest = ""
@@ -183,10 +183,10 @@ class Ranks(Explorer, room="ranks"):
             "latest": latest,
         }, []
 
-    @answers(
+    @request_handler(
         busy="measuring the steps of the ranks",
         buffers="values (f4, columns after each other, NaN where there is none)",
-        measure=Measure,
+        measure=RankMeasure,
         title=str,
         meaning=str,
         columns=list[tuple[int, int, int]],
@@ -194,17 +194,17 @@ class Ranks(Explorer, room="ranks"):
         condensed=int,
         banded=int,
         missing=int,
-        scales=list[Scale],
+        scales=list[ColourScale],
     )
     def _on_cells(
         self,
         *,
-        measure: Measure,
+        measure: RankMeasure,
         phase: str | None,
         steps: tuple[int, int] | None,
         ranks: tuple[int, int] | None,
-    ) -> Answer:
-        head, values = cells(
+    ) -> Reply:
+        head, values = rank_cells(
             rank_steps(self.trace),
             measure=measure,
             phase=phase,
@@ -213,8 +213,8 @@ class Ranks(Explorer, room="ranks"):
         )
         return head, [values]
 
-    @answers()
-    def _on_pick(self, *, measure: Measure, step: int, ranks: tuple[int, int]) -> None:
+    @request_handler()
+    def _on_pick(self, *, measure: RankMeasure, step: int, ranks: tuple[int, int]) -> None:
         rows = rank_steps(self.trace).filter(
             pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step
         )
@@ -228,8 +228,8 @@ class Ranks(Explorer, room="ranks"):
                 self.rank, self.step = int(worst), step
                 self.window = [float(first), float(last)]
 
-    @answers(words=str, rows=list[Row], more=int)
-    def _on_picked(self) -> Answer:
+    @request_handler(words=str, rows=list[FrameRow], more=int)
+    def _on_picked(self) -> Reply:
         rows = self.selected
         words = ""
         if rows.height:

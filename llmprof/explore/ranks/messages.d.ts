@@ -9,7 +9,7 @@ export type Measured = {
 };
 
 /** Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
-export type Scale = {
+export type ColourScale = {
   phase: string | null;
   low: number;
   high: number;
@@ -25,7 +25,7 @@ export type Messages = {
   /** Buffers: values (f4, columns after each other, NaN where there is none). */
   cells: {
     asks: { measure: "exposed" | "idle" | "step" | "wait"; phase?: string | null; steps?: [number, number] | null; ranks?: [number, number] | null };
-    answers: { measure: "exposed" | "idle" | "step" | "wait"; title: string; meaning: string; columns: [number, number, number][]; rows: [number, number][]; condensed: number; banded: number; missing: number; scales: Scale[] };
+    answers: { measure: "exposed" | "idle" | "step" | "wait"; title: string; meaning: string; columns: [number, number, number][]; rows: [number, number][]; condensed: number; banded: number; missing: number; scales: ColourScale[] };
   };
   pick: {
     asks: { measure: "exposed" | "idle" | "step" | "wait"; step: number; ranks: [number, number] };

@@ -79,7 +79,7 @@ class TimelineView extends Behaviour {
     /** @type {import("./types").View | null} */ this.view = null;
     /** @type {import("./types").View | null} */ this.overview = null;
     /** @type {import("./messages").Hit | null} */ this.hit = null;
-    /** @type {[import("./messages").End, import("./messages").End][]} */ this.flows = [];
+    /** @type {[import("./messages").ArrowEnd, import("./messages").ArrowEnd][]} */ this.flows = [];
     /** @type {import("./messages").Hit | null} the event of the part of the critical path that is selected */
     this.target = null;
     /** @type {Set<number> | null} */ this.dimmed = null;

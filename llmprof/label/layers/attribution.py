@@ -47,7 +47,7 @@ def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if trace.has("ops"):
         calls.append(
             trace.ops.filter(
-                names.operator_categories(trace.ops["name"]).fill_null("") == "collective"
+                names.categories_of_operators(trace.ops["name"]).fill_null("") == "collective"
             )
         )
     around = (

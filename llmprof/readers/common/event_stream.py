@@ -266,7 +266,7 @@ class EventStream:
 
     def _merge(self, text: bytes) -> bool:
         """Add the members of an object to the head; returns whether it could be decoded."""
-        for mend in (bytes, repair.clean):
+        for mend in (bytes, repair.clean_json):
             try:
                 self.head.update(_MEMBERS.decode(mend(text)))
             except repair.BAD_JSON:
@@ -409,7 +409,7 @@ class EventStream:
         with the next block.
         """
         damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
-        cleaned = repair.clean(damaged)
+        cleaned = repair.clean_json(damaged)
         for attempt in (cleaned, repair.clean_elements(cleaned)):
             try:
                 events = decode(b"[" + attempt + b"]")

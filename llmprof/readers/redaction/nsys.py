@@ -265,10 +265,10 @@ _IDENTITY: Final = re.compile(r"(?i)host|user|login|(?:^|[:_])(?:WORKING_DIR|COM
 
 _SPELLED: Final = {name.lower(): name for name in (*_NUMBERS, *_TEXTS, *_STRING_IDS, "StringIds")}
 
-Row = tuple[object, ...]
+SqliteRow = tuple[object, ...]
 
 
-def copy(source: Path, target: Path, ledger: Ledger) -> None:
+def copy_nsys(source: Path, target: Path, ledger: Ledger) -> None:
     """Write a copy of an SQLite export into a fresh file."""
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -405,7 +405,7 @@ class _Copier:
             listed.append(f"PRIMARY KEY ({', '.join(keys)})")
         return ", ".join(listed)
 
-    def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
+    def _wanted(self, name: str, columns: list[str], rows: list[SqliteRow]) -> list[SqliteRow]:
         if name == "StringIds" and "id" in columns:
             column = columns.index("id")
             rows_kept = [row for row in rows if _number(row[column]) in self.used]

@@ -412,7 +412,7 @@ def _again(place: Place, key: str, source: RankSource, seen: str) -> list[Partit
     ]
 
 
-def _parts(path: Path, source: RankSource) -> tuple[list[common.Part], Trace | None]:
+def _parts(path: Path, source: RankSource) -> tuple[list[common.FilePart], Trace | None]:
     """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of
     all.
     """
@@ -421,7 +421,7 @@ def _parts(path: Path, source: RankSource) -> tuple[list[common.Part], Trace | N
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
     request = common.Request(python_functions=source.python_functions)
     if not reader.alone:
-        parts = reading.parts_of(reader, path, request)
+        parts = reading.read_parts(reader, path, request)
         for part in parts:
             part.head["format"] = reader.name
         return parts, None
@@ -431,7 +431,7 @@ def _parts(path: Path, source: RankSource) -> tuple[list[common.Part], Trace | N
         one = trace.select(rank=rank)
         tables = {name: frame.drop("rank") for name, frame in one.capture.recorded.items()}
         split.append(
-            common.Part(
+            common.FilePart(
                 path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}
             )
         )
@@ -439,7 +439,7 @@ def _parts(path: Path, source: RankSource) -> tuple[list[common.Part], Trace | N
 
 
 def _written(
-    place: Place, part: common.Part, about: Partition, whole: Trace | None, *, own_clock: bool
+    place: Place, part: common.FilePart, about: Partition, whole: Trace | None, *, own_clock: bool
 ) -> Partition:
     """Write a part as a partition."""
     rank = (
@@ -480,7 +480,7 @@ def _written(
 
 
 @dataclass(slots=True)
-class _Summary(common.Part):
+class _Summary(common.FilePart):
     """A part with the stored summary of its frames in place of the frames."""
 
     stored: Partition
@@ -537,7 +537,7 @@ def _manifest(
             for one in made
         ]
     else:
-        parts: list[common.Part] = [
+        parts: list[common.FilePart] = [
             _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one)
             for one in made
         ]
@@ -546,7 +546,7 @@ def _manifest(
             reader.settle(parts)
         ranks, notes = common.assign(parts)
         common.check_one_run(parts, ranks)
-        meta, coverage = common.describe(parts, ranks, [*notes, *left_out], reader.name)
+        meta, coverage = common.describe_run(parts, ranks, [*notes, *left_out], reader.name)
         origin, tables = (
             common.origin_of(parts),
             common.tables_recorded(parts) | {name for part in parts for name in part.rows},

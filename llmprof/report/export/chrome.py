@@ -15,7 +15,7 @@ from isal import igzip
 from llmprof import __version__
 from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import KINDS
-from llmprof.readers.chrome.reader import described
+from llmprof.readers.chrome.reader import label_copies
 from llmprof.trace import Trace, schema
 
 OWN: Final = "llmprof"
@@ -271,7 +271,7 @@ def _extras(columns: list[str], frame: pl.DataFrame) -> list[pl.Expr]:
 
 def _copies(frame: pl.DataFrame) -> pl.DataFrame:
     about = ["name", "kind", "src_kind", "dst_kind"]
-    distinct = described(frame.select("name").unique())
+    distinct = label_copies(frame.select("name").unique())
     names = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
     joined = frame.join(names, on="name", how="left", maintain_order="left")
     says = pl.all_horizontal(pl.col(c).eq_missing(pl.col(f"_{c}")) for c in about[1:])

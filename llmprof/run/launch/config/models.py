@@ -19,7 +19,7 @@ random weights.
 def _known(name: str) -> str:
     short = name.removeprefix(PREFIX)
     try:
-        return catalog.known(short)
+        return catalog.catalogue_name(short)
     except LlmprofError as error:
         near, names = error.facts["near"], catalog.names()
         hint = (
@@ -33,7 +33,7 @@ def _known(name: str) -> str:
 
 def config_of(name: str) -> dict[str, Any]:
     """Read the ``config.json`` of a model in the catalogue."""
-    return catalog.config_of(_known(name))
+    return catalog.model_config(_known(name))
 
 
 def resolve(name: str, folder: str | Path) -> Path:

@@ -95,6 +95,6 @@ def __dir__() -> list[str]:
 def load_ipython_extension(shell: object) -> None:
     """Add the cell magic ``%%profile``: ``%load_ext llmprof``."""
     # imported here, so that an import of llmprof for its version does not need IPython
-    from llmprof.run.notebook.cell import register
+    from llmprof.run.notebook.cell import register_magic
 
-    register(shell)
+    register_magic(shell)

@@ -232,7 +232,7 @@ class PluginWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArgumentKind:
     """A note in an annotation: its values in words, and a function that hands one on.
 
     The function raises a TypeError for a value of another kind, and a ValueError for one that is
@@ -265,22 +265,22 @@ def _within(low: float, high: float = math.inf, kind: type = int) -> Callable[[A
     return take
 
 
-Columns = Annotated[Sequence[str], Kind("the name of a column, or several", _names)]
+Columns = Annotated[Sequence[str], ArgumentKind("the name of a column, or several", _names)]
 """Names of columns; a single one may be given as a string."""
 
-Window = Annotated[tuple[float, float], Kind("(start_ns, end_ns)", _start_and_end)]
+Window = Annotated[tuple[float, float], ArgumentKind("(start_ns, end_ns)", _start_and_end)]
 """Start and end in ns from the start of the trace; the end is not part of it."""
 
-NotNegative = Annotated[int, Kind("a whole number from 0 on", _within(0))]
-AtLeastOne = Annotated[int, Kind("a whole number from 1 on", _within(1))]
-Share = Annotated[float, Kind("a number from 0 to 1", _within(0, 1, float))]
+NotNegative = Annotated[int, ArgumentKind("a whole number from 0 on", _within(0))]
+AtLeastOne = Annotated[int, ArgumentKind("a whole number from 1 on", _within(1))]
+Share = Annotated[float, ArgumentKind("a number from 0 to 1", _within(0, 1, float))]
 """A part of a whole."""
 
 
 def _take(given: Any, hint: Any) -> Any:
     """A value as an annotation asks for it; a TypeError or a ValueError if it does not fit."""
     origin, inside = get_origin(hint), get_args(hint)
-    if origin is Annotated and isinstance(inside[1], Kind):
+    if origin is Annotated and isinstance(inside[1], ArgumentKind):
         return inside[1].take(given)
     if origin in (Union, UnionType):
         wrong: Exception = TypeError()

@@ -77,7 +77,7 @@ def load(group: str) -> tuple[Plugin, ...]:
             with foreign():
                 plugins.append(Plugin(point.name, package, point.load()))
         except (FailedError, LlmprofError) as error:
-            left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
+            warn_left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
     return tuple(plugins)
 
 
@@ -95,7 +95,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
             if isinstance(record, kind):
                 taken.append((plugin, record))
             else:
-                left_out(
+                warn_left_out(
                     f"{plugin.name!r} of {plugin.package}",
                     group,
                     f"it is {record!r}, no {kind.__name__}",
@@ -142,7 +142,7 @@ def added(
     for plugin, record in records(group, kind):
         owner = owners.setdefault(name(record), plugin.package)
         if any(name(record) == name(other) for _, other in out) or owner == "llmprof":
-            left_out(
+            warn_left_out(
                 f"{plugin.name!r} of {plugin.package}",
                 group,
                 f"{owner} has the {what} {name(record)!r} already",
@@ -152,7 +152,7 @@ def added(
     return out
 
 
-def left_out(which: str, group: str, why: str) -> None:
+def warn_left_out(which: str, group: str, why: str) -> None:
     """Warn that a plug-in is not used."""
     warnings.warn(
         f"the plug-in {which} ({group}) is left out: {why}; update the package or uninstall it",

@@ -183,7 +183,7 @@ _RATES: Final = {"flop_per_s": "TFLOP/s", "bytes_per_s": "TB/s"}
 """Columns that are shown in trillions, and what these are called."""
 
 
-def head(name: str) -> str:
+def _head(name: str) -> str:
     """Heading of a column, without the unit that its values have."""
     if name in _RATES:
         return _RATES[name]
@@ -192,7 +192,7 @@ def head(name: str) -> str:
     )
 
 
-def table(
+def format_table(
     frame: pl.DataFrame,
     *,
     width: int | None = None,
@@ -213,11 +213,11 @@ def table(
             for name in names
             if name not in numeric
         }
-    widths = {name: max([len(head(name)), *map(len, cells[name])]) for name in names}
+    widths = {name: max([len(_head(name)), *map(len, cells[name])]) for name in names}
     texts = [name for name in names if name not in numeric and name not in whole]
     left_out = _fit(widths, texts, width, spare) if width else []
     shown = [name for name in names if name not in left_out]
-    lines = [_line([head(name) for name in shown], shown, widths, numeric)]
+    lines = [_line([_head(name) for name in shown], shown, widths, numeric)]
     lines += [
         _line([cells[name][i] for name in shown], shown, widths, numeric)
         for i in range(frame.height)
@@ -245,13 +245,15 @@ def _fit(
         wide = [
             name
             for name in texts
-            if name in widths and widths[name] > max(_NARROWEST, len(head(name)))
+            if name in widths and widths[name] > max(_NARROWEST, len(_head(name)))
         ]
         if wide:
             widest = max(wide, key=lambda name: widths[name])
-            second = max([_NARROWEST, len(head(widest)), *(widths[n] for n in wide if n != widest)])
+            second = max(
+                [_NARROWEST, len(_head(widest)), *(widths[n] for n in wide if n != widest)]
+            )
             floor = second if second < widths[widest] else widths[widest] - 1
-            widths[widest] = max(floor, widths[widest] - over(), len(head(widest)))
+            widths[widest] = max(floor, widths[widest] - over(), len(_head(widest)))
         elif len(widths) > 1:
             group = next(
                 (group for group in spare if widths.keys() & {*group}), [next(reversed(widths))]

@@ -92,7 +92,7 @@ def texts(path) -> list[bytes]:
         with sqlite.connect(path) as connection:
             rows = [
                 row
-                for table in sqlite.tables(connection)
+                for table in sqlite.database_tables(connection)
                 for row in connection.execute(f'SELECT * FROM "{table}"')
             ]
         return [value.encode() for row in rows for value in row if isinstance(value, str)]

@@ -116,7 +116,7 @@ PAGES = {
         "".join(map(tabs.finding_html, found.to_dicts()))
         + "".join(map(tabs.fact_html, found.to_dicts()))
     ),
-    "watch": lambda found: live_page.html(
+    "watch": lambda found: live_page.watch_page(
         pl.DataFrame(WATCHED), WATCH, finding_rows(found.to_dicts()), every_s=0
     ),
 }

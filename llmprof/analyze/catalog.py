@@ -132,7 +132,7 @@ def analyses() -> tuple[Analysis, ...]:
     out = list(own)
     for plugin, added in others:
         if any(added.view == other.view for other in out):
-            plugins.left_out(
+            plugins.warn_left_out(
                 f"{plugin.name!r} of {plugin.package}",
                 plugins.ANALYSES,
                 f"the view {added.view!r} is taken",

@@ -233,7 +233,9 @@ def _table(
     :data:`LONGEST_NAME`.
     """
     longest = LONGEST_NAME if terminal.width is None else None
-    return text.table(frame, width=terminal.width, columns=columns, longest=longest, spare=spare)
+    return text.format_table(
+        frame, width=terminal.width, columns=columns, longest=longest, spare=spare
+    )
 
 
 def _ranked(
@@ -772,7 +774,9 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1)
         )
         parts.append(
-            textwrap.indent(text.table(top, width=None if width is None else width - 2), "  ")
+            textwrap.indent(
+                text.format_table(top, width=None if width is None else width - 2), "  "
+            )
         )
         if kernels.height > _MOST_KERNELS:
             more = f"  {_MOST_KERNELS} of {kernels.height:,} kernels"
@@ -861,7 +865,9 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
     ]
     inner = None if terminal.width is None else terminal.width - 2
     phases = (
-        steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
+        steps
+        if isinstance(steps, str)
+        else textwrap.indent(text.format_table(steps, width=inner), "  ")
     )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
     parts += ["Reading", text.pairs(cards.trace_reading(trace))]
@@ -987,7 +993,7 @@ def _compared(frame: pl.DataFrame, width: int | None) -> str:
     device = frame["device"][0]
     lines = [f"Run alone on {text.plain(device)}"] if device else []
     lines.append(
-        text.table(
+        text.format_table(
             shown.rename({name: name.removesuffix("_ns") for name in _TIMES_ALONE}), width=width
         )
     )

@@ -19,13 +19,13 @@ from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
 from llmprof.run.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
-from llmprof.run.experiments.history import TEST, watch
+from llmprof.run.experiments.history import TEST, track_measure
 from llmprof.run.experiments.scaling import (
     CALIBRATION,
     LENGTHS,
     OUTPUTS,
     cases_of,
-    fitting,
+    fitting_lengths,
     grades_of,
     run_calibration,
     run_points,
@@ -117,9 +117,9 @@ def do_experiment(args: Namespace, terminal: Terminal) -> str:
         return _watch(args, folder, terminal)
     elif args.name == "calibrate":
         return _calibrate(args, folder, terminal)
-    from llmprof.run.experiments.report import write_report
+    from llmprof.run.experiments.report import write_performance_report
 
-    written = write_report(folder, grades=grades_of(args.grade))
+    written = write_performance_report(folder, grades=grades_of(args.grade))
     if args.json:
         return to_json(options | {"files": written})
     return text.pairs(
@@ -157,7 +157,7 @@ def _points(
         )
         shutil.copy(place / "points.json", folder / f"latency_analysis_tp{tp}_pp{pp}.json")
         # those that do not fit were named by the first layout
-        cases["lengths"], _ = fitting(
+        cases["lengths"], _ = fitting_lengths(
             config, cases.get("lengths", LENGTHS), cases.get("outputs", OUTPUTS)
         )
     return pl.concat(tables)
@@ -184,7 +184,11 @@ def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
     ]
     head = [("Calibration", str(place)), ("Device", found.device), *covers]
     return "\n".join(
-        [text.pairs(head, indent=""), "", text.table(rows.sort("kind"), width=terminal.width)]
+        [
+            text.pairs(head, indent=""),
+            "",
+            text.format_table(rows.sort("kind"), width=terminal.width),
+        ]
     )
 
 
@@ -216,7 +220,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
 
     # each experiment has a separate history, since the measured values differ
     path = folder / ("history.parquet" if args.of == "bandwidth" else f"history_{args.of}.parquet")
-    verdicts = watch(
+    verdicts = track_measure(
         measure,
         path,
         runs=args.runs,
@@ -228,7 +232,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
     out = (
         to_json(verdicts.to_dicts())
         if args.json
-        else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
+        else f"{text.format_table(verdicts, width=terminal.width)}\nTest: {TEST}."
     )
     return Failing(out) if worse.height else out
 

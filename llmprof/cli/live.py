@@ -99,18 +99,20 @@ def add_watch_options(sub: argparse.ArgumentParser) -> None:
     )
     words = "time after a capture without another (default: %(default)s)"
     sub.add_argument(
-        "--cooldown", dest="cooldown_s", type=span, default="10m", metavar="TIME", help=words
+        "--cooldown", dest="cooldown_s", type=_span, default="10m", metavar="TIME", help=words
     )
     words = "time between two readings of the counters (default: %(default)s)"
-    sub.add_argument("--every", dest="every_s", type=span, default="5s", metavar="TIME", help=words)
+    sub.add_argument(
+        "--every", dest="every_s", type=_span, default="5s", metavar="TIME", help=words
+    )
     words = "time over which rates and quantiles are taken (default: %(default)s)"
     sub.add_argument(
-        "--window", dest="window_s", type=span, default="30s", metavar="TIME", help=words
+        "--window", dest="window_s", type=_span, default="30s", metavar="TIME", help=words
     )
     sub.add_argument(
         "--for",
         dest="for_s",
-        type=span,
+        type=_span,
         metavar="TIME",
         help="end after this time (default: Ctrl-C)",
     )
@@ -142,7 +144,7 @@ def size(words: str) -> int:
     return round(float(found[1]) * factor)
 
 
-def span(words: str) -> float:
+def _span(words: str) -> float:
     """``10m`` as a number of seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)", words.strip())
     if found is None:

@@ -257,7 +257,9 @@ def do_samples(args: Namespace, terminal: Terminal) -> str:
         ["name", "ranks", "execution", "bytes", "model", "title"],
         [["bytes"], ["execution"], ["ranks"]],
     )
-    table = text.table(here, width=terminal.width, columns=columns, spare=spare, whole=["name"])
+    table = text.format_table(
+        here, width=terminal.width, columns=columns, spare=spare, whole=["name"]
+    )
     of_ncu = here["profiler"] == NCU
     lines = [table, "Open one by its name:"]
     traces, profiles = (here.filter(rows)["name"].head(1) for rows in (~of_ncu, of_ncu))
@@ -275,7 +277,7 @@ def do_demo(args: Namespace, terminal: Terminal) -> str:
     from llmprof.report import folder
 
     tutorials.check_installed()
-    tutorials.find(args.notebook)
+    tutorials.find_notebook(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
     title = bundled.describe_sample(DEMO_SAMPLE).title
     again = args.force or bool(folder.earlier_files(Path(args.output)))
@@ -305,7 +307,7 @@ def do_redact(args: Namespace, terminal: Terminal) -> str:
         if args.json:
             return to_json({"file": args.file, "would_remove": to_remove.to_dicts()})
         return (
-            text.table(to_remove, width=terminal.width)
+            text.format_table(to_remove, width=terminal.width)
             if to_remove.height
             else "nothing in it would be removed"
         )
@@ -319,7 +321,9 @@ def do_redact(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json({"copy": copy, "removed": removed.to_dicts()})
     table = (
-        text.table(removed, width=terminal.width) if removed.height else "nothing had to be removed"
+        text.format_table(removed, width=terminal.width)
+        if removed.height
+        else "nothing had to be removed"
     )
     return f"{table}\nCopy  {text.plain(copy)}"
 

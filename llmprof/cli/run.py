@@ -193,9 +193,9 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
     """Command lines of a run and its configuration; nothing is started or written."""
     if config.model.startswith(models.PREFIX):
-        models.config_of(config.model)  # so that a wrong name is refused here, too
+        models.catalog_config(config.model)  # so that a wrong name is refused here, too
     commands = [{"pass": name, "argv": argv} for name, argv in launch.plan(config)]
-    variables = disclosure.environment(environment(config))
+    variables = disclosure.disclosed_environment(environment(config))
     return {
         "commands": commands,
         "environment": variables,
@@ -254,7 +254,9 @@ def _requests(done: Run) -> str:
     if not rows:
         return ""
     columns = ("phase", "metric", "mean", "95 % interval", "median", "p99")
-    return text.table(pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row"))
+    return text.format_table(
+        pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+    )
 
 
 def capture_text(done: Run, terminal: Terminal) -> str:
@@ -360,7 +362,7 @@ def do_runs(args: Namespace, terminal: Terminal) -> str:
             f"there are no runs in {args.folder}", expected="a folder of run folders"
         )
     frame, spare = pl.DataFrame(rows, infer_schema_length=None), [["stage"], ["started"]]
-    return text.table(frame, width=terminal.width, spare=spare, whole=["run"])
+    return text.format_table(frame, width=terminal.width, spare=spare, whole=["run"])
 
 
 def do_doctor(args: Namespace, terminal: Terminal) -> str:
@@ -374,7 +376,9 @@ def do_doctor(args: Namespace, terminal: Terminal) -> str:
     checks = ask(config)
     if args.json:
         return to_json(checks.to_dicts())
-    table = text.table(checks.select("status", "check", "found", "expected"), width=terminal.width)
+    table = text.format_table(
+        checks.select("status", "check", "found", "expected"), width=terminal.width
+    )
     advice = [
         wrap_words(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
         for row in checks.filter(pl.col("status").is_in(["fail", "warn"])).iter_rows(named=True)
@@ -465,7 +469,9 @@ def do_sweep(args: Namespace, terminal: Terminal) -> str:
         out = to_json({"folder": done.folder, **results})
         return out if done.runs else Failing(out)
     columns = [*done.parameters, *_COLUMNS]
-    lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
+    lines = [
+        text.format_table(_with_intervals(done.comparison), width=terminal.width, columns=columns)
+    ]
     lines += [
         f"failed: {text.plain(point_label)}: {text.plain(error)}"
         for point_label, error in done.failed.items()
@@ -498,5 +504,5 @@ def _parameters(args: Namespace) -> dict[str, list[Any]]:
         raise ConfigError(
             found, expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}"
         )
-    parameters = batch.preset(preset, devices=batch.devices()) if preset else {}
+    parameters = batch.preset(preset, devices=batch.device_count()) if preset else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})

@@ -265,7 +265,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     parts = [
         text.pairs(head, indent=""),
         "",
-        text.table(_components(profile.components), columns=_COMPONENTS),
+        text.format_table(_components(profile.components), columns=_COMPONENTS),
     ]
     if drafted is not None:
         shown = [
@@ -279,7 +279,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
             }
             for row in drafted.iter_rows(named=True)
         ]
-        parts += ["", text.table(pl.DataFrame(shown))]
+        parts += ["", text.format_table(pl.DataFrame(shown))]
     parts += [
         "",
         wrap_words(
@@ -393,7 +393,11 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         f"device time, and the contexts of {known} of the"
         f" steps.{f' Note: {taken}.' if taken else ''}"
     )
-    parts = [text.table(table, columns=_JOINED), "", wrap_words(words, terminal.width, "", "")]
+    parts = [
+        text.format_table(table, columns=_JOINED),
+        "",
+        wrap_words(words, terminal.width, "", ""),
+    ]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
 

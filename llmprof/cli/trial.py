@@ -90,7 +90,7 @@ def do_trial(args: Namespace, terminal: Terminal) -> str:
         rows = trials.remedies(run)
         if args.json:
             return to_json(rows.to_dicts())
-        return text.table(rows.drop("order", "title"), width=terminal.width)
+        return text.format_table(rows.drop("order", "title"), width=terminal.width)
     reference = run.config.replace(python=args.python_a) if args.python_a else run
     options = options_of(args, trials.trial)
     verdict = trials.trial(reference, _change(args), **options, progress=terminal.progress)
@@ -223,7 +223,7 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
         wrap_words(note, terminal.width, "note: ", "      ")
         for note in study.state["tune"]["notes"]
     ]
-    lines += ["", text.table(rows.select(columns), width=terminal.width), ""]
+    lines += ["", text.format_table(rows.select(columns), width=terminal.width), ""]
     ends = [
         ("Ended", str(study.state["tune"].get("stopped"))),
         ("Study", str(study.folder)),
@@ -244,7 +244,7 @@ def _verdict_text(verdict: Verdict, terminal: Terminal, page: Path | None) -> st
         rows.append((row["metric"], *sides, gain_words(row), row["verdict"]))
     heads = ("metric", "as it is", "changed", "time saved", "verdict")
     table = pl.DataFrame(rows, schema=dict.fromkeys(heads, pl.String), orient="row")
-    lines += ["", text.table(table, width=terminal.width)]
+    lines += ["", text.format_table(table, width=terminal.width)]
     return "\n".join(
         [
             *lines,
@@ -266,4 +266,4 @@ def _calibration(rows: pl.DataFrame, args: Namespace, terminal: Terminal) -> str
     held = (
         f"Of {text.counted(rows.height, 'prediction')} {rows['held'].sum()} lay in their interval."
     )
-    return f"{held}\n\n{text.table(rows, width=terminal.width)}"
+    return f"{held}\n\n{text.format_table(rows, width=terminal.width)}"

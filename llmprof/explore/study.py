@@ -115,7 +115,7 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
             name for name in columns if shown[name].null_count() < shown.height or name == "point"
         ]
         named = shown.select(columns).rename({name: name.rpartition(".")[2] for name in settings})
-        lines = text.table(named, longest=_LONGEST).splitlines()
+        lines = text.format_table(named, longest=_LONGEST).splitlines()
         lines = [
             line.replace(" ", "\N{NO-BREAK SPACE}") for line in lines
         ]  # a page joins other spaces

@@ -215,7 +215,7 @@ def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
 
     known = pauses.filter(pl.col("reason").is_not_null())
     known_in_steps = in_steps.filter(pl.col("reason").is_not_null())
-    beside = [within(rows, known) - within(rows, known_in_steps) for rows in (waiting, carried)]
+    outside = [within(rows, known) - within(rows, known_in_steps) for rows in (waiting, carried)]
     idle = frame.select(
         behind_prefill=pl.min_horizontal(
             "queue_prefill_ns", within(waiting, in_steps.filter(~decoding))
@@ -223,9 +223,9 @@ def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
         behind_decode=pl.min_horizontal(
             "queue_decode_ns", within(waiting, in_steps.filter(decoding))
         ),
-        between=pl.min_horizontal("queue_other_ns", beside[0]),
+        between=pl.min_horizontal("queue_other_ns", outside[0]),
         own=within(carried, in_steps),
-        after=beside[1],
+        after=outside[1],
     )
     of_own = pl.col("prefill_ns") / pl.max_horizontal(
         1, pl.col("prefill_ns") + pl.col("prefill_others_ns")

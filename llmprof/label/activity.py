@@ -110,16 +110,16 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
 
 
-PLACE: Final = ("rank", "stream", "start_ns", "name")
+EVENT_KEY: Final = ("rank", "stream", "start_ns", "name")
 """What tells a device event from all others, in every table that has it."""
 
 
 def add_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Device events with further columns of the recorded rows at their :data:`PLACE`; null where
-    there is none.
+    """Device events with further columns of the recorded rows of their :data:`EVENT_KEY`; null
+    where there is none.
     """
-    rows = rows.unique(PLACE, keep="first")
-    return events.join(rows, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.unique(EVENT_KEY, keep="first")
+    return events.join(rows, on=EVENT_KEY, how="left", nulls_equal=True, maintain_order="left")
 
 
 COLUMNS = [

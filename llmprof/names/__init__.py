@@ -385,7 +385,7 @@ def _add_plugins() -> None:
                 added.append((category, pattern))
             except (plugins.FailedError, LlmprofError) as error:
                 why = f"{entry!r} is no (category, pattern): {error}"
-                plugins.left_out(described, plugins.KERNEL_NAMES, why)
+                plugins.warn_left_out(described, plugins.KERNEL_NAMES, why)
     registered_count = len(KERNEL_PATTERNS) - _OWN
     KERNEL_PATTERNS[registered_count:registered_count] = added
 

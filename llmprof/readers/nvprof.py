@@ -287,7 +287,7 @@ def _is_session(probe: Probe) -> bool:
     if not probe.start.startswith(sqlite.MAGIC):
         return False
     with sqlite.connect(probe.path) as connection:
-        names = sqlite.tables(connection)
+        names = sqlite.database_tables(connection)
     return (
         "StringTable" in names
         and "StringIds" not in names
@@ -298,7 +298,7 @@ def _is_session(probe: Probe) -> bool:
 def _read_session(path: Path, request: Request) -> list[FilePart]:
     """Read one session."""
     with sqlite.connect(path) as connection:
-        columns = sqlite.tables(connection)
+        columns = sqlite.database_tables(connection)
     texts = sqlite.read(path, "StringTable", {"_id_": pl.Int64(), "value": pl.String()})
     session = _Session(path, columns, dict(texts.iter_rows()))
     tables = {
@@ -323,7 +323,7 @@ def _read_session(path: Path, request: Request) -> list[FilePart]:
 class _Session:
     """A session: its file, its tables and its texts by identifier."""
 
-    def __init__(self, path: Path, columns: sqlite.Tables, texts: dict[int, str]) -> None:
+    def __init__(self, path: Path, columns: sqlite.DatabaseTables, texts: dict[int, str]) -> None:
         self.path, self.columns, self.texts = path, columns, texts
         self.lost = 0
         self.unnamed = 0

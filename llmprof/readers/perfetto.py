@@ -25,7 +25,7 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
-from llmprof.trace.storage.parquet import unpacked
+from llmprof.trace.storage.parquet import unpack_trace
 
 _MESSAGES: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 _PACKET: Final = 0x0A
@@ -156,7 +156,7 @@ def _read(path: Path, request: Request) -> Trace:
     unread = ""
     try:
         if (own := _own_tables(data)) is not None:
-            return Trace(*unpacked(own))
+            return Trace(*unpack_trace(own))
     except (IndexError, ReadError) as error:
         unread = (
             f"the tables of the exported trace cannot be read ({error}), so the slices of its"

@@ -116,7 +116,7 @@ def run_model(folder: Path) -> dict[str, Any]:
         return {}
     short = name.rstrip("/").rsplit("/", 1)[-1].removeprefix("random:")
     said = (
-        typed.whole(folder / "model" / short / "config.json", dict[str, Any])
+        typed.read_if_whole(folder / "model" / short / "config.json", dict[str, Any])
         if "\0" not in short
         else None
     )
@@ -133,7 +133,7 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
     """The options of the server that a run recorded; None where neither it nor its process told
     them.
     """
-    said = typed.whole(folder / RECORDING_FILE, typed.RecordingJson) or {}
+    said = typed.read_if_whole(folder / RECORDING_FILE, typed.RecordingJson) or {}
     config = said.get("config")
     if config is None or _TELL.isdisjoint(said.get("told_by") or ()):
         return None
@@ -155,7 +155,9 @@ def _without_profiler(folder: Path) -> dict[str, float]:
     """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
     empty if unknown.
     """
-    requests = (typed.whole(folder / WORKER_FILE, typed.WorkerJson) or {"requests": []})["requests"]
+    requests = (typed.read_if_whole(folder / WORKER_FILE, typed.WorkerJson) or {"requests": []})[
+        "requests"
+    ]
     plain, profiled = (
         fmean(
             [

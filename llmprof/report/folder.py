@@ -156,7 +156,7 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def earlier_files(folder: Path) -> set[str]:
     """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
-    summary = typed.whole(folder / SUMMARY, typed.ReportJson)
+    summary = typed.read_if_whole(folder / SUMMARY, typed.ReportJson)
     if summary is None:
         return set()
     names = summary["files"] if isinstance(summary["files"], list) else []

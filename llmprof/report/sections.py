@@ -166,7 +166,7 @@ def report_sections() -> list[SectionPlan]:
     for plugin, section in plugins.records(plugins.SECTIONS, SectionPlan):
         if missing := [one.analysis for one in section.analyses if one.analysis not in known]:
             which = f"{plugin.name!r} of {plugin.package}"
-            plugins.left_out(which, plugins.SECTIONS, f"there is no analysis {missing[0]!r}")
+            plugins.warn_left_out(which, plugins.SECTIONS, f"there is no analysis {missing[0]!r}")
             continue
         shown = tuple(
             replace(

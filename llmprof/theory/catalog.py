@@ -100,7 +100,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
     path = Path(path).expanduser()
     file = path / "config.json" if path.is_dir() else path
     hint = "give the config.json of a model, or its folder"
-    config: dict[str, Any] = typed.read(file, dict[str, typed.Value], error=LlmprofError, hint=hint)
+    config: dict[str, Any] = typed.read(
+        file, dict[str, typed.OptionValue], error=LlmprofError, hint=hint
+    )
     return config
 
 

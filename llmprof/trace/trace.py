@@ -29,7 +29,7 @@ from llmprof.errors import (
 from llmprof.trace import communication, schema
 from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
-from llmprof.trace.storage.deferred import Deferred, narrowed, ranks_of, span_of
+from llmprof.trace.storage.deferred import Deferred, narrowed, ranks_of, span_of_tables
 from llmprof.trace.storage.parquet import META_FILE
 from llmprof.trace.storage.pseudonyms import Pseudonyms
 
@@ -319,7 +319,7 @@ class Trace:
         if self._collectives is None or self._collectives[0] != version:
             self._collectives = (
                 version,
-                communication.collectives(self._tables, self.capture.device_ranks),
+                communication.make_collectives(self._tables, self.capture.device_ranks),
             )
         return self._collectives[1]
 
@@ -380,7 +380,7 @@ class Trace:
         on : {"tables", "file"}
             ``tables`` queries the tables of the trace; those of a dataset are streamed, so only a
             part is in memory. ``file`` queries the SQLite file from which the trace was read, with
-            the profiler's tables (:func:`llmprof.trace.storage.sqlite.tables` lists them) and in the
+            the profiler's tables (:func:`llmprof.trace.storage.sqlite.database_tables` lists them) and in the
             dialect of SQLite.
 
         Returns
@@ -415,7 +415,7 @@ class Trace:
             tables = [name for name in self.table_names if name not in late]
             of = self.capture.scan if stored else self.table
             labelled = {"events": self.events} if "events" in words else {}
-            return sql.answer({name: of(name) for name in tables} | labelled, query)
+            return sql.query_tables({name: of(name) for name in tables} | labelled, query)
         if self._database is None:
             hint = (
                 "read the .sqlite that nsys export wrote, or query the tables of the trace:"
@@ -436,7 +436,7 @@ class Trace:
         If the trace has none of them, the times of the first and last sample of call stacks or of
         memory.
         """
-        return span_of(self._tables)
+        return span_of_tables(self._tables)
 
     @checked
     def select(

@@ -296,7 +296,7 @@ def test_threads_are_counted_by_hand():
             "domain": ["nvtx", "nvtx", "overhead"],
         }
     )
-    found = stored.threads(
+    found = stored.thread_spans(
         {"ops": pl.DataFrame(ops, schema=columns, orient="row"), "markers": marks}
     )
     assert sorted(found.rows()) == [

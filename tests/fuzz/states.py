@@ -34,7 +34,7 @@ from llmprof.run.launch.run.results import energy
 from llmprof.run.live.changes import changed, counters_of, samples_of
 from llmprof.run.live.counters import SAMPLE
 from llmprof.run.live.dashboard import page_of
-from llmprof.run.live.past import FOLDER, History, history, stored
+from llmprof.run.live.past import FOLDER, WatchHistory, history, stored
 from llmprof.run.live.watching import Watch
 from llmprof.run.notebook.tutorials import parameters_of
 from tests.fuzz import mutate
@@ -124,7 +124,7 @@ def make(folder: Path, run: Path) -> None:
     _json(watch / "watch.json", whole | {"events": [event]})
     finding = {"rule": "r", "severity": "high", "share_of_recorded": 0.25, "title": "a finding"}
     _json(watch / "captures/one/findings.json", [finding])
-    kept = History(watch / FOLDER)
+    kept = WatchHistory(watch / FOLDER)
     for number in range(30):
         kept.add(_reading(number))
     kept.store()
@@ -306,11 +306,11 @@ def _run(path: Path) -> Doors:
         "card": lambda _: open_run(path)._repr_html_(),  # type: ignore[operator]
         "repr": repr,
         "runs": lambda path: [one.state for one in run_folder.runs(path.parent)],
-        "changed files": lambda path: run_folder.changed(run_folder.RunFolder(path)),
+        "changed files": lambda path: run_folder.changed_files(run_folder.RunFolder(path)),
         "facts": lambda _: report.launch_facts(run),
         "tiles": lambda _: report.dashboard_figures(run),
         "energy": lambda path: energy(table.read(path / "monitors.parquet"), run.worker),
-        "monitors": lambda path: table.about(path / "monitors.parquet"),
+        "monitors": lambda path: table.samples_metadata(path / "monitors.parquet"),
         "counters of": lambda _: counters_of(run),
         "samples of": lambda _: samples_of(run),
         "events": lambda path: Events(path / "events.jsonl", lambda *_: None).read(),
@@ -517,13 +517,13 @@ def silent(name: str, path: Path, seed: Path) -> str:
     """What is neither as it was written, nor refused, nor set aside; it is looked at before a
     door changes it.
     """
-    if name not in CHECKED or not (file := History(path / FOLDER).file).is_file():
+    if name not in CHECKED or not (file := WatchHistory(path / FOLDER).file).is_file():
         return ""
     try:
         found = stored(file)
     except LlmprofError:
         return ""
-    whole = stored(History(seed / FOLDER).file)
+    whole = stored(WatchHistory(seed / FOLDER).file)
     return (
         "" if all(found[level].equals(whole[level]) for level in whole) else "the history changed"
     )

@@ -52,7 +52,7 @@ def test_what_is_in_it(trace):
         "operator_2",
         "operator_3",
     ]
-    assert "Tensor((8, 2), (1, 8), 'bfloat16')" in made.script
+    assert "MadeTensor((8, 2), (1, 8), 'bfloat16')" in made.script
     assert "1e-05," in made.script
     for word in ("secret", "import os  #", "llmprof.run.operator_timing", "noqa", "recorded.pt"):
         assert word not in made.script
@@ -77,7 +77,7 @@ def test_arguments_as_python():
         [1, 2],
         None,
     ]
-    assert _expression(values[6]) == "Tensor((2,), (1,), 'int64', 'below', 5)"
+    assert _expression(values[6]) == "MadeTensor((2,), (1,), 'int64', 'below', 5)"
     assert _expression(float("-inf")) == "float('-inf')"
 
 

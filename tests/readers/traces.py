@@ -79,7 +79,7 @@ def launch(
 
 def collectives_of(part: FilePart) -> pl.DataFrame:
     """Collectives of one file, in its absolute times."""
-    found = communication.collectives(
+    found = communication.make_collectives(
         {name: frame.with_columns(rank=0) for name, frame in part.tables.items()}
     )
     assert found is not None

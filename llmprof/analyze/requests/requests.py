@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, Kind, NotCapturedError, TraceWarning
+from llmprof.errors import AnalysisError, ArgumentKind, NotCapturedError, TraceWarning
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
@@ -79,7 +79,9 @@ def _a_run(given: object) -> Any:
 
 AnyRun = Annotated[
     RequestsRun | tuple[Trace, pl.DataFrame],
-    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _a_run),
+    ArgumentKind(
+        "a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _a_run
+    ),
 ]
 """A run, or a trace with the requests of a server that llmprof did not start."""
 

@@ -571,7 +571,7 @@ def waiting_rows(trace: Trace) -> tuple[list[TimelineRow], float, float]:
     (ns) of their spans.
     """
     tables = trace._tables
-    found = tables.threads() if isinstance(tables, Deferred) else dataset.threads(tables)
+    found = tables.threads() if isinstance(tables, Deferred) else dataset.thread_spans(tables)
     rows = [
         TimelineRow(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count)
         for rank, kind, thread, count, _, _ in found.iter_rows()

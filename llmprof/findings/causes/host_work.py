@@ -120,7 +120,7 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
             and first_match(who, {"": REASONS["loading"][1]}) is None,
         )
         quoted = str(who).replace("'", "''")
-        where = f"doing = '{quoted}' OR held_by = '{quoted}' OR sync_name = '{quoted}'"
+        where = f"host_activity = '{quoted}' OR held_by = '{quoted}' OR sync_name = '{quoted}'"
         removable = reason in ("allocation", "compilation") and calls.height
         change = change_without(who) if removable else None
         ns = sum_of(gaps, "dur_ns")

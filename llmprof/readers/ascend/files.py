@@ -181,7 +181,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         with sqlite.connect(path) as connection:
-            self.columns = sqlite.tables(connection)
+            self.columns = sqlite.database_tables(connection)
 
     def read(
         self,
@@ -228,7 +228,7 @@ def is_database(path: Path) -> bool:
             if file.read(len(sqlite.MAGIC)) != sqlite.MAGIC:
                 return False
         with sqlite.connect(path) as connection:
-            names = sqlite.tables(connection)
+            names = sqlite.database_tables(connection)
     except (OSError, ReadError):
         return False
     recorded = "STRING_IDS" in names and (

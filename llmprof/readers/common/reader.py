@@ -762,7 +762,7 @@ class TableFilter:
             )
         tables = dict(trace.capture.recorded)
         if "collectives" in self and trace.capture.asked in (None, self.with_sources().listed()):
-            collectives = communication.collectives(tables, trace.capture.device_ranks)
+            collectives = communication.make_collectives(tables, trace.capture.device_ranks)
             tables |= {} if collectives is None else {"collectives": collectives}
         tables = {
             name: self.narrowed(frame, name) for name, frame in tables.items() if name in self

@@ -45,7 +45,7 @@ class SqliteTables:
     def __init__(self, path: Path) -> None:
         self.path = path
         with sqlite.connect(path) as connection:
-            self.columns = sqlite.tables(connection)
+            self.columns = sqlite.database_tables(connection)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
@@ -66,7 +66,7 @@ class FolderTables:
                     if of_parquet
                     else pl.read_ipc_stream(source, n_rows=0).columns
                 )
-        self.columns = sqlite.Tables(columns)
+        self.columns = sqlite.DatabaseTables(columns)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
@@ -204,7 +204,7 @@ _CUPTI: Final = re.compile(r"CUPTI_ACTIVITY\w*", re.IGNORECASE)
 def is_nsys_sqlite(path: Path) -> bool:
     """Whether an SQLite database has tables of nsys."""
     with sqlite.connect(path) as connection:
-        names = sqlite.tables(connection)
+        names = sqlite.database_tables(connection)
     known = "StringIds" in names or "NVTX_EVENTS" in names
     return known or bool(names.matching(_CUPTI) or names.refused)
 

@@ -521,7 +521,7 @@ _COPY: Final = r"^(?:Copy|FillBuffer)"
 def _is_database(path: Path) -> bool:
     """Whether rpd or rocprofv3 wrote an SQLite file."""
     with sqlite.connect(path) as connection:
-        names = sqlite.tables(connection)
+        names = sqlite.database_tables(connection)
     is_rpd = all(name in names for name in _OF_RPD)
     return is_rpd or bool(names.matching(_OF_ROCPD) or names.refused)
 
@@ -529,7 +529,7 @@ def _is_database(path: Path) -> bool:
 def _read_database(path: Path, request: Request) -> list[FilePart]:
     """Read one database."""
     with sqlite.connect(path) as connection:
-        columns_of = sqlite.tables(connection)
+        columns_of = sqlite.database_tables(connection)
     if names := columns_of.matching(_OF_ROCPD):
         return [
             _rocpd(path, columns_of, name[len("rocpd_kernel_dispatch") :]) for name in sorted(names)
@@ -538,7 +538,10 @@ def _read_database(path: Path, request: Request) -> list[FilePart]:
 
 
 def _part(
-    path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame], head: dict[str, object]
+    path: Path,
+    columns_of: sqlite.DatabaseTables,
+    tables: dict[str, pl.DataFrame],
+    head: dict[str, object],
 ) -> FilePart:
     events = sum(frame.height for frame in tables.values())
     if not events:
@@ -555,7 +558,11 @@ def _part(
 
 
 def _read(
-    path: Path, columns_of: sqlite.Tables, table: str, *columns: str, texts: tuple[str, ...] = ()
+    path: Path,
+    columns_of: sqlite.DatabaseTables,
+    table: str,
+    *columns: str,
+    texts: tuple[str, ...] = (),
 ) -> pl.DataFrame:
     """Columns of a table; a missing column is null, and a missing table has no rows."""
     types: dict[str, pl.DataType] = {
@@ -572,7 +579,9 @@ def _read(
     ).select(list(types))
 
 
-def _names(path: Path, columns_of: sqlite.Tables, table: str = "rocpd_string") -> dict[int, str]:
+def _names(
+    path: Path, columns_of: sqlite.DatabaseTables, table: str = "rocpd_string"
+) -> dict[int, str]:
     return _pairs(_read(path, columns_of, table, "id", texts=("string",)))
 
 
@@ -585,7 +594,7 @@ def _named(column: str, names: dict[int, str]) -> pl.Expr:
     return pl.when(name != "").then(name)
 
 
-def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
+def _rpd(path: Path, columns_of: sqlite.DatabaseTables) -> dict[str, pl.DataFrame]:
     names = _names(path, columns_of)
     calls = _read(
         path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id"
@@ -708,7 +717,7 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> FilePart:
+def _rocpd(path: Path, columns_of: sqlite.DatabaseTables, suffix: str) -> FilePart:
     """One recording of rocprofv3."""
     names = _names(path, columns_of, f"rocpd_string{suffix}")
     symbols = _read(

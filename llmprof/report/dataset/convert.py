@@ -459,7 +459,7 @@ def _written(
         frames[name] = schema.conform(
             frame.with_columns(*times, rank=pl.lit(rank, dtype=pl.Int32)), name
         )
-    calls = communication.collectives(
+    calls = communication.make_collectives(
         frames, [rank] if "kernels" in frames and frames["kernels"].height else []
     )
     head = {key: value for key, value in part.head.items() if value is not None}

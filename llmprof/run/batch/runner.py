@@ -45,7 +45,7 @@ class Points:
 
     def store(self) -> None:
         """Write the state of the sweep."""
-        batch_state.store(self._state, self._folder)
+        batch_state.save_state(self._state, self._folder)
 
     @contextmanager
     def _kept(self, point: dict[str, Any]) -> Iterator[None]:
@@ -341,7 +341,7 @@ class BatchRunner:
                     state["order"] = random.Random(self._config.seed).sample(  # noqa: S311
                         range(len(grid)), len(grid)
                     )
-                batch_state.store(state, target)
+                batch_state.save_state(state, target)
             with (
                 told(target.name) if self._progress is None else nullcontext(self._progress)
             ) as progress:
@@ -414,7 +414,7 @@ class BatchRunner:
             progress("sweep", len(listed), len(listed))
 
 
-def devices() -> int:
+def device_count() -> int:
     """Number of GPUs of this machine within ``CUDA_VISIBLE_DEVICES``; 0 if there is none, or
     NVML is missing.
     """

@@ -52,7 +52,7 @@ def load(folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = typed.read(path, typed.SweepJson)
     names = state["parameters"].keys()
     for place, point in enumerate(state["points"]):
-        typed.checked(
+        typed.validated(
             (point.get("result") or {}).get("measures"),
             typed.row(SCHEMA) | None,
             f"{path}: point {place}",
@@ -66,7 +66,7 @@ def load(folder: Path) -> dict[str, Any]:
     return state
 
 
-def store(state: Mapping[str, Any], folder: Path) -> None:
+def save_state(state: Mapping[str, Any], folder: Path) -> None:
     """Write the state of a sweep; a concurrent reader sees either the old or the new state."""
     files.made(folder)
     files.write_json(folder / FILE, state)

@@ -185,7 +185,7 @@ def changed(
         raise AnalysisError(
             "there is nothing to compare with", hint="give baseline=, or watch for some hours"
         )
-    step = None if baseline is None else step_of(run, baseline)
+    step = None if baseline is None else shared_step(run, baseline)
     samples = ({}, {}) if baseline is None else (samples_of(baseline), samples_of(run))
     return judged(before, after, samples, step, name)
 
@@ -411,7 +411,7 @@ class Step:
         ]
 
 
-def step_of(run: Run, baseline: Run) -> Step | None:
+def shared_step(run: Run, baseline: Run) -> Step | None:
     """A step of the phase that both captures have; None without one."""
     try:
         frame = diff(baseline.trace, run.trace, part="times", names=("before", "now"))

@@ -18,7 +18,7 @@ import polars as pl
 from llmprof.errors import ConfigError, LaunchError, needs
 from llmprof.readers.otlp import parse_requests, request_frame
 from llmprof.run.live.server import MOST_BYTES
-from llmprof.run.live.serving import Handler, serving
+from llmprof.run.live.serving import Handler, serve_requests
 
 SCHEME: Final = "otlp://"
 HOST: Final = "127.0.0.1"
@@ -64,7 +64,7 @@ def _document(body: bytes, kind: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def place_of(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """Host and port of an address such as ``otlp://127.0.0.1:4318``; what is left out is
     127.0.0.1 and 4318.
     """
@@ -121,5 +121,5 @@ def received(address: str) -> Iterator[Spans]:
                 return self.answer(400)
             return self.answer(200, b"{}" if kind == "application/json" else b"", kind)
 
-    with serving(*place_of(address), Receiver):
+    with serve_requests(*parse_address(address), Receiver):
         yield spans

@@ -223,7 +223,7 @@ def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
     return make(**options), torch.cuda.synchronize
 
 
-def register(shell: Any) -> None:
+def register_magic(shell: Any) -> None:
     """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof``
     calls it.
     """

@@ -25,7 +25,7 @@ them.
 """
 
 
-def find(name: str) -> Path:
+def find_notebook(name: str) -> Path:
     """Notebook of a name (with or without ``.ipynb``) or of the beginning of one name, or at a
     path.
     """
@@ -78,7 +78,7 @@ def run_notebook(
     It runs in the current folder, so that relative paths in the parameters are correct.
     """
     check_installed()
-    source = find(name)
+    source = find_notebook(name)
     given = dict(parameters or {})
     check_parameters(source, given)
     target = Path(folder)

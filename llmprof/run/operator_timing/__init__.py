@@ -11,6 +11,11 @@ from llmprof.analyze.operator_times import (
     timing_overhead,
 )
 from llmprof.errors import door
-from llmprof.run.operator_timing.script import OperatorTiming, compare, read_results, time_operators
+from llmprof.run.operator_timing.script import (
+    OperatorTiming,
+    compare_times,
+    read_results,
+    time_operators,
+)
 
 door(globals())

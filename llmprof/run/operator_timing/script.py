@@ -71,7 +71,7 @@ class OperatorTiming:
             The file cannot be read, or holds none of these operators.
         """
         note_input(results)
-        return compare(self.operators, read_results(results), device=self.device)
+        return compare_times(self.operators, read_results(results), device=self.device)
 
     def run(
         self,
@@ -261,7 +261,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
     return (
         f"def operator_{number}() -> Operator:\n"
         f'    """{summary}{notes}{end}"""\n'
-        f"    return Operator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
+        f"    return TimedOperator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
         f"        arguments=[\n{arguments}        ],\n        stored={call.known.stored!r},\n"
         f"        calls={int(row['count'])},\n       "
         f" recorded_ns={float(row['median_ns'])!r},\n{more}    )"
@@ -276,7 +276,7 @@ def _expression(argument: RecordedArgument) -> str:
             if argument.holds == ("random",)
             else "".join(f", {value!r}" for value in argument.holds)
         )
-        return f"Tensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
+        return f"MadeTensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
     if isinstance(argument, tuple):
         return f"[{', '.join(map(_expression, argument))}]"
     if isinstance(argument, float) and not math.isfinite(argument):
@@ -362,7 +362,7 @@ def read_results(path: Path | str) -> dict[str, Any]:
     return document
 
 
-def compare(
+def compare_times(
     operators: pl.DataFrame, results: Mapping[str, Any], *, device: str | None = None
 ) -> pl.DataFrame:
     """Compare times of operators alone with their times in the recording.

@@ -74,7 +74,7 @@ class Figure:
         return format_ns(value) if self.is_time else f"{format_metric(self.name, value)}/s"
 
 
-def figure(name: str) -> Figure:
+def parse_figure(name: str) -> Figure:
     """The figure of a name:
 
     ``output_tokens_per_s``, ``wall_ns``, ``ttft_ns`` (a mean), ``tpot_p95``.
@@ -139,7 +139,7 @@ def limits(slo: str) -> list[Limit]:
         )
         if match is None:
             raise ConfigError(f"the SLO {part!r} is no limit", expected=expected)
-        one, sign, unit = figure(match[1]), match[2], match[4]
+        one, sign, unit = parse_figure(match[1]), match[2], match[4]
         try:
             number = float(match[3])
         except ValueError as error:
@@ -187,7 +187,7 @@ def holds(values: Mapping[str, float | None], slo: Sequence[Limit]) -> bool:
     )
 
 
-def seconds(text: str | float) -> float:
+def parse_duration(text: str | float) -> float:
     """A duration as ``30m``, ``90s``, ``1.5h`` or a number of seconds.
 
     Raises

@@ -55,9 +55,11 @@ class Metrics:
         launches: pl.DataFrame | None = None,
         coverage: Mapping[str, Any] | None = None,
     ) -> None:
-        self._metrics = schema.fit(metrics, schema.METRICS).clone()
+        self._metrics = schema.fit_columns(metrics, schema.METRICS).clone()
         self._rules = (
-            schema.RULES.empty() if rules is None else schema.fit(rules, schema.RULES).clone()
+            schema.RULES.empty()
+            if rules is None
+            else schema.fit_columns(rules, schema.RULES).clone()
         )
         self._launches = None if launches is None else launches.clone()
         self._coverage = copy.deepcopy(dict(coverage or {}))
@@ -284,7 +286,7 @@ SUBMETRICS: Final = {
 _PREFIX: Final = re.compile(r"^(?:(?:breakdown|group|pmsampling|smsp):|[A-Z_]+\.Triage\w*\.)")
 
 
-def base(name: str) -> str:
+def base_name(name: str) -> str:
     """Name without prefixes, rollup and submetrics:
 
     ``dram__bytes_read.sum.per_second`` is ``dram__bytes_read``.

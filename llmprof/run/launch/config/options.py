@@ -33,7 +33,7 @@ def load(path: Path) -> Any:
     if path.suffix != ".json":
         return typed.from_yaml(text, path.name, error=ConfigError)
     try:
-        return typed.plain(
+        return typed.bounded_value(
             json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path)), len(text)
         )
     except (ValueError, RecursionError) as error:
@@ -42,7 +42,7 @@ def load(path: Path) -> Any:
         ) from error
 
 
-def save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
+def _save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
     """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it
     was.
     """
@@ -110,7 +110,7 @@ _WORDS: Final[dict[Any, str]] = {
 }
 
 
-def checked(value: Any, hint: Any, name: str) -> Any:
+def checked_option(value: Any, hint: Any, name: str) -> Any:
     """Check that a value has its declared type, and return it.
 
     Whole numbers pass as numbers and lists as tuples; nothing else is converted, so that ``"4"`` or
@@ -160,7 +160,7 @@ def nearest(key: object, known: Iterable[object]) -> str:
     return f"did you mean {matches[0]}?" if matches else ""
 
 
-def refuse_unknown(given: Iterable[object], known: Iterable[str], what: str) -> None:
+def refuse_unknown_keys(given: Iterable[object], known: Iterable[str], what: str) -> None:
     """Raise for the first key that is not known."""
     names = list(known)
     for key in given:
@@ -202,7 +202,11 @@ def plain_value(text: str) -> Any:
     """Value of an option as text: JSON or a constant of Python, else the text itself."""
     constants = {"True": True, "False": False, "None": None}
     try:
-        return constants[text] if text in constants else typed.plain(json.loads(text), len(text))
+        return (
+            constants[text]
+            if text in constants
+            else typed.bounded_value(json.loads(text), len(text))
+        )
     except (ValueError, RecursionError):
         return text
 
@@ -388,10 +392,10 @@ def check_together(config: ExperimentConfig) -> None:
     _check_engine(config)
     for name, group_options in _GROUPS.items():
         given = getattr(config, name)
-        refuse_unknown(given, group_options, name)
+        refuse_unknown_keys(given, group_options, name)
         for key, value in given.items():
             number, least = (
-                checked(value, group_options[key][0], f"{name}.{key}"),
+                checked_option(value, group_options[key][0], f"{name}.{key}"),
                 _LEAST.get(key, 1),
             )
             if isinstance(number, int | float) and not isinstance(number, bool) and number < least:
@@ -628,7 +632,7 @@ def _by_other_names(made: type) -> type:
     @functools.wraps(of_fields)
     def init(self: ExperimentConfig, **values: Any) -> None:
         ours = with_our_names(values)
-        refuse_unknown(ours, _hints(), "the configuration")
+        refuse_unknown_keys(ours, _hints(), "the configuration")
         if "model" not in ours:
             raise ConfigError(
                 "the configuration names no model",
@@ -763,7 +767,7 @@ class ExperimentConfig:
                 given, Mapping
             ):  # YAML reads NAME: 1 as a number
                 given = {k: str(v) if type(v) in {int, float} else v for k, v in given.items()}
-            value = checked(given, _hints()[field_.name], field_.name)
+            value = checked_option(given, _hints()[field_.name], field_.name)
             least = field_.metadata.get("least")
             if least is not None and value is not None and value < least:
                 raise ConfigError(
@@ -797,7 +801,7 @@ class ExperimentConfig:
     def replace(self, **changes: Any) -> ExperimentConfig:
         """Copy of the configuration with other values, checked like the first."""
         changes = with_our_names(changes)
-        refuse_unknown(changes, _hints(), "the configuration")
+        refuse_unknown_keys(changes, _hints(), "the configuration")
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -857,4 +861,4 @@ class ConfigManager:
         """Write a configuration, whole or not at all; an OutputError says why it could not be
         written.
         """
-        return save(config.to_dict(), Path(path), overwrite=overwrite)
+        return _save(config.to_dict(), Path(path), overwrite=overwrite)

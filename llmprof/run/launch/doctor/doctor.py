@@ -28,7 +28,13 @@ from llmprof.run.launch.engines import engine as engine_named
 from llmprof.run.launch.engines import engines
 from llmprof.run.launch.engines._machine import Refused
 from llmprof.run.launch.engines._server import free_port
-from llmprof.run.launch.monitors.nvml import answer, asked, chosen, reasons_of, versions
+from llmprof.run.launch.monitors.nvml import (
+    ask_nvml,
+    nvml_value,
+    reasons_of,
+    versions,
+    visible_gpus,
+)
 from llmprof.run.launch.run.folder import tool_version
 from llmprof.text import counted
 from llmprof.units import format_bytes
@@ -129,11 +135,11 @@ def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
     def facts(nvml: Any) -> dict[str, Any]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         gpus = tuple(
-            _gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))
+            _gpu(nvml, i, handle) for i, handle in enumerate(visible_gpus(nvml, handles, visible))
         )
         return {"gpus": gpus, **versions(nvml)}
 
-    found, error = asked(facts, api)
+    found, error = ask_nvml(facts, api)
     return found or {
         "gpus": () if getattr(error, "value", None) in _ABSENT else None,
         "gpu_problem": str(error),
@@ -142,20 +148,20 @@ def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
     def clock(name: str, kind: int) -> float | None:
-        mhz = answer(nvml, name, handle, kind)
+        mhz = nvml_value(nvml, name, handle, kind)
         return None if mhz is None else mhz * 1e6
 
     memory, running = (
-        answer(nvml, "MemoryInfo", handle),
-        answer(nvml, "ComputeRunningProcesses", handle),
+        nvml_value(nvml, "MemoryInfo", handle),
+        nvml_value(nvml, "ComputeRunningProcesses", handle),
     )
-    reasons = answer(nvml, "CurrentClocksEventReasons", handle)
+    reasons = nvml_value(nvml, "CurrentClocksEventReasons", handle)
     if reasons is None:
-        reasons = answer(nvml, "CurrentClocksThrottleReasons", handle)
-    bus = answer(nvml, "PciInfo", handle)
+        reasons = nvml_value(nvml, "CurrentClocksThrottleReasons", handle)
+    bus = nvml_value(nvml, "PciInfo", handle)
     return Gpu(
         index=index,
-        name=os.fsdecode(answer(nvml, "Name", handle) or "unnamed GPU"),
+        name=os.fsdecode(nvml_value(nvml, "Name", handle) or "unnamed GPU"),
         memory_bytes=getattr(memory, "total", None),
         free_bytes=getattr(memory, "free", None),
         processes=None if running is None else tuple(_process(process) for process in running),
@@ -249,7 +255,7 @@ _USUAL: Final = {
 }
 
 
-def gather(config: ExperimentConfig | None = None) -> Facts:
+def gather_facts(config: ExperimentConfig | None = None) -> Facts:
     """Facts about this machine; with a configuration, also about its Python, port and results
     folder.
     """
@@ -484,7 +490,7 @@ def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     )
 
 
-def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
+def host_memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     """The host has enough free memory for the engine."""
     free = facts.memory_free_bytes
     if free is None:
@@ -612,7 +618,7 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     yield _judged("driver", sentence, expected, advice, bad=bad)
 
 
-def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+def parallel_sizes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """There is a GPU for every rank."""
     if config is None:
         return
@@ -736,7 +742,7 @@ def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
             yield Finding(name, "ok", now, expected)
 
 
-def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+def engine_version(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The engine and PyTorch are installed in the Python of the configuration."""
     interpreter = facts.interpreter
     if config is None or interpreter is None:
@@ -776,14 +782,14 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     yield _judged("engine", sentence, expected, advice, bad=bool(chosen.untested))
 
 
-def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+def model_files(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The model exists."""
     if config is None:
         return
     expected = "a folder with config.json, random:NAME, or a name on the hub"
     try:
         if config.model.startswith(models.PREFIX):
-            models.config_of(config.model)
+            models.catalog_config(config.model)
             yield Finding("model", "ok", f"{config.model}, with random weights", expected)
         elif models.resolve(config.model, Path()).is_absolute():
             yield Finding("model", "ok", f"folder {config.model}", expected)
@@ -813,11 +819,11 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
 
 CHECKS: Final[tuple[Check, ...]] = (
     *(
-        engine,
-        model,
+        engine_version,
+        model_files,
         gpus,
         driver,
-        ranks,
+        parallel_sizes,
         gpu_memory,
         gpu_processes,
         clocks,
@@ -825,7 +831,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         counter_permission,
         perf_events,
     ),
-    *(cpu_sampler, memory, shared_memory, disk, port, governor, numa),
+    *(cpu_sampler, host_memory, shared_memory, disk, port, governor, numa),
 )
 """Checks in the order of the doctor's rows; each is a function of facts and a configuration that
 yields rows.
@@ -840,6 +846,6 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     second, because the interpreter of the configuration, nsys and ncu are started to get their
     versions.
     """
-    gathered = gather(config) if facts is None else facts
+    gathered = gather_facts(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(gathered, config)]
     return pl.DataFrame(rows, schema=dict.fromkeys(Finding._fields, pl.String), orient="row")

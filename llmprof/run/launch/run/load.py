@@ -84,7 +84,7 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     return [max(1, round(draw())) for _ in range(count)]
 
 
-def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
+def _arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
     """Arrival times of requests (s, from the first)."""
     if rate and kind == "constant":
         return [k / rate for k in range(count)]
@@ -115,7 +115,7 @@ def load(config: ExperimentConfig) -> Load | None:
         lengths(distribution, count, config.seed),
         None if out is None else lengths(out, count, config.seed + 1, "output"),
         (
-            arrivals(kind, count, rate, config.seed, setting(config, "load", "burst"))
+            _arrivals(kind, count, rate, config.seed, setting(config, "load", "burst"))
             if config.served
             else None
         ),
@@ -175,7 +175,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         return [(reader.line_num, row) for row in reader]
     if path.suffix == ".json":
         try:
-            whole = typed.plain(json.loads(content), len(content))
+            whole = typed.bounded_value(json.loads(content), len(content))
         except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path.name} is not valid JSON: {error}", hint="correct it at that place"
@@ -186,7 +186,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
     ]
     for k, (number, line) in enumerate(lines):
         with contextlib.suppress(ValueError, RecursionError):
-            lines[k] = number, typed.plain(json.loads(line), len(line))
+            lines[k] = number, typed.bounded_value(json.loads(line), len(line))
     return lines
 
 

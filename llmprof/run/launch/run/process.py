@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError, ReadError, needs
-from llmprof.run.launch.engines._machine import is_survived, known, tail
+from llmprof.run.launch.engines._machine import is_survived, known_cause, tail
 from llmprof.text import Progress, plain
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.files import refused, regular
@@ -286,19 +286,19 @@ _KILLED: Final[dict[int, str]] = {
 }
 
 
-def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
+def engine_failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
     """Error for a run whose engine failed."""
     error = (worker or {}).get("error") or {}
     output = tail(log, most=TAIL_BYTES)
     output = output[output.rfind("\n# 20") + 1 :]
     message = str(error.get("message") or _last_error(output) or _ending(finished.status))
-    of_error = known(f"{error.get('type', '')} {message}")
+    of_error = known_cause(f"{error.get('type', '')} {message}")
     generic = not error or "initialization failed" in message
-    reason = of_error or (known(alarming(output)) if generic else None)
+    reason = of_error or (known_cause(alarming(output)) if generic else None)
     when = _when(finished)
     with contextlib.suppress(OSError):  # on a full disk, an engine cannot write its error
         if reason is None and shutil.disk_usage(log.parent).free < _LEAST_ROOM:
-            reason = known("No space left on device")
+            reason = known_cause("No space left on device")
     words, hint = reason or ("", "")
     advice = error.get("advice") or hint or f"the whole output is in {log.name}"
     if finished.status == -signal.SIGKILL and not reason:

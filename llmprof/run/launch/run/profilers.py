@@ -45,7 +45,7 @@ class Choice:
     elsewhere: tuple[str, ...] = ()
 
 
-def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
+def choose_launches(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     """Choose the most expensive functions of a timeline, and the shortest stretch of launches that
     has all of them.
 
@@ -234,7 +234,9 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
         )
     sentence = "there is no nsys on PATH to export the report"
     if (nsys := shutil.which("nsys")) is not None:
-        sentence = _ran(command.export(report, folder.sqlite, executable=nsys), folder, commands)
+        sentence = _ran(
+            command.export_command(report, folder.sqlite, executable=nsys), folder, commands
+        )
     if _there(folder.sqlite):
         return Imported(done=True, commands=tuple(commands))
     export = (
@@ -369,7 +371,7 @@ def start(sampler: str, folder: Path) -> str:
     return program
 
 
-def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
+def finish_sampler(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
     """Export the recording of a sampler as text; if that fails, a note says why, and the rest of
     the run is kept.
     """

@@ -41,8 +41,8 @@ from llmprof.run.launch.run.folder import (
 )
 from llmprof.run.launch.run.passes import Passes, ran, tool
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
-from llmprof.run.launch.run.results import Results
-from llmprof.run.launch.run.series import ENGINE_FILE, gather
+from llmprof.run.launch.run.results import RunResults
+from llmprof.run.launch.run.series import ENGINE_FILE, gather_run
 from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
@@ -127,7 +127,7 @@ class Run:
         NotCapturedError
             The mode records no timeline, or the capture was not imported.
         """
-        trace = results.timeline(self.folder, self.config)
+        trace = results.run_trace(self.folder, self.config)
         if self.folder.monitors.is_file():
             from llmprof.run.launch import monitors
             from llmprof.run.launch.monitors import table
@@ -193,7 +193,7 @@ more.
 
 
 @contextlib.contextmanager
-def kept(folder: RunFolder, first: str = START) -> Iterator[At]:
+def keep_state(folder: RunFolder, first: str = START) -> Iterator[At]:
     """Keep the state of a folder up to date from its first stage on, however the run ends."""
     reached = first
 
@@ -285,14 +285,14 @@ class ExperimentRunner:
         """Run the experiment in an existing folder with a separate engine; files of an earlier
         attempt are removed.
         """
-        with folder.lock(), kept(folder) as stage:
+        with folder.lock(), keep_state(folder) as stage:
             folder.clear()
             stage("model")
             passes = Passes(
                 self.config, folder, resolve(self.config.model, folder.model), self._progress
             )
             stage("engine")
-            results = Results(self.config, folder, run_passes.engine(passes), passes.notes)
+            results = RunResults(self.config, folder, run_passes.run_engine(passes), passes.notes)
             if self.config.profile_mode == "nsys_ncu":
                 stage("import")
                 self._say("importing the timeline")
@@ -305,11 +305,11 @@ class ExperimentRunner:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing,
         it is run.
         """
-        with folder.lock(), kept(folder, "import") as stage:
-            gather(folder)
+        with folder.lock(), keep_state(folder, "import") as stage:
+            gather_run(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
-            results = Results(
+            results = RunResults(
                 self.config,
                 folder,
                 typed.found(folder.worker, typed.WorkerJson) or {},
@@ -321,7 +321,7 @@ class ExperimentRunner:
                 run_passes.ncu_pass(passes, results.timeline())
             return self._finish(results, passes, stage)
 
-    def _finish(self, results: Results, passes: Passes, stage: At) -> Run:
+    def _finish(self, results: RunResults, passes: Passes, stage: At) -> Run:
         stage("import")
         self._say("reading the capture")
         if results.imported:

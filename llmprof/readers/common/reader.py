@@ -309,7 +309,7 @@ def describe_run(
         warnings += _no_device(
             parts, meta, launches=with_calls and any(part.launches() for part in parts)
         )
-    files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
+    file_facts = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
     sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
     if sums["impossible"]:
         where = listed(
@@ -317,7 +317,7 @@ def describe_run(
         )
         which = "whose time or length cannot be (no number, negative, before their own launch, …)"
         warnings.append(f"{where}: {left_out(sums['impossible'], 'event', which)}")
-    return meta, {"files": files, "warnings": warnings, **sums}
+    return meta, {"files": file_facts, "warnings": warnings, **sums}
 
 
 def _groups(part: FilePart, key: str) -> dict[str, Any]:

@@ -343,6 +343,6 @@ def fit_struct(kind: type[AnyStruct], text: msgspec.Raw | bytes) -> tuple[AnyStr
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[str, msgspec.json.Decoder[Any]]]:
     return {
-        field.encode_name: (field.name, msgspec.json.Decoder(field.type, strict=False))
-        for field in msgspec.structs.fields(kind)
+        member.encode_name: (member.name, msgspec.json.Decoder(member.type, strict=False))
+        for member in msgspec.structs.fields(kind)
     }

@@ -325,3 +325,8 @@ def test_a_history_survives_the_kill_of_its_process(tmp_path):
             process.stdout.readline()
         process.kill()
     assert history(tmp_path).filter(level="recent").height >= 20
+
+
+def test_half_a_surrogate_pair_is_damage_and_no_fault():
+    with pytest.raises(ReadError):
+        typed.decoded('{"name": "\\ud800"}', dict[str, str], "state.json")

@@ -257,7 +257,7 @@ def read_manifest(place: Place) -> Manifest:
         )
     try:
         return msgspec.convert(head, Manifest)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         raise ReadError(f"{place.at(MANIFEST)} is damaged: {error}", hint=AGAIN) from error
 
 

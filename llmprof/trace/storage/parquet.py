@@ -263,7 +263,7 @@ def check_head(source: str | Path, meta: object, coverage: object) -> None:
     """Raise unless the metadata and the coverage of a file have the types that are relied on."""
     try:
         msgspec.convert({"meta": meta, "coverage": coverage}, _Head)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         raise ReadError(f"{source} is damaged: {error}", hint=_AGAIN) from error
 
 

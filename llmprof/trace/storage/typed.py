@@ -104,7 +104,7 @@ def validated(
     """The value itself, if it has the types of ``kind``."""
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as why:
+    except ValueError as why:  # also half a surrogate pair
         raise error(f"{name} is damaged: {why}", hint=hint, path=name) from why
     return value
 

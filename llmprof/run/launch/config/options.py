@@ -119,7 +119,7 @@ def checked_option(value: Any, hint: Any, name: str) -> Any:
     plain = str(value) if isinstance(value, Path) else value
     try:
         converted = msgspec.convert(plain, hint, strict=True)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also half a surrogate pair
         raise _wrong(*_innermost(plain, hint, name)) from error
     if isinstance(converted, float) and not math.isfinite(converted):
         raise _wrong(value, hint, name)
@@ -148,7 +148,7 @@ def _innermost(value: Any, hint: Any, name: str) -> tuple[Any, Any, str]:
 def _converts(value: Any, hint: Any) -> bool:
     try:
         msgspec.convert(value, hint, strict=True)
-    except msgspec.ValidationError:
+    except ValueError:
         return False
     return True
 

@@ -11,12 +11,10 @@ function that names its own events and leaves the others (None) to the next bloc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from llmprof.label.layers.kernels import Kernel
-from llmprof.plugins import Place, at
 
 _MAX_PRODUCT: Final = 3
 """The product of gate and up projection has at most this number of kernels."""
@@ -460,7 +458,7 @@ class Stretch:
             return chosen
         if self.kernels[row].among("norm", "kv_cache_write") and not gates:
             return self.kernels[row].category
-        return next(stage for block in _blocks() if (stage := block(self, row, usual)))
+        return next(stage for block in BLOCKS if (stage := block(self, row, usual)))
 
     def _chooses_keys(self, row: int) -> str | None:
         """Stage of a kernel of sparse attention that scores keys or chooses some."""
@@ -646,17 +644,10 @@ class Stretch:
 
 
 Block = Callable[[Stretch, int, Usual], str | None]
-BLOCKS: Final[tuple[Block | Place, ...]] = (
+BLOCKS: Final[tuple[Block, ...]] = (
     Stretch.mixer,
     Stretch.shared_experts,
     Stretch.experts,
     Stretch.feed_forward,
 )
-"""The blocks of a layer, or their places, each asked in turn; the last one names whatever is
-left.
-"""
-
-
-@cache
-def _blocks() -> tuple[Block, ...]:
-    return tuple(at(block) if isinstance(block, str) else block for block in BLOCKS)
+"""The blocks of a layer, each asked in turn; the last one names whatever is left."""

@@ -32,7 +32,7 @@ from llmprof.replay.what_if import median_rank
 from llmprof.trace import Trace
 
 
-def decode(trace: Trace, *made: changes.Change) -> dict[str, float]:
+def decode(trace: Trace, *made: changes.ReplayChange) -> dict[str, float]:
     prediction = what_if(trace, *made)
     chosen = prediction.filter(pl.col("phase") == "decode")
     return (chosen if chosen.height else prediction.sort("steps")[-1:]).row(0, named=True)

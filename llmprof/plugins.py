@@ -99,7 +99,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     return taken
 
 
-def added(
+def new_records(
     group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str
 ) -> list[tuple[Plugin, T]]:
     """The records that plug-ins add; a warning names those whose name (a ``what``) is already

@@ -19,7 +19,7 @@ from llmprof.errors import AnalysisError
 from llmprof.label.activity import (
     CAPTURED,
     CATEGORY,
-    PLACE,
+    EVENT_KEY,
     _operator_categories,
     add_recorded,
     called_operators,
@@ -242,7 +242,7 @@ def _replays(trace: Trace) -> pl.DataFrame:
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:
         nodes = [
-            trace.table(t).select(*PLACE, "graph_node")
+            trace.table(t).select(*EVENT_KEY, "graph_node")
             for t in ("kernels", "copies")
             if trace.has(t) and "graph_node" in trace.table(t).columns
         ]

@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze.captures import CONTENT, add_capture_labels
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
-from llmprof.label.activity import CAPTURED, EAGER, PLACE, add_recorded
+from llmprof.label.activity import CAPTURED, EAGER, EVENT_KEY, add_recorded
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
@@ -112,23 +112,25 @@ def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
         ]
     ).unique("event", keep="first", maintain_order=True)
     found = (
-        unknown.select("event", "step", *PLACE)
+        unknown.select("event", "step", *EVENT_KEY)
         .join(found, on="event")
         .drop("event")
-        .unique(PLACE, keep="first")
+        .unique(EVENT_KEY, keep="first")
     )
     columns = {**{name: pl.String() for name in CONTENT}, "call": pl.UInt32(), "layer": pl.Int32()}
     columns = {name: kind for name, kind in columns.items() if name not in ("grid", "block")}
     texts = {name: pl.col(f"{given}_there") for name, given in _TEXTS.items()}
     call = pl.struct("rank", "step", "run", "call_there").rank("dense").cast(pl.UInt32)
-    given = found.select(*PLACE, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9))
+    given = found.select(
+        *EVENT_KEY, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9)
+    )
     given = given.with_columns(
         pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns
     )
-    given = given.rename({name: CAPTURED + name for name in given.columns if name not in PLACE})
+    given = given.rename({name: CAPTURED + name for name in given.columns if name not in EVENT_KEY})
     kernels, labels = trace.kernels, [name for name in given.columns if name.startswith(CAPTURED)]
     kernels = kernels.join(
-        given, on=PLACE, how="left", nulls_equal=True, maintain_order="left", suffix="_eager"
+        given, on=EVENT_KEY, how="left", nulls_equal=True, maintain_order="left", suffix="_eager"
     )
     both = [name for name in labels if f"{name}_eager" in kernels.columns]
     kernels = kernels.with_columns(pl.coalesce(name, f"{name}_eager").alias(name) for name in both)
@@ -147,7 +149,7 @@ def _kernels(trace: Trace) -> pl.DataFrame:
     )
     sizes = [name for name in _GRID if name in trace.kernels.columns]
     events = add_recorded(
-        events.filter(pl.col("source") == "kernel"), trace.kernels.select(*PLACE, *sizes)
+        events.filter(pl.col("source") == "kernel"), trace.kernels.select(*EVENT_KEY, *sizes)
     )
     absent = [pl.lit(None, dtype=pl.Int32).alias(name) for name in _GRID if name not in sizes]
     events = events.with_columns(*absent, readable=readable(events["name"]))

@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, add_recorded, launched_events
+from llmprof.label.activity import EVENT_KEY, add_recorded, launched_events
 from llmprof.theory.calls import operator_kind
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
@@ -43,7 +43,7 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema=texts).clear(events.height)
     types = trace.kernels[_TYPE].drop_nulls().unique()
     known = [name for name in types if operator_kind(PREFIX + name) is not None]
-    kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*PLACE, _TYPE, *_SIDES)
+    kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*EVENT_KEY, _TYPE, *_SIDES)
     distinct = kernels.select(_SIDES).unique()
     made = [_texts(*row) for row in distinct.iter_rows()]
     distinct = distinct.with_columns(
@@ -51,7 +51,7 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
         pl.Series("dtypes", [dtypes for _, dtypes in made], dtype=pl.String),
     )
     kernels = kernels.join(distinct, on=_SIDES, how="left", nulls_equal=True, maintain_order="left")
-    found = add_recorded(events.select(PLACE), kernels)
+    found = add_recorded(events.select(EVENT_KEY), kernels)
     operator = pl.when(pl.col("shapes").is_not_null()).then(PREFIX + pl.col(_TYPE))
     return found.select("shapes", "dtypes", operator=operator).select(*texts)
 

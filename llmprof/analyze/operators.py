@@ -22,7 +22,7 @@ from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unkno
 from llmprof.label.activity import (
     CAPTURED,
     EAGER,
-    PLACE,
+    EVENT_KEY,
     add_recorded,
     called_operators,
     coded_operators,
@@ -534,9 +534,13 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if f"{CAPTURED}inside" not in kernels.columns:
         kernels = kernels.with_columns(pl.lit(None, dtype=pl.String).alias(f"{CAPTURED}inside"))
     rows = kernels.select(
-        *PLACE, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call"
+        *EVENT_KEY,
+        **{name: CAPTURED + given for name, given in names.items()},
+        _call=f"{CAPTURED}call",
     )
-    numbered = events.select(*PLACE, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32))
+    numbered = events.select(
+        *EVENT_KEY, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32)
+    )
     found = add_recorded(numbered, rows)
     # a call of a capture is one of each replay of its graph; one of an eager recording was counted
     # for each place

@@ -166,7 +166,7 @@ def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
         draw.float_of(data["high"].max()) * 1.5,
     )
     scale = theme.exact_scale(low, high, type="log")
-    axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
+    axis = theme.titled_axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
     sizes_axis = alt.Axis(title="size of the call", labelAngle=0, labelOverlap=True)
     beside_each_other = alt.Scale(domain=_MEASURES, paddingInner=0, paddingOuter=0.2)
     base = alt.Chart(draw.inline(data)).encode(
@@ -174,7 +174,10 @@ def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
         xOffset=alt.XOffset("measure:N", sort=None, scale=beside_each_other),
     )
     tips = draw.tips("size:N", "measure:N", ("label:N", "median"), "calls:Q")
-    shade, y = theme.colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
+    shade, y = (
+        theme.colour_encoding("measure", _table(rows)),
+        alt.Y("median:Q", scale=scale, axis=axis),
+    )
     marks = [
         base.mark_rule(strokeWidth=2.5).encode(
             y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips

@@ -228,7 +228,7 @@ def _waterfall(
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(theme.text_px(text) for text in bars["text"]) + 16
     scale = theme.exact_scale(least, least + (most - least) * width / max(200.0, width - room))
-    axis = theme.axis(f"{what} ({unit.symbol})", tickCount=8)
+    axis = theme.titled_axis(f"{what} ({unit.symbol})", tickCount=8)
     low, high = (
         fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal)
     )
@@ -241,7 +241,7 @@ def _waterfall(
     tips = draw.tips(("row:N", "part"), ("text:N", "change"), "both:N")
     marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
     marks = marks.encode(
-        x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips
+        x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour_encoding("way", table), tooltip=tips
     )
     end = alt.X("high:Q", scale=scale, axis=axis)
     words = draw.text_marks(
@@ -348,7 +348,7 @@ def _panel(
     left, right = (max(map(theme.text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
     scale = theme.exact_scale(least - left * per_px, most + right * per_px)
-    axis = theme.axis(title, tickCount=8)
+    axis = theme.titled_axis(title, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
     data = data.with_columns(
@@ -356,7 +356,7 @@ def _panel(
     )
     y = theme.row_axis(data["row"])
     tips = draw.tips(("row:N", "part"), ("label:N", "change"), "status:N")
-    length, shade = alt.X("drawn:Q", scale=scale, axis=axis), theme.colour("change", table)
+    length, shade = alt.X("drawn:Q", scale=scale, axis=axis), theme.colour_encoding("change", table)
     bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=length, y=y, color=shade, tooltip=tips)
     zero = alt.Chart(draw.constant({"delta": 0})).mark_rule(color=theme.MUTED).encode(x=x)
     texts = [

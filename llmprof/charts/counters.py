@@ -237,11 +237,11 @@ def _panel(
     scale = counter_scale(rows)
     data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
     title = "time (s)" if bottom else None
-    x_axis = theme.axis(title, labels=bottom, ticks=bottom, tickCount=4, grid=False)
+    x_axis = theme.titled_axis(title, labels=bottom, ticks=bottom, tickCount=4, grid=False)
     x = alt.X("time:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=x_axis)
     ends, y_axis = _ends(data, scale)
     y_scale = alt.Scale(domain=list(ends), nice=False)
-    shade = theme.colour("line", table)
+    shade = theme.colour_encoding("line", table)
     if len(table) > 1:
         for key, value in {
             "symbolType": "stroke",
@@ -279,10 +279,10 @@ def _panel(
 def _ends(data: pl.DataFrame, scale: CounterScale) -> tuple[tuple[float, float], alt.Axis]:
     """Ends of the vertical axis, and the axis; shares go to 100 %, switches are on or off."""
     if scale.switch:
-        return (-0.05, 1.05), theme.axis(None, values=[0, 1], minExtent=_AXIS - 8)
+        return (-0.05, 1.05), theme.titled_axis(None, values=[0, 1], minExtent=_AXIS - 8)
     low, high = draw.float_of(data["low"].min()), draw.float_of(data["high"].max())
     if scale.percent and low >= 0 and high <= 100:
-        return (0.0, 100.0), theme.axis(None, values=[0, 50, 100], minExtent=_AXIS - 8)
-    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.axis(
+        return (0.0, 100.0), theme.titled_axis(None, values=[0, 50, 100], minExtent=_AXIS - 8)
+    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.titled_axis(
         None, tickCount=3, minExtent=_AXIS - 8
     )

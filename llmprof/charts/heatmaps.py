@@ -70,7 +70,7 @@ def layers(
         raise draw.nothing("layers", f"no row has a step, a layer and {value}")
     if rows.select("rank", "step", "layer").is_duplicated().any():
         raise draw.nothing("layers", "a layer has several rows in a step")
-    rows, ranks, left_out = draw.ranks_shown(rows, MAX_RANKS)
+    rows, shown_ranks, left_out = draw.ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
     times = rows[value].drop_nulls()
     cap = end_of_scale(times)
@@ -82,8 +82,8 @@ def layers(
     )
     known = rows.select("rank", "step", "layer", value, time=pl.col(value) / unit.ns)
     cells = every.join(known, on=["rank", "step", "layer"], how="left")
-    few = len(ranks) == 1 or (theme.is_narrow() and len(ranks) <= 4)
-    across = 1 if few else 2 if len(ranks) <= 8 or theme.is_narrow() else 4
+    few = len(shown_ranks) == 1 or (theme.is_narrow() and len(shown_ranks) <= 4)
+    across = 1 if few else 2 if len(shown_ranks) <= 8 or theme.is_narrow() else 4
     plot = (theme.inner() - (0 if theme.is_narrow() else 90)) // across - _AXIS
     shade = _colour_of_time(times, cap, unit, rows["layer"].n_unique())
     panels = [
@@ -93,9 +93,9 @@ def layers(
             shade,
             plot,
             left=i % across == 0,
-            low=i + across >= len(ranks),
+            low=i + across >= len(shown_ranks),
         )
-        for i, rank in enumerate(ranks)
+        for i, rank in enumerate(shown_ranks)
     ]
     lines = theme.panel_rows(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
@@ -204,20 +204,22 @@ def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
 def _panel(
     cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left: bool, low: bool
 ) -> alt.LayerChart:
-    steps, layers = (
+    steps, layer_numbers = (
         cells["step"].unique().sort().to_list(),
         cells["layer"].unique().sort().to_list(),
     )
-    height = min(420, max(140, 8 * len(layers)))
+    height = min(420, max(140, 8 * len(layer_numbers)))
     step_axis = alt.Axis(
         title="step" if low else None, labelAngle=0, labelOverlap=True, labelSeparation=4
     )
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
-    every = layers[:: max(1, -(-len(layers) // 8))]
+    every = layer_numbers[:: max(1, -(-len(layer_numbers) // 8))]
     layer_axis = alt.Axis(
         title="layer" if left else None, values=every, ticks=False, labelPadding=6
     )
-    y = alt.Y("layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layers, padding=0))
+    y = alt.Y(
+        "layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layer_numbers, padding=0)
+    )
     tips = draw.tips("step:O", "phase:N", "layer:O", ("time:Q", None, theme.NUMBER))
     timed = cells.filter(pl.col("time").is_not_null()).drop("rank")
     gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
@@ -337,11 +339,11 @@ def ranks(
         if groups is None
         else groups.select(row=pl.col("rank") // size * size, node="node").drop_nulls()
     )
-    ranks = pl.col("row").cast(pl.String)
+    rank_numbers = pl.col("row").cast(pl.String)
     if size > 1:
         last = (pl.col("row") + size - 1).clip(0, int(draw.float_of(frame["rank"].max())))
-        ranks = pl.format("{} to {}", "row", last)
-    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=ranks)
+        rank_numbers = pl.format("{} to {}", "row", last)
+    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=rank_numbers)
     if nodes is not None:
         names = nodes.group_by("row").agg(pl.col("node").unique(maintain_order=True).str.join(", "))
         cells = cells.join(names, on="row", how="left", maintain_order="left")

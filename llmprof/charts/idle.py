@@ -129,7 +129,7 @@ def _columns(
     upper = pl.col(field).cum_sum().over("start")
     stacked = bins.with_columns(bottom=upper - pl.col(field), top=upper)
     x = draw.log_axis(draw.domain_of(bins), f"length of the part ({unit.symbol}, log scale)")
-    y = alt.Y("bottom:Q", axis=theme.axis(axis, tickCount=4))
+    y = alt.Y("bottom:Q", axis=theme.titled_axis(axis, tickCount=4))
     figures = (
         ("start:Q", f"from ({unit.symbol})"),
         ("end:Q", f"to ({unit.symbol})"),
@@ -142,7 +142,7 @@ def _columns(
         x2=alt.X2("end:Q"),
         y=y,
         y2=alt.Y2("top:Q"),
-        color=theme.colour("cause", palette),
+        color=theme.colour_encoding("cause", palette),
         tooltip=tips,
     )
     whole = theme.inner() - 76
@@ -238,9 +238,9 @@ def _scale(data: pl.DataFrame, unit: theme.Unit, ratio: float) -> tuple[alt.Scal
     if low > 0 and ratio > _LOG_RATIO:
         low, high = low / 1.3, high * 1.3
         ticks = draw.log_ticks(low, high)
-        axis = theme.axis(f"launch to start ({unit.symbol}, log scale)", values=ticks)
+        axis = theme.titled_axis(f"launch to start ({unit.symbol}, log scale)", values=ticks)
         return theme.exact_scale(low, high, type="log"), axis
-    axis = theme.axis(f"launch to start ({unit.symbol})", tickCount=5)
+    axis = theme.titled_axis(f"launch to start ({unit.symbol})", tickCount=5)
     return alt.Scale(domain=[min(0.0, low), high], nice=True), axis
 
 
@@ -258,7 +258,7 @@ def _panel(
     tips = draw.tips(
         "step:Q", ("min:Q", None, ",.4~r"), ("median:Q", None, ",.4~r"), ("p95:Q", None, ",.4~r")
     )
-    shade = theme.colour("part", _TABLE)
+    shade = theme.colour_encoding("part", _TABLE)
     bars = data.select("step", "min", "p95", part=pl.lit(list(_TABLE)[1]))
     middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
     size = max(6.0, min(32.0, 700 / data.height))

@@ -396,9 +396,11 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
         .agg(pl.col("share").sum())
         .sort("share", "part", descending=[True, False])
     )
-    names = sums["part"].to_list()
-    last = [name for name in names if name.startswith("other (")] + [READY] * (READY in names)
-    return {n: REASONS.get(n, theme.REST) for n in names if n not in last} | {
+    shown_parts = sums["part"].to_list()
+    last = [name for name in shown_parts if name.startswith("other (")] + [READY] * (
+        READY in shown_parts
+    )
+    return {n: REASONS.get(n, theme.REST) for n in shown_parts if n not in last} | {
         n: theme.IDLE if n == READY else theme.REST for n in last
     }
 
@@ -413,7 +415,7 @@ def _marks(
     y = theme.row_axis(bars["row"])
     tips = draw.tips(("bar:N", "kernel"), ("part:N", "reason"))
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
-    shade = theme.colour("part", table)  # with a legend that is as wide as the bars
+    shade = theme.colour_encoding("part", table)  # with a legend that is as wide as the bars
     widest = max(theme.text_px(part, theme.TEXT_PX) for part in table) + 34
     shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
     drawn = alt.Chart(draw.inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)

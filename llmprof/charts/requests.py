@@ -90,11 +90,11 @@ def _requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
         draw.float_of(data["high"].max()) * 2.2,
     )
     scale = theme.exact_scale(low, high, type="log")
-    axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
+    axis = theme.titled_axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
     x, y, shade = (
         alt.X("middle:Q", scale=scale, axis=axis),
         theme.row_axis(names),
-        theme.colour("part", table),
+        theme.colour_encoding("part", table),
     )
     shade["legend"]["symbolOpacity"] = 1
     shade["legend"]["symbolType"] = "circle"
@@ -208,14 +208,14 @@ def _panel(
     x = alt.X(
         "value:Q",
         scale=theme.exact_scale(max(0.0, low - air), high + air),
-        axis=theme.axis(f"time ({unit.symbol})", tickCount=5, grid=False),
+        axis=theme.titled_axis(f"time ({unit.symbol})", tickCount=5, grid=False),
     )
     quiet = {"labels": first, "ticks": first, "domain": first}
     axis = alt.Axis.from_dict(
         {"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet}
     )
     y = alt.Y("share:Q", scale=theme.exact_scale(0, 104), axis=axis)
-    shade = theme.colour("part", table)
+    shade = theme.colour_encoding("part", table)
     for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3}.items():
         shade["legend"][key] = value
     tips = draw.tips("part:N", ("value:Q", None, ",.4~r"), ("share:Q", None, ",.3~r"))
@@ -277,7 +277,7 @@ _KERNELS, _DASHBOARD_ROW, _TILES, _COUNTERS = 8, 30, 6, 6
 def dashboard(
     *,
     figures: Sequence[tuple[str, str]] = (),
-    requests: pl.DataFrame | None = None,
+    request_summary: pl.DataFrame | None = None,
     where: pl.DataFrame | None = None,
     kernels: pl.DataFrame | None = None,
     counters: pl.DataFrame | None = None,
@@ -291,7 +291,7 @@ def dashboard(
     ----------
     figures : sequence of (str, str)
         Names and figures for the tiles on top.
-    requests : polars.DataFrame, optional
+    request_summary : polars.DataFrame, optional
         Rows of ``launch.run.requests.summarize(run.requests)``.
     where : polars.DataFrame, optional
         Time of the steps: ``phase, part, ns`` with the parts of an overlap, and ``steps, ranks``.
@@ -310,9 +310,12 @@ def dashboard(
     panels: list[alt.LayerChart | alt.VConcatChart] = []
     rows = [list(figures[i : i + _TILES]) for i in range(0, len(figures), _TILES)]
     panels += [draw.figure_tiles(row, theme.inner()) for row in rows]
-    if requests is not None and (latencies := _requests_panel(requests, theme.inner())) is not None:
+    if (
+        request_summary is not None
+        and (panel := _requests_panel(request_summary, theme.inner())) is not None
+    ):
         panels.append(
-            _indented(latencies).properties(
+            _indented(panel).properties(
                 title=theme.panel_heading("Latencies of the requests: median, and up to p99")
             )
         )
@@ -440,14 +443,14 @@ def requests(frame: AnyRun | pl.DataFrame, *, title: str | None = None) -> alt.V
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
     top = draw.float_of(bars["end"].max())
     scale = theme.exact_scale(0, top * 1.02 or 1)
-    axis = theme.axis(
+    axis = theme.titled_axis(
         f"time since the first arrival ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8
     )
     x, y = alt.X("start:Q", scale=scale, axis=axis), theme.row_axis(rows)
     tips = draw.tips(("row:N", "request"), "part:N", ("long:N", "time"), ("reason:N", "mostly"))
     base = alt.Chart(draw.inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", colours), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour_encoding("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame(
         {"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()}

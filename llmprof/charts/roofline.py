@@ -378,7 +378,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
         y=_axis("rate", f"{symbol} (log scale)", plane.y, alt.Y),
         size=alt.Size("area:Q", scale=None, legend=None),
-        color=theme.colour("group", table),
+        color=theme.colour_encoding("group", table),
         tooltip=tips,
     )
     return points
@@ -389,7 +389,7 @@ def _axis(
 ) -> alt.X | alt.Y:
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
     return channel(
-        f"{field}:Q", scale=scale, axis=theme.axis(title, values=draw.log_ticks(*domain))
+        f"{field}:Q", scale=scale, axis=theme.titled_axis(title, values=draw.log_ticks(*domain))
     )
 
 
@@ -584,7 +584,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     x = alt.X(
         "start:Q",
         scale=scale,
-        axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
+        axis=theme.titled_axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
     )
     colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
     tips = draw.tips("stage:N", "part:N")

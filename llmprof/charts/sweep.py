@@ -276,7 +276,7 @@ def _panel(
     reach = [name for name, shown in (("value", True), ("tail", tail), ("high", banded)) if shown]
     top = max(draw.float_of(data[name].max()) for name in reach)
     scale = theme.exact_scale(0, top * 1.12 or 1, clamp=True)
-    y = alt.Y("value:Q", scale=scale, axis=theme.axis(y_title, tickCount=5))
+    y = alt.Y("value:Q", scale=scale, axis=theme.titled_axis(y_title, tickCount=5))
     shade = _series_colour(over)
     columns = [
         "x",
@@ -373,7 +373,7 @@ def sweep_scaling(
         most = draw.float_of(data[column].max())
         top = max(most, draw.float_of(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
         scale = theme.exact_scale(0, top)
-        axis = theme.axis(unit, tickCount=5)
+        axis = theme.titled_axis(unit, tickCount=5)
         y = alt.Y(f"{column}:Q", scale=scale, axis=axis)
         ideal = (
             data.select("x", "ideal").unique(maintain_order=True).with_columns(full=pl.lit(100.0))
@@ -597,13 +597,13 @@ def trial_effects(
     ends = [draw.float_of(data["low"].min()), draw.float_of(data["high"].max()), 0.0]
     room = 0.06 * (max(ends) - min(ends)) or 1.0
     scale = theme.exact_scale(min(ends) - room, max(ends) + room)
-    x = alt.X("gain:Q", scale=scale, axis=theme.axis("time saved (%); right of 0 is better"))
+    x = alt.X("gain:Q", scale=scale, axis=theme.titled_axis("time saved (%); right of 0 is better"))
     y = alt.Y(
         "row:N",
         sort=rows,
         axis=alt.Axis(title=None, grid=False, ticks=False, domain=False, labelLimit=400),
     )
-    shade = theme.colour(
+    shade = theme.colour_encoding(
         "verdict",
         {name: _VERDICTS[name] for name in _VERDICTS if name in data["verdict"].to_list()},
         opaque=True,
@@ -686,9 +686,11 @@ def study_pareto(
     most, top = draw.float_of(data["x"].max()), draw.float_of(data["rate"].max())
     x_title = f"{latency.removesuffix('_ns').replace('_', ' ')} ({unit.symbol})"
     y_title = f"{rate.replace('_', ' ')} a second"
-    x = alt.X("x:Q", scale=theme.exact_scale(0, 1.1 * most or 1), axis=theme.axis(x_title))
-    y = alt.Y("rate:Q", scale=theme.exact_scale(0, 1.12 * top or 1), axis=theme.axis(y_title))
-    shade = theme.colour(
+    x = alt.X("x:Q", scale=theme.exact_scale(0, 1.1 * most or 1), axis=theme.titled_axis(x_title))
+    y = alt.Y(
+        "rate:Q", scale=theme.exact_scale(0, 1.12 * top or 1), axis=theme.titled_axis(y_title)
+    )
+    shade = theme.colour_encoding(
         "kind", {name: _KINDS[name] for name in _KINDS if name in data["kind"].to_list()}
     )
     base = alt.Chart(draw.inline(data.select("label", "x", "rate", "kind", "text")))
@@ -764,7 +766,7 @@ def study_slices(
     size, symbol = (1.0, "a second") if unit is None else (float(unit.ns), f"({unit.symbol})")
     name = f"{objective.removesuffix('_per_s').removesuffix('_ns').replace('_', ' ')} {symbol}"
     scale = theme.exact_scale(0, 1.12 * top / size or 1)
-    x = alt.X("amount:Q", scale=scale, axis=theme.axis(name))
+    x = alt.X("amount:Q", scale=scale, axis=theme.titled_axis(name))
     data = known.with_columns(
         amount=pl.col("objective") / size,
         kind=pl.col("holds").replace_strict(SLO_WORDS, return_dtype=pl.String),
@@ -779,7 +781,7 @@ def study_slices(
         y = theme.row_axis(rows["row"].to_list())
         base = alt.Chart(draw.inline(rows.select("row", "amount", "kind")))
         tips = draw.tips(("row:N", setting), ("amount:Q", name, ",.4~r"))
-        shade = theme.colour("kind", kinds, opaque=True)
+        shade = theme.colour_encoding("kind", kinds, opaque=True)
         bars = base.transform_calculate(zero="0").mark_rule(strokeWidth=3, opacity=0.4)
         bars = bars.encode(x=alt.X("zero:Q", scale=scale), x2=alt.X2("amount:Q"), y=y, color=shade)
         dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)

@@ -315,7 +315,7 @@ def _bars(
     x = alt.X(
         "share:Q",
         scale=alt.Scale(domain=[0, top * 1.25]),
-        axis=theme.axis(f"{label} (%)", tickCount=4),
+        axis=theme.titled_axis(f"{label} (%)", tickCount=4),
     )
     tips = draw.tips("stage:N", "phase:N", "amount:N", "label:N")
     shade = alt.Color(
@@ -381,7 +381,7 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     order = rows["component"].unique(maintain_order=True).to_list()
     y = names_axis("component", order)
     scale = alt.Scale(domain=[0, draw.float_of(rows["value"].max()) * 1.2])
-    x = alt.X("value:Q", scale=scale, axis=theme.axis("parameters (billions)"))
+    x = alt.X("value:Q", scale=scale, axis=theme.titled_axis("parameters (billions)"))
     shade = alt.Color("stage:N", scale=theme.shades(table), legend=None)
     tips = draw.tips("component:N", "stage:N", "label:N")
     bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
@@ -534,7 +534,7 @@ def theory_curves(
 def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl.DataFrame:
     """``value, y, kind`` of one quantity."""
     parts = [sweep.select("value", y=pl.col(column).cast(pl.Float64), kind=pl.lit("least time"))]
-    predicted = f"predicted_{column}"
+    predicted_column = f"predicted_{column}"
     if (
         column == "tokens_per_s"
         and "predicted_decode_s" in sweep.columns
@@ -542,9 +542,11 @@ def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl
     ):
         made = pl.col("batch_size") / pl.col("predicted_decode_s")
         parts.append(sweep.select("value", y=made, kind=pl.lit("predicted")))
-    elif predicted in sweep.columns:
+    elif predicted_column in sweep.columns:
         parts.append(
-            sweep.select("value", y=pl.col(predicted).cast(pl.Float64), kind=pl.lit("predicted"))
+            sweep.select(
+                "value", y=pl.col(predicted_column).cast(pl.Float64), kind=pl.lit("predicted")
+            )
         )
     if measured is not None and column in measured.columns:
         parts.append(
@@ -574,8 +576,10 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     ticks = rows["value"].unique().sort().to_list()
     few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
     powers = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("value:Q", scale=powers, axis=theme.axis(over, values=few, grid=False))
-    y = alt.Y("y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.axis(axis, tickCount=4))
+    x = alt.X("value:Q", scale=powers, axis=theme.titled_axis(over, values=few, grid=False))
+    y = alt.Y(
+        "y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.titled_axis(axis, tickCount=4)
+    )
     tips = draw.tips("kind:N", ("value:Q", over), ("said:N", label))
     marks: list[alt.Chart] = []
     for kind, shade in KINDS.items():
@@ -656,7 +660,9 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     )
     limit = sweep["device_bytes"][0]
     top = max(draw.float_of(rows["end"].max()), draw.float_of(limit) / 1e9 if limit else 0.0)
-    y = alt.Y("start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.axis("GB on a rank"))
+    y = alt.Y(
+        "start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.titled_axis("GB on a rank")
+    )
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     shade = alt.Color("part:N", scale=theme.shades(table), sort=None, legend=legend)
     tips = draw.tips("part:N", ("at:N", over), ("gb:Q", "GB", ",.2f"))
@@ -735,8 +741,12 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     low = 0.7 * min(draw.float_of(rows["measured"].min()), draw.float_of(rows["predicted"].min()))
     high = 1.4 * max(draw.float_of(rows["measured"].max()), draw.float_of(rows["predicted"].max()))
     scale = theme.exact_scale(low, high, type="log")
-    x = alt.X("measured:Q", scale=scale, axis=theme.axis("measured (ms, log scale)", tickCount=6))
-    y = alt.Y("predicted:Q", scale=scale, axis=theme.axis("predicted (ms, log scale)", tickCount=6))
+    x = alt.X(
+        "measured:Q", scale=scale, axis=theme.titled_axis("measured (ms, log scale)", tickCount=6)
+    )
+    y = alt.Y(
+        "predicted:Q", scale=scale, axis=theme.titled_axis("predicted (ms, log scale)", tickCount=6)
+    )
     ends = pl.DataFrame({"measured": [low, high]}).with_columns(
         predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
     )

@@ -68,8 +68,8 @@ LISTINGS: Final = (
     Listing(
         "idle",
         (
-            "rank step count total_ns share start_ns dur_ns gap_ns cause doing held_by next_name"
-            " mean_ns median_ns max_ns"
+            "rank step count total_ns share start_ns dur_ns gap_ns cause host_activity held_by"
+            " next_name mean_ns median_ns max_ns"
         ),
         largest_first="dur_ns",
     ),

@@ -46,8 +46,7 @@ _ADVICE: Final = {
     ),
     IDLE: (
         "Smaller chunks of prefill do not shorten this: see which findings say why the device"
-        " waits,"
-        " and warm up with the same shapes if it happens only once."
+        " waits, and warm up with the same shapes if it happens only once."
     ),
     "the rest": "Look at the steps of the slowest request: analyze.requests(run, by='span').",
 }
@@ -110,9 +109,8 @@ class FirstTokens(Figures):
         if self.at_once and self.part in ("prefill of others", "decode of others"):
             return (
                 "All requests came at once, so the later ones wait for the earlier: no setting of"
-                " the"
-                " scheduler makes all of them first. Send them as they arrive in use, or read the"
-                " throughput of the batch."
+                " the scheduler makes all of them first. Send them as they arrive in use, or read"
+                " the throughput of the batch."
             )
         if self.why is not None and self.why.reason is not None:
             return advice_for(self.why.reason, of)
@@ -215,7 +213,7 @@ def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
 
     known = pauses.filter(pl.col("reason").is_not_null())
     known_in_steps = in_steps.filter(pl.col("reason").is_not_null())
-    beside = [within(rows, known) - within(rows, known_in_steps) for rows in (waiting, carried)]
+    outside = [within(rows, known) - within(rows, known_in_steps) for rows in (waiting, carried)]
     idle = frame.select(
         behind_prefill=pl.min_horizontal(
             "queue_prefill_ns", within(waiting, in_steps.filter(~decoding))
@@ -223,9 +221,9 @@ def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
         behind_decode=pl.min_horizontal(
             "queue_decode_ns", within(waiting, in_steps.filter(decoding))
         ),
-        between=pl.min_horizontal("queue_other_ns", beside[0]),
+        between=pl.min_horizontal("queue_other_ns", outside[0]),
         own=within(carried, in_steps),
-        after=beside[1],
+        after=outside[1],
     )
     of_own = pl.col("prefill_ns") / pl.max_horizontal(
         1, pl.col("prefill_ns") + pl.col("prefill_others_ns")

@@ -72,10 +72,10 @@ def pauses_of(
     """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it
     has a reason.
     """
-    # In place of `doing, doing_kind` of a whole part stand those of the piece, null where nothing
-    # was recorded, with `part` (a number), `who` (the call or function that the device waits for)
-    # and `reason`, its kind, and `waited_ns`, for which the kernel after it waited by the
-    # profiler's own record.
+    # In place of `host_activity, host_activity_kind` of a whole part stand those of the piece,
+    # null where nothing was recorded, with `part` (a number), `who` (the call or function that the
+    # device waits for) and `reason`, its kind, and `waited_ns`, for which the kernel after it
+    # waited by the profiler's own record.
     parts = _add_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
@@ -83,7 +83,7 @@ def pauses_of(
         held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
     )
     pieces = pl.concat([_thread_pieces(late, spans), _call_pieces(held, calls)])
-    rows = parts.drop("doing", "doing_kind", "doing_share")
+    rows = parts.drop("host_activity", "host_activity_kind", "host_activity_share")
     if pieces.is_empty():
         rows = rows.with_columns(**_UNRECORDED)
     else:
@@ -104,14 +104,14 @@ def pauses_of(
         .otherwise("cause"),
         held_by=pl.when(~in_held | piece_of_call).then("held_by"),
         held_kind=pl.when(~in_held | piece_of_call).then("held_kind"),
-        reason=pl.when(first & pl.col("reason").is_null() & pl.col("doing").is_not_null())
+        reason=pl.when(first & pl.col("reason").is_null() & pl.col("host_activity").is_not_null())
         .then(pl.lit("loading"))
         .otherwise("reason"),
     )
 
 
 _UNRECORDED: Final = dict.fromkeys(
-    ("doing", "doing_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
+    ("host_activity", "host_activity_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
 )
 """Of a piece in which nothing of the host was recorded."""
 
@@ -141,12 +141,12 @@ def _thread_pieces(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
             late["part"][pieces["window"]],
             pieces["start_ns"],
             pieces["dur_ns"],
-            spans["name"][of_piece].alias("doing"),
-            spans["kind"][of_piece].alias("doing_kind"),
+            spans["name"][of_piece].alias("host_activity"),
+            spans["kind"][of_piece].alias("host_activity_kind"),
             spans["name"][named].alias("who"),
             reason[named].alias("reason"),
         ]
-    ).with_columns(who=pl.coalesce("who", "doing"))
+    ).with_columns(who=pl.coalesce("who", "host_activity"))
 
 
 def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -162,8 +162,8 @@ def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             held["part"][pieces["window"]],
             pieces["start_ns"],
             pieces["dur_ns"],
-            name.alias("doing"),
-            kind.alias("doing_kind"),
+            name.alias("host_activity"),
+            kind.alias("host_activity_kind"),
             name,
             host_reasons(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
         ]

@@ -110,16 +110,16 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
 
 
-PLACE: Final = ("rank", "stream", "start_ns", "name")
+EVENT_KEY: Final = ("rank", "stream", "start_ns", "name")
 """What tells a device event from all others, in every table that has it."""
 
 
 def add_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Device events with further columns of the recorded rows at their :data:`PLACE`; null where
-    there is none.
+    """Device events with further columns of the recorded rows of their :data:`EVENT_KEY`; null
+    where there is none.
     """
-    rows = rows.unique(PLACE, keep="first")
-    return events.join(rows, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.unique(EVENT_KEY, keep="first")
+    return events.join(rows, on=EVENT_KEY, how="left", nulls_equal=True, maintain_order="left")
 
 
 COLUMNS = [
@@ -496,6 +496,11 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         calls = calls.sort(
             "launches", "launch_start_ns", descending=[True, False], maintain_order=True
         )
+        # two launches one after the other that share a number link nothing
+        twice = calls.filter("launches").group_by(key)
+        shared = twice.agg(pl.col("launch_start_ns").max() >= pl.col("launch_end_ns").min())
+        shared = shared.filter("launch_start_ns").select(key)
+        calls = calls.join(shared, on=key, how="anti", maintain_order="left")
         calls = calls.unique(key, keep="first", maintain_order=True)
     row = last_with(events, calls, "correlation")
     events = events.hstack(

@@ -204,8 +204,8 @@ def incomplete_steps(trace: Trace) -> pl.DataFrame:
     rows = steps_of(trace).filter(pl.col("phase") != "empty").select("rank", "step")
     rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
     rows = rows.with_columns(pl.col("complete", "begins").fill_null(value=True))
-    apart = len(trace.ranks) == 1
-    unknown_end = ~(pl.col("complete") | (pl.col("begins") & apart)).shift(-1).over("rank")
+    only_rank = len(trace.ranks) == 1
+    unknown_end = ~(pl.col("complete") | (pl.col("begins") & only_rank)).shift(-1).over("rank")
     bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
     return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
 

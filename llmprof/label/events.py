@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.label.activity import (
     CAPTURED,
-    PLACE,
+    EVENT_KEY,
     activity,
     add_recorded,
     called_operators,
@@ -43,7 +43,7 @@ def _label_operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     captured = {f"_{new}": f"{CAPTURED}{new}" for new in texts} | {"_operator": f"{CAPTURED}op"}
     if not trace.has("kernels") or captured["_operator"] not in trace.kernels.columns:
         return frame
-    frame = add_recorded(frame, trace.kernels.select(*PLACE, **captured))
+    frame = add_recorded(frame, trace.kernels.select(*EVENT_KEY, **captured))
     known = pl.col("_operator").is_not_null()
     return frame.with_columns(
         pl.when(known).then(f"_{name}").otherwise(name).alias(name) for name in texts

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from llmprof.errors import AnalysisError, Window, listed, several
-from llmprof.label.activity import PLACE
+from llmprof.label.activity import EVENT_KEY
 from llmprof.label.steps.steps import (
     CUTS,
     MANY_RANKS,
@@ -77,7 +77,7 @@ def select_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
             continue  # sums over the whole recording do not hold for a part of it
         if name in ("kernels", "copies"):
             tables[name] = frame.join(
-                events, on=PLACE, how="semi", nulls_equal=True, maintain_order="left"
+                events, on=EVENT_KEY, how="semi", nulls_equal=True, maintain_order="left"
             )
         else:
             on_device = name in ("tasks", "counters", "collectives")

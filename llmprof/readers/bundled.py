@@ -126,9 +126,9 @@ def sample_files(name: str) -> list[Path]:
     ``traces``.
     """
     folder = samples_folder() / name
-    listed = describe_sample(name).files
+    stored = describe_sample(name).files
     paths = []
-    for file in [file for file in listed if file.name.startswith(_TRACES)] or listed:
+    for file in [file for file in stored if file.name.startswith(_TRACES)] or stored:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
         if size is None and not _is_here(name):

@@ -231,8 +231,8 @@ class _TrackEvents:
             self.count += 1
             self._event(packet, packet.track_event, sequence)
         elif kind == "compressed_packets" and not nested:
-            unpacked = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
-            for inner in _packets(unpacked):
+            inflated = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
+            for inner in _packets(inflated):
                 self.add(messages.TracePacket.FromString(inner), messages, nested=True)
         elif kind is not None and kind not in {
             "clock_snapshot",

@@ -210,17 +210,17 @@ def _name_of(paths: Sequence[Path]) -> str | None:
 def _read(
     paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None
 ) -> Trace:
-    files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
-    readers = {reader.name: reader for reader, _ in files}
+    reader_files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
+    readers = {reader.name: reader for reader, _ in reader_files}
     reader = next(iter(readers.values()))
-    if len(readers) > 1 or (reader.alone and len(files) > 1):
+    if len(readers) > 1 or (reader.alone and len(reader_files) > 1):
         raise MixedRunsError(
             (
                 f"the files have different formats: {listed(sorted(readers))}"
                 if len(readers) > 1
                 else (
-                    f"there are {len(files)} files of format {reader.name}, each of which is a"
-                    " whole trace"
+                    f"there are {len(reader_files)} files of format {reader.name}, each of which"
+                    " is a whole trace"
                 )
             ),
             expected="the files that one profiler wrote for one run",
@@ -230,11 +230,11 @@ def _read(
     wanted = request.wanted
     read_for = wanted.with_sources()
     if reader.deferred:
-        many = whole_of(reader, files[0][1], request)
+        many = whole_of(reader, reader_files[0][1], request)
         return wanted.part_of(many if wanted.asked is None else many.select(tables=wanted.asked))
     request = replace(request, wanted=read_for)
     options = reader.options(request)
-    sources = [file for _, file in files]
+    sources = [file for _, file in reader_files]
     whole = trace_cache.entry(sources, options)
     entry = (
         whole

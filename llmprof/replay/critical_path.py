@@ -414,7 +414,9 @@ def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         )
         named = [
             pl.Series(
-                found.select(pl.when(pl.col("doing_share") >= MIN_SHARE).then("doing")).to_series()
+                found.select(
+                    pl.when(pl.col("host_activity_share") >= MIN_SHARE).then("host_activity")
+                ).to_series()
             )
             for found in (own, any_thread)
         ]

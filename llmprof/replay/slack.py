@@ -83,10 +83,15 @@ def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     unmatched = collectives(trace).filter(pl.col("wait_ns").is_null() & several)
     last = unmatched.group_by("rank").agg(until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max())
     silent = "the host's calls were not recorded, so what waits for it is not known"
-    apart = "a collective after it was not matched over the ranks, so another rank may wait for it"
+    not_matched = (
+        "a collective after it was not matched over the ranks, so another rank may wait for it"
+    )
     free = free.join(last, on="rank", how="left", maintain_order="left").with_columns(
         unknown=first_true(
-            {silent: ~pl.col("rank").is_in(heard), apart: pl.col("start_ns") < pl.col("until_ns")}
+            {
+                silent: ~pl.col("rank").is_in(heard),
+                not_matched: pl.col("start_ns") < pl.col("until_ns"),
+            }
         )
     )
     replayed = pl.col("unknown").is_null()

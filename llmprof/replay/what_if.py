@@ -399,10 +399,10 @@ def plain_host(trace: Trace) -> Plain | None:
     wanted = recorded * measured["plain_ns"] / measured["profiled_ns"]
     steps = [_step(rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
     factors = np.linspace(HOST[0], HOST[-1], 161)
-    apart = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
-    if apart.min() > REST:
+    misses = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
+    if misses.min() > REST:
         return None
-    possible = factors[apart <= apart.min() + EQUAL_SHARE]
+    possible = factors[misses <= misses.min() + EQUAL_SHARE]
     host = dict(
         zip(LEVELS, map(float, (possible[0], np.median(possible), possible[-1])), strict=True)
     )
@@ -457,11 +457,11 @@ def change_of(text: str) -> ReplayChange:
     by_name = [
         part.split("=", 1) for part in given if part.partition("=")[0] in named and "=" in part
     ]
-    by_place = [part for part in given if not (part.partition("=")[0] in named and "=" in part)]
+    by_position = [part for part in given if not (part.partition("=")[0] in named and "=" in part)]
     try:
-        if len(by_place) > len(positional):
+        if len(by_position) > len(positional):
             raise ValueError
-        values = [kind(part) for kind, part in zip(positional, by_place, strict=False)]
+        values = [kind(part) for kind, part in zip(positional, by_position, strict=False)]
         return make(*values, **{key: named[key](value) for key, value in by_name})
     except (TypeError, ValueError) as error:
         takes = [kind.__name__ for kind in positional] + [

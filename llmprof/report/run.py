@@ -392,7 +392,7 @@ def _dashboard(run: Run) -> Drawn:
     summary = summarize(run.requests)
     return charts.dashboard(
         figures=dashboard_figures(run),
-        requests=summary,
+        request_summary=summary,
         title=_title(run),
         subtitle=subtitle,
         **frames,

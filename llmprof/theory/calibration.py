@@ -253,11 +253,11 @@ class Calibration:
         return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
 
     def stage_s(
-        self, machine: Machine, step_operators: Iterable[OperatorWork], *, prefill: bool
+        self, machine: Machine, operators: Iterable[OperatorWork], *, prefill: bool
     ) -> dict[str, float]:
         """Predicted device time of each stage over all layers (s)."""
         times: defaultdict[str, float] = defaultdict(float)
-        for operator in step_operators:
+        for operator in operators:
             times[operator.stage] += operator.layers * self.operator_s(
                 machine, operator, prefill=prefill
             )

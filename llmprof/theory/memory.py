@@ -50,7 +50,7 @@ def total_parameters(shape: Shape) -> int:
     return sum(count * size for _, _, count, size, _, _ in _parts(shape))
 
 
-def active(shape: Shape) -> int:
+def active_parameters(shape: Shape) -> int:
     """Parameters that one token uses: all but the experts that it is not sent to."""
     return sum(count * used for _, _, count, _, used, _ in _parts(shape))
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import memory as counted
+from llmprof.theory import shapes
 from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, nearest_device
 from llmprof.theory.hardware import Device
 from llmprof.theory.memory import Memory, estimate_memory, weight_bytes
@@ -27,7 +28,7 @@ from llmprof.theory.plan import (
     positive,
     prefill,
 )
-from llmprof.theory.shapes import Shape, shape
+from llmprof.theory.shapes import Shape
 from llmprof.theory.training import Recompute, Training, training
 from llmprof.theory.work import step_operators
 
@@ -138,7 +139,7 @@ class Profile:
     @property
     def active_parameters(self) -> int:
         """Number of parameters that one token uses."""
-        return counted.active(self.shape)
+        return counted.active_parameters(self.shape)
 
     @property
     def prefill_latency_s(self) -> float:
@@ -352,7 +353,7 @@ def profile(
         raise LlmprofError(
             f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0"
         )
-    read, (target, taken) = shape(model), nearest_device(device)
+    read, (target, taken) = shapes.shape(model), nearest_device(device)
     half = "bf16" if target.flop_per_s.get("bf16") or not target.flop_per_s.get("fp16") else "fp16"
     weights = number_format(dtype) if dtype else read.weight_format
     if dtype is None and (bytes_per_param or BYTES[weights]) == BYTES["bf16"]:

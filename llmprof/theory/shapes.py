@@ -492,7 +492,7 @@ class _Reader:
         lower = [
             f"layers of the kind {kind!r} ({count})" for kind, count in self.unknown_kinds.items()
         ]
-        shape = Shape(
+        model_shape = Shape(
             name=self.name,
             family=self.family,
             hidden=hidden,
@@ -520,7 +520,7 @@ class _Reader:
             self.notes.append(
                 f"not understood: {'; '.join(lower)}. Parameters, FLOPs and bytes are the least"
             )
-        return replace(shape, lower_bound=bool(lower), notes=tuple(self.notes))
+        return replace(model_shape, lower_bound=bool(lower), notes=tuple(self.notes))
 
     def number(self, *fields: str, default: int | None = None, least: int = 1) -> int:
         """Value of the first of these fields that the config has, an integer of at least

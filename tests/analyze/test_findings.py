@@ -1223,7 +1223,7 @@ def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> N
     took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
     for scope in scopes_of(trace):
         named = scope.pauses.filter(
-            pl.col("reason").is_not_null() & (pl.col("doing_kind") == "call")
+            pl.col("reason").is_not_null() & (pl.col("host_activity_kind") == "call")
         )
         told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
         assert told.height

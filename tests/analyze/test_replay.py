@@ -744,7 +744,7 @@ def test_work_can_be_removed_and_fused() -> None:
         (changes.tensor_parallel(2), "no stage"),
     ],
 )
-def test_a_change_that_matches_nothing_says_so(change: changes.Change, message: str) -> None:
+def test_a_change_that_matches_nothing_says_so(change: changes.ReplayChange, message: str) -> None:
     with pytest.raises(AnalysisError, match=message):
         what_if(host_bound(), change)
 

@@ -77,7 +77,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "dashboard": (
         lambda f: charts.dashboard(
             figures=[("Each further token", "4.60 ms"), ("Peak memory", "55.0 GiB")],
-            requests=f,
+            request_summary=f,
             where=frames.went().filter(point=0),
             kernels=frames.summed(),
             counters=frames.sampled(),

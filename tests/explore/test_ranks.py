@@ -53,7 +53,7 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
     assert set(values[:500, 12]) == {100.5}
     assert set(values[500:, 12]) == {900}
     assert set(values[:, 13]) == {100.5}
-    near, _ = rank_cells(rows, measure="step", ranks=(96, 103), steps=(1000, 1009))
+    near, _ = rank_cells(rows, measure="step", rank_range=(96, 103), steps=(1000, 1009))
     assert (near["banded"], len(near["rows"]), len(near["columns"])) == (1, 8, 10)
 
 

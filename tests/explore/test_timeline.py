@@ -787,7 +787,7 @@ def test_a_second_level_says_on_which_rank_the_path_is():
 
 
 def test_a_recording_that_is_too_large_or_takes_no_time_says_so(monkeypatch):
-    monkeypatch.setattr(rows, "MOST_EVENTS", 11)
+    monkeypatch.setattr(rows, "MAX_EVENTS", 11)
     widget, row = followed(host_bound())  # six kernels and six calls
     assert widget._data.rows[row].count == 0
     assert widget._data.rows[row].note.startswith(

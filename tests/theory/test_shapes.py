@@ -5,7 +5,12 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import catalog, shape
-from llmprof.theory.memory import active, kv_bytes_per_token, total_parameters, weight_bytes
+from llmprof.theory.memory import (
+    active_parameters,
+    kv_bytes_per_token,
+    total_parameters,
+    weight_bytes,
+)
 from llmprof.theory.plan import Plan
 
 
@@ -231,8 +236,8 @@ def test_layers_follow_the_config():
     assert {layer.attention.window for layer in shape("Qwen2.5-7B").layers} == {None}
     read = shape("Mixtral-8x7B-v0.1")
     # six of eight experts of three matrices in 32 layers
-    assert total_parameters(read) - active(read) == 32 * 6 * 3 * 4096 * 14336
-    assert active(shape("Qwen3-8B")) == total_parameters(shape("Qwen3-8B"))
+    assert total_parameters(read) - active_parameters(read) == 32 * 6 * 3 * 4096 * 14336
+    assert active_parameters(shape("Qwen3-8B")) == total_parameters(shape("Qwen3-8B"))
     config = catalog.model_config("gemma-3n-E2B")
     config["intermediate_size"][3] += 8
     assert total_parameters(shape(config)) - total_parameters(shape("gemma-3n-E2B")) == 3 * 2048 * 8

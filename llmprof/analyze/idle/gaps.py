@@ -76,9 +76,9 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
           began; as long as that call), ``launch`` (the launching call was running, or the usual
           delay between its start and that of the event), ``queued`` (the event was launched and
           something held it) or ``unknown`` (no launch in the capture);
-        - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in,
-          by the innermost call, operator, Python function or range at each moment; null where
-          nothing of it was recorded;
+        - ``host_activity, host_activity_kind, host_activity_share``: what the launching thread
+          spent most of the part in, by the innermost call, operator, Python function or range at
+          each moment; null where nothing of it was recorded;
         - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (of the
           host, that holds the device), ``graph`` (an earlier node), ``event`` (of another stream),
           ``copy`` or ``stream`` (the few us after the copy or other event before it on its
@@ -138,7 +138,9 @@ def idle_of(
         parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}),
         spans,
     )
-    done = done[["doing", "doing_kind", "doing_share"]][_numbers(of_known, parts.height)]
+    done = done[["host_activity", "host_activity_kind", "host_activity_share"]][
+        _numbers(of_known, parts.height)
+    ]
     queued = np.flatnonzero(cause == CAUSES.index("queued"))
     held = _held(parts[queued], events, calls, waits)[_numbers(queued, parts.height)]
     synced = pl.Series(cause == CAUSES.index("sync"))
@@ -347,7 +349,7 @@ def _held(
     launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
     own = events.drop_nulls(key).group_by(key).agg(own=pl.col("start_ns").max())
     (own_start,) = group_values(launched[call], own, key)
-    later = (own_start >= queued["_end"]).fill_null(value=False)
+    later = (own_start > queued["_end"]).fill_null(value=False)
     waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
     had_to_wait = (
         _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)

@@ -151,9 +151,9 @@ def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     pieces, spans = innermost_within(windows, spans, ["rank", "thread"])
     if not pieces.height:
         return windows.with_columns(
-            doing=pl.lit(None, dtype=pl.String),
-            doing_kind=pl.lit(None, dtype=pl.String),
-            doing_share=pl.lit(None, dtype=pl.Float64),
+            host_activity=pl.lit(None, dtype=pl.String),
+            host_activity_kind=pl.lit(None, dtype=pl.String),
+            host_activity_share=pl.lit(None, dtype=pl.Float64),
         )
     of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
@@ -174,9 +174,11 @@ def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     most = activities[row_numbers(chosen)]
     return windows.hstack(
         [
-            most["name"].alias("doing"),
-            most["kind"].alias("doing_kind"),
-            pl.Series("doing_share", share).set(pl.Series((chosen < 0) | (whole <= 0)), None),
+            most["name"].alias("host_activity"),
+            most["kind"].alias("host_activity_kind"),
+            pl.Series("host_activity_share", share).set(
+                pl.Series((chosen < 0) | (whole <= 0)), None
+            ),
         ]
     )
 
@@ -376,7 +378,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
         ``max_ns``, ``idle_ns`` (time in them in which no device of the rank ran anything,
         between its first and last event) and ``idle_share`` (of ``host_ns``); per event ``thread,
         start_ns, dur_ns, idle_ns, name``. Idle time in a pause is not yet caused by it: ``idle``
-        names as ``doing`` what the launching thread did in a gap. Times in ns.
+        names as ``host_activity`` what the launching thread did in a gap. Times in ns.
 
     Raises
     ------

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import Columns, NotCapturedError, refuse_unknown
-from llmprof.label.activity import PLACE, add_recorded
+from llmprof.label.activity import EVENT_KEY, add_recorded
 from llmprof.trace import Trace
 
 _COUNTERS: Final = {
@@ -72,7 +72,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         else:
             values[name] = pl.lit(None, dtype=pl.Float64)
     facts = kernels.select(
-        *PLACE,
+        *EVENT_KEY,
         **values,
         op_type=_or_null(kernels, "ascend_op_type"),
         core=_or_null(kernels, "ascend_core"),

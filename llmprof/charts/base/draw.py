@@ -191,7 +191,7 @@ def log_axis(domain: tuple[float, float], title: str | None, *, labels: bool = T
     return alt.X(
         "start:Q",
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=theme.axis(title, values=log_ticks(*domain), labels=labels, ticks=labels),
+        axis=theme.titled_axis(title, values=log_ticks(*domain), labels=labels, ticks=labels),
     )
 
 
@@ -242,7 +242,7 @@ def stacked_bars(
     )
     data = stack(filled, table, unit)
     room = float_of(data["end"].max()) * width / (width - TOTAL_PX)
-    axis = theme.axis(
+    axis = theme.titled_axis(
         title and f"{title} ({unit.symbol})",
         tickCount=8 if width > 500 else 5 if width > 260 else 4,
         grid=False,
@@ -267,7 +267,7 @@ def bars_of(
     shown = tips(("row:N", "bar"), "part:N", "time:N", ("percent:Q", "share (%)", ".2f"), *more)
     bars = alt.Chart(inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
     drawn: alt.Chart = bars.encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", table), tooltip=shown
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour_encoding("part", table), tooltip=shown
     )
     return drawn
 
@@ -354,9 +354,9 @@ def ranked_bars(
         MAX_NAME_PX, round(max(theme.text_px(name, theme.TEXT_PX) * 1.06 for name in names))
     )
     across = width - (8 if small else 16 + widest)
-    behind = max(theme.text_px(label) for label in rows["label"]) + 16
-    room = float_of(data["time"].max()) * across / max(across / 3, across - behind)
-    axis = theme.axis(title and f"{title} ({unit.symbol})", tickCount=4 if small else 6)
+    label_px = max(theme.text_px(label) for label in rows["label"]) + 16
+    room = float_of(data["time"].max()) * across / max(across / 3, across - label_px)
+    axis = theme.titled_axis(title and f"{title} ({unit.symbol})", tickCount=4 if small else 6)
     x = alt.X("time:Q", scale=theme.exact_scale(0, room or 1), axis=axis)
     names_axis = alt.Axis(
         title=None,
@@ -368,7 +368,7 @@ def ranked_bars(
     )
     y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=None if small else names_axis)
     shown = tips(*(f"{name}:N" for name in rows.columns if name != "ns"))
-    shade = theme.colour("part", table)
+    shade = theme.colour_encoding("part", table)
     size: dict[str, Any] = {"height": ROW - 10, "yOffset": 8} if small else {}
     drawn = alt.Chart(inline(data)).mark_bar(**size).encode(x=x, y=y, color=shade, tooltip=shown)
     beside = {"align": "left", "baseline": "middle", "color": theme.INK}

@@ -275,8 +275,8 @@ def _balanced(text: str, width: int) -> list[str]:
     """
     whole = _FIGURE.sub("\\1\u00a0\\2", text)
     lines = textwrap.wrap(whole, width)
-    narrow = len(text) // max(1, len(lines)) + 12
-    closer = textwrap.wrap(whole, min(width, narrow))
+    narrowest = len(text) // max(1, len(lines)) + 12
+    closer = textwrap.wrap(whole, min(width, narrowest))
     return [
         line.replace("\u00a0", " ") for line in (closer if len(closer) == len(lines) else lines)
     ]
@@ -323,7 +323,7 @@ def range_text(lowest: str, highest: str) -> str:
     return highest if lowest == highest else f"{lowest} to {highest}"
 
 
-def axis(title: str | None, **options: Any) -> alt.Axis:
+def titled_axis(title: str | None, **options: Any) -> alt.Axis:
     """Axis of numbers."""
     return alt.Axis(title=title, format=NUMBER, **options)
 
@@ -355,7 +355,7 @@ def row_axis(rows: Iterable[str]) -> alt.Y:
     return alt.Y("row:N", sort=None, scale=alt.Scale(domain=list(rows)), axis=axis)
 
 
-def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt.Color:
+def colour_encoding(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt.Color:
     """Colour channel of a table of colours, with a legend above the chart in the order of the
     table.
 

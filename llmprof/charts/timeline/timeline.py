@@ -196,7 +196,7 @@ class _Drawing:
     """The marks of a timeline on shared scales."""
 
     def __init__(self, x: alt.Scale, y: alt.Scale, plot: int, axis_title: str) -> None:
-        axis = theme.axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
+        axis = theme.titled_axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
         self._box: dict[str, Any] = {
@@ -232,7 +232,7 @@ class _Drawing:
             else {}
         )
         drawn: alt.Chart = base.encode(
-            **self._box, **wide, color=theme.colour(by, palette), tooltip=tooltip
+            **self._box, **wide, color=theme.colour_encoding(by, palette), tooltip=tooltip
         )
         return drawn
 

@@ -25,7 +25,7 @@ from llmprof.units import format_ns
 LayerMeasure = Literal["time", "busy", "exposed", "gap", "host"]
 
 
-class Measured(MessageRecord):
+class LayerOption(MessageRecord):
     """A measure that the color can show."""
 
     name: LayerMeasure
@@ -306,7 +306,7 @@ class Layers(Explorer, room="layers"):
         ranks=list[int],
         stages=list[str],
         phases=list[str],
-        measures=list[Measured],
+        measures=list[LayerOption],
     )
     def _on_choices(self) -> Reply:
         offered = layer_choices(self.trace)

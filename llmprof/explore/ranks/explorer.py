@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RankMeasure = Literal["step", "wait", "idle", "exposed"]
 
 
-class Measured(MessageRecord):
+class RankOption(MessageRecord):
     """A measure that the colour can show."""
 
     name: RankMeasure
@@ -61,14 +61,14 @@ def rank_cells(
     measure: str,
     phase: str | None = None,
     steps: tuple[int, int] | None = None,
-    ranks: tuple[int, int] | None = None,
+    rank_range: tuple[int, int] | None = None,
 ) -> tuple[dict[str, Any], memoryview]:
     """Cells of the heat map: the largest value of the ranks of a row, and the median of the
     steps of a column.
     """
     title, column = MEASURES[measure]
     rows = rows if phase is None else rows.filter(pl.col("phase") == phase)
-    for column_name, ends in (("step", steps), ("rank", ranks)):
+    for column_name, ends in (("step", steps), ("rank", rank_range)):
         rows = rows if ends is None else rows.filter(pl.col(column_name).is_between(*ends))
     first, last = rows.select(
         pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)
@@ -155,7 +155,7 @@ class Ranks(Explorer, room="ranks"):
         busy="comparing the steps of the ranks",
         ranks=int,
         phases=list[str],
-        measures=list[Measured],
+        measures=list[RankOption],
         groups=list[FrameRow],
         latest=str,
     )
@@ -170,7 +170,9 @@ class Ranks(Explorer, room="ranks"):
                 f" {named['calls']:,} "
             )
             latest += f"collectives over several groups; by chance it would be {chance}."
-        members = pl.Series([numbers_in_words(ranks) for ranks in late["ranks"]], dtype=pl.String)
+        members = pl.Series(
+            [numbers_in_words(rank_list) for rank_list in late["ranks"]], dtype=pl.String
+        )
         shown = late.with_columns(ranks=members).group_by("by", maintain_order=True).head(4)
         return {
             "ranks": rows["rank"].n_unique(),
@@ -209,7 +211,7 @@ class Ranks(Explorer, room="ranks"):
             measure=measure,
             phase=phase,
             steps=(int(steps[0]), int(steps[1])) if steps else None,
-            ranks=(int(ranks[0]), int(ranks[1])) if ranks else None,
+            rank_range=(int(ranks[0]), int(ranks[1])) if ranks else None,
         )
         return head, [values]
 

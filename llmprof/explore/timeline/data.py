@@ -595,10 +595,10 @@ def _table(
     figures = _figures(length_ns) | {"total_ns": inside.clip(0).sum()}
     names = spans.group_by("name", maintain_order=True).agg(pl.col("code").first(), **figures)
     names = names.sort("total_ns", "name", descending=[True, False])
-    whole_ns = float(names["total_ns"].sum() or 0)
-    share = pl.lit(None, pl.Float64) if whole_ns <= 0 else pl.col("total_ns") / whole_ns
+    sum_ns = float(names["total_ns"].sum() or 0)
+    share = pl.lit(None, pl.Float64) if sum_ns <= 0 else pl.col("total_ns") / sum_ns
     shown = names.head(MOST).with_columns(share=share)
-    facts = [list(length), ["spans", f"{spans.height:,}"], ["summed time", format_ns(whole_ns)]]
+    facts = [list(length), ["spans", f"{spans.height:,}"], ["summed time", format_ns(sum_ns)]]
     if spans.height:
         over = spans.select(**figures, most_ns=length_ns.max()).row(0, named=True)
         labels = {"mean_ns": "mean", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}

@@ -600,7 +600,7 @@ _FOUND = {
     "cause": "cause",
     "next_name": "next event",
     "after_name": "event before",
-    "doing": "the host is in",
+    "host_activity": "the host is in",
     "held_by": "held by",
     "sync_name": "waits in",
     "context_tokens": "prompt tokens",

@@ -244,7 +244,7 @@ _KNOWN: Final = {
 
 
 def path_row(
-    trace: Trace, keys: Keys, names: SpanNames, say: Callable[[str], None] = lambda _: None
+    trace: Trace, keys: Keys, span_names: SpanNames, say: Callable[[str], None] = lambda _: None
 ) -> TimelineRow:
     """The row of the critical path; where several ranks lie on it a second level says which."""
     row = TimelineRow(PATH_KIND, PATH_GROUP, "critical path")
@@ -265,17 +265,17 @@ def path_row(
     if not path.height:
         row.note = "no critical path: no step takes any time on a device"
         return row
-    row.lanes = _lanes(path, keys, names)
+    row.lanes = _lanes(path, keys, span_names)
     return row
 
 
-def _lanes(path: pl.DataFrame, keys: Keys, names: SpanNames) -> list[Lane]:
+def _lanes(path: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[Lane]:
     """Parts on one line; below, where there are several, the ranks that they are on."""
     part = path["part"].cast(pl.String)
     works = part.is_in(WORKS)
-    of_work = names.numbers(path["name"].filter(works), names_kernels.function)
+    of_work = span_names.numbers(path["name"].filter(works), names_kernels.function)
     called = pl.when(part.is_in(ON_HOST)).then("name")
-    of_rest = names.numbers(path.select(pl.coalesce(called, part)).to_series().filter(~works))
+    of_rest = span_names.numbers(path.select(pl.coalesce(called, part)).to_series().filter(~works))
     number = np.empty(path.height, np.uint32)
     number[works.to_numpy()], number[~works.to_numpy()] = of_work.to_numpy(), of_rest.to_numpy()
     made = path.select("rank", "start_ns", "dur_ns").with_columns(
@@ -294,7 +294,7 @@ def _lanes(path: pl.DataFrame, keys: Keys, names: SpanNames) -> list[Lane]:
     odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
     ranks = of_rank.with_columns(
         keys.codes("layer", of_rank.select(odd).to_series()),
-        names.numbers(of_rank.select(pl.format("rank {}", "rank")).to_series()),
+        span_names.numbers(of_rank.select(pl.format("rank {}", "rank")).to_series()),
         dur_ns=pl.col("end") - pl.col("start_ns"),
     )
     return [*lanes, *spans(ranks, slack=1 << 62, by="path")]
@@ -839,7 +839,7 @@ QUERY_KIND: Final = "query"
 """Their kind is this word and a number."""
 
 
-def request_rows(frame: pl.DataFrame, keys: Keys, names: SpanNames) -> list[TimelineRow]:
+def request_rows(frame: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[TimelineRow]:
     """A row for each request, by arrival."""
     step = (
         pl.when(pl.col("step").is_not_null())
@@ -854,7 +854,9 @@ def request_rows(frame: pl.DataFrame, keys: Keys, names: SpanNames) -> list[Time
     made = frame.with_row_index("id_").select(
         *("request", "start_ns", "dur_ns"),
         id=pl.col("id_"),
-        name=names.numbers(frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()),
+        name=span_names.numbers(
+            frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()
+        ),
         code=keys.codes("request", frame["part"]),
     )
     order = (

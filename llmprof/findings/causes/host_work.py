@@ -46,15 +46,13 @@ def advice_for(reason: str, of: Context) -> str:
             return (
                 "Load batches while the device works: more workers (num_workers), prefetch_factor,"
                 " persistent_workers, pinned memory with non_blocking copies; decode and resize"
-                " less"
-                " for each sample."
+                " less for each sample."
             )
         return "Load the next batch while the device works, with more workers."
     if reason == "input_preparation":
         return (
             "Prepare the next inputs while the device works (other processes), or on the device,"
-            " and"
-            " cache what is prepared again and again."
+            " and cache what is prepared again and again."
         )
     kinds = {"allocation": "memory", "compilation": "compiling", "loading": "loading"}
     return advice_on(kinds[reason], of)
@@ -120,7 +118,7 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
             and first_match(who, {"": REASONS["loading"][1]}) is None,
         )
         quoted = str(who).replace("'", "''")
-        where = f"doing = '{quoted}' OR held_by = '{quoted}' OR sync_name = '{quoted}'"
+        where = f"host_activity = '{quoted}' OR held_by = '{quoted}' OR sync_name = '{quoted}'"
         removable = reason in ("allocation", "compilation") and calls.height
         change = change_without(who) if removable else None
         ns = sum_of(gaps, "dur_ns")

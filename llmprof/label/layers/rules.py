@@ -11,6 +11,7 @@ function that names its own events and leaves the others (None) to the next bloc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
@@ -73,7 +74,7 @@ class Usual(NamedTuple):
     """GEMMs before an attention."""
     next_scans: bool
     """Whether the next layer mixes its tokens by a scan."""
-    apart: bool
+    own_layers: bool
     """Whether feed-forward parts are layers of their own."""
 
 
@@ -89,7 +90,7 @@ class Stretch:
     ) -> None:
         self.kernels, self.attends, self.latent, self.fused = kernels, attends, latent, fused
         self.rows = range(len(kernels))
-        mixing = self.doing("attends") if attends else []
+        mixing = self.role_rows("attends") if attends else []
         self.scans = bool(mixing) and kernels[mixing[0]].category == "scan"
         """Whether the layer begins with a scan, not with attention."""
         self.ends_in_scan = bool(mixing) and kernels[mixing[-1]].category == "scan"
@@ -104,7 +105,7 @@ class Stretch:
         self.gated = next((i for i in self.rows if i > scanned and self._gates(i)), len(kernels))
         """Where the gate and the norm of a scan's result begin."""
         experts = self.of("moe_experts")
-        parts = [] if fused else [i for i in self.doing("bends") if self.n[i]]
+        parts = [] if fused else [i for i in self.role_rows("bends") if self.n[i]]
         activations = sorted(
             {*(i for i in self.of("activation") if self.n[i] or not attends), *parts}
         )
@@ -121,12 +122,12 @@ class Stretch:
         # lightning attention: the projection of its gate and a norm stand between the scan and the
         # output projection
         norms = [self.n[i] for i in self.of("norm") if self.n[i] < limit]
-        self.gated_apart = self.ends_in_scan and norms[:2] == [1, 2]
-        self.out_gemms += self.gated_apart
+        self.gated_separately = self.ends_in_scan and norms[:2] == [1, 2]
+        self.out_gemms += self.gated_separately
         # a choice among values before the experts chooses them; one after the last GEMM of a layer
         # is sampling
         begin = self.first_expert if activation is None or experts else activation + 1
-        chosen = next((self.n[i] for i in self.doing("chooses") if self.n[i]), None)
+        chosen = next((self.n[i] for i in self.role_rows("chooses") if self.n[i]), None)
         self.chosen = (
             chosen
             if attends and chosen is not None and begin is not None and chosen < begin
@@ -160,7 +161,7 @@ class Stretch:
             if self.kernels[i].category in categories
         ]
 
-    def doing(self, role: str, among: Iterable[int] | None = None) -> list[int]:
+    def role_rows(self, role: str, among: Iterable[int] | None = None) -> list[int]:
         """Rows with a role."""
         return [i for i in (self.rows if among is None else among) if self.kernels[i].does(role)]
 
@@ -207,7 +208,7 @@ class Stretch:
             and not self.kernels[i].does("gemm")
             and self.kernels[i].category != "linear"
         ]
-        gated_apart = (
+        gated_separately = (
             self.gemms > activation + 1
             and len(product) <= _MAX_PRODUCT
             and any(self.kernels[i].does("multiplies") for i in product)
@@ -216,7 +217,7 @@ class Stretch:
         # the gate of an expert that every token goes to has a GEMM of its own, whose result is bent
         shared = self.last_expert is not None and self.last_expert < activation < self.gemms - 1
         own_gate = self.kernels[self.n.index(activation + 2) + 1 :][:1] if shared else []
-        return activation + 1 + (gated_apart or any(k.does("bends") for k in own_gate))
+        return activation + 1 + (gated_separately or any(k.does("bends") for k in own_gate))
 
     # The end of the layer.
 
@@ -236,9 +237,9 @@ class Stretch:
         )
         # a shared expert's own gate: sigmoid and product, then the sum with the chosen experts
         gate = [i for i in closing if end < i <= end + _MAX_GATE]
-        if self.doing("bends", gate[:1]):
-            end = max(self.doing("adds", gate), default=end)
-        added, root = self.doing("adds", tail)[:1], self.doing("roots", tail)[:1]
+        if self.role_rows("bends", gate[:1]):
+            end = max(self.role_rows("adds", gate), default=end)
+        added, root = self.role_rows("adds", tail)[:1], self.role_rows("roots", tail)[:1]
         if self.chosen is not None and added and (not root or added < root):
             end = added[
                 0
@@ -270,16 +271,16 @@ class Stretch:
         """
         # Two norms follow its last GEMM (the second is the next layer's), or one norm whose result
         # is then added.
-        norms = self.doing("roots", after)
+        norms = self.role_rows("roots", after)
         if not norms:
             return (False if after else None), 0
         first = norms[0]
         later = [i for i in after if i > first and (len(norms) == 1 or i < norms[1])]
         own = list(takewhile(lambda i: not self.kernels[i].does("powers"), later))
-        adds = self.doing("adds", after)
-        added_later = bool(self.doing("adds", own)) and adds[0] >= first
+        adds = self.role_rows("adds", after)
+        added_later = bool(self.role_rows("adds", own)) and adds[0] >= first
         is_own = not self.kernels[first].does("fuses add") and (len(norms) > 1 or added_later)
-        scaled = self.doing("multiplies", own)
+        scaled = self.role_rows("multiplies", own)
         end = scaled[-1] if scaled and self.kernels[first].category != "norm" else first
         # the conversion and the addition that follow it belong to it
         end += end + 1 in self.of("copy", among=after)
@@ -319,7 +320,7 @@ class Stretch:
                 else (part.seen or 0, len(part.kernels) - 1)
             )
             found = part.named(
-                usual._replace(last=last, end=row, apart=False), is_last=is_last and final
+                usual._replace(last=last, end=row, own_layers=False), is_last=is_last and final
             )
             own = slice(len(head) if places else 0, None)
             places += found[0][own]
@@ -328,7 +329,7 @@ class Stretch:
 
     def named(self, usual: Usual, *, is_last: bool) -> tuple[list[int], list[str]]:
         """Place and stage of each event."""
-        if usual.apart and len(self.parts) > 1:
+        if usual.own_layers and len(self.parts) > 1:
             return self._part_by_part(usual, is_last=is_last)
         rules = {
             BODY: self._body,
@@ -372,8 +373,8 @@ class Stretch:
             (i for i in self.rows if self.n[i] >= self._first_qkv(usual)), len(self.rows)
         )
         turning = self.of("other", "elementwise", among=self.rows[first_row:])
-        plain = self.doing("framework", turning)
-        turned = all(self.doing(role, plain) for role in ("multiplies", "adds")) or len(
+        plain = self.role_rows("framework", turning)
+        turned = all(self.role_rows(role, plain) for role in ("multiplies", "adds")) or len(
             plain
         ) < len(turning)
         self.rotary = self.last_rope is not None or turned
@@ -381,20 +382,20 @@ class Stretch:
         copying alone does.
         """
         self.angles = range(0)
-        if turns := self.doing("rotates"):
+        if turns := self.role_rows("rotates"):
             begin = min(
-                turns + [i for i in self.doing("single") if not self.kernels[i].does("gemm")]
+                turns + [i for i in self.role_rows("single") if not self.kernels[i].does("gemm")]
             )
             units = (
                 [i - 1 for i in self.of("norm") if i > turns[-1]],
-                [i - 2 for i in self.doing("powers") if i > turns[-1]],
+                [i - 2 for i in self.role_rows("powers") if i > turns[-1]],
             )
             unit = min(units[0][:1] + units[1][:1], default=len(self.rows) + _MAX_ANGLES)
             # the scale and the types of sine and cosine come after them
             self.angles = range(begin, (unit if unit - turns[-1] <= _MAX_ANGLES else turns[-1]) + 1)
         early = [i for i in self.rows if self.n[i] < first_qkv]
         # images have a convolution or a projection of their patches in place of a look-up
-        looked_up = self.doing("embeds") or self.of("embedding")
+        looked_up = self.role_rows("embeds") or self.of("embedding")
         patches = [] if self.attends else self.of("linear", among=early)
         self.embedding = min((looked_up or patches)[:1], default=len(self.rows))
         while patches and self.embedding and self.kernels[self.embedding - 1].among("copy", "fill"):
@@ -453,12 +454,12 @@ class Stretch:
 
     def _body(self, row: int, usual: Usual) -> str:
         """From a layer's attention to its end."""
-        gates = self.ends_in_scan and self.n[row] <= self.gated_apart
+        gates = self.ends_in_scan and self.n[row] <= self.gated_separately
         if chosen := self._chooses_keys(row):
             return chosen
         if self.kernels[row].among("norm", "kv_cache_write") and not gates:
             return self.kernels[row].category
-        return next(stage for block in BLOCKS if (stage := block(self, row, usual)))
+        return next(stage for block in _blocks() if (stage := block(self, row, usual)))
 
     def _chooses_keys(self, row: int) -> str | None:
         """Stage of a kernel of sparse attention that scores keys or chooses some."""
@@ -474,7 +475,7 @@ class Stretch:
             return self._side_by_side(row)
         if n == 0 and self.ends_in_scan:
             return _scan_stage(k) if row < self.gated else "gate_norm"
-        if n == 1 and self.gated_apart:
+        if n == 1 and self.gated_separately:
             return "in_proj" if k.category == "linear" else "gate_norm"
         if k.category == "attention" or n == 0:
             return "attention"
@@ -490,7 +491,7 @@ class Stretch:
 
     def _side_by_side(self, row: int) -> str:
         """Attention and scan of one layer, each with its projections, one after the other."""
-        k, mixing = self.kernels[row], self.doing("attends")
+        k, mixing = self.kernels[row], self.role_rows("attends")
         before = max((i for i in mixing if i < row), default=row)
         scanned, scans = (
             self.kernels[i].category == "scan"
@@ -521,13 +522,13 @@ class Stretch:
         ]
         mine = before if n < self.first_expert else self.shared if n > self.last_expert else []
         product = next(i for i in reversed(range(row + 1)) if self.kernels[i].does("gemm") or not i)
-        beside = (
+        near = (
             n > self.out_gemms + (n < self.first_expert)
             and self.kernels[product].category == "linear"
         )
-        gated = k.does("multiplies") and self.doing("bends", range(product, row))
+        gated = k.does("multiplies") and self.role_rows("bends", range(product, row))
         computes = k.among("linear", "activation") or k.does("bends") or gated
-        return "shared_experts" if mine and beside and computes else None
+        return "shared_experts" if mine and near and computes else None
 
     def experts(self, row: int, usual: Usual) -> str | None:
         """Router, dispatch, experts and combine, also if kernels of the framework choose the
@@ -550,7 +551,7 @@ class Stretch:
         if (
             self.shared
             and row > self.shared[-1]
-            and self.doing("adds", range(self.shared[-1], row))
+            and self.role_rows("adds", range(self.shared[-1], row))
         ):
             return "residual"  # after the sum of all experts
         if self.last_expert is not None and n >= self.last_expert:
@@ -644,10 +645,14 @@ class Stretch:
 
 
 Block = Callable[[Stretch, int, Usual], str | None]
-BLOCKS: Final[tuple[Block, ...]] = (
-    Stretch.mixer,
-    Stretch.shared_experts,
-    Stretch.experts,
-    Stretch.feed_forward,
-)
-"""The blocks of a layer, each asked in turn; the last one names whatever is left."""
+
+
+@cache
+def _blocks() -> tuple[Block, ...]:
+    """The blocks of a layer, each asked in turn; the last one names whatever is left."""
+    return (
+        Stretch.mixer,
+        Stretch.shared_experts,
+        Stretch.experts,
+        Stretch.feed_forward,
+    )

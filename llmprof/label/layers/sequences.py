@@ -317,8 +317,10 @@ def _stretches(sequence: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
         "rank", "at", "group", "gemms", "separators", "continues"
     )
     inner = pl.col("group") == pl.col("group").shift(1)
-    apart = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
-    is_part = (~apart & (apart.mean().over("rank") > _RECOGNISED)) | (inner & pl.col("continues"))
+    separated = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
+    is_part = (~separated & (separated.mean().over("rank") > _RECOGNISED)) | (
+        inner & pl.col("continues")
+    )
     starts = starts.with_columns(part=is_part.fill_null(value=False))
     begins = np.zeros(frame.height, dtype=np.bool_)
     begins[starts.filter(~pl.col("part"))["at"].to_numpy()] = True
@@ -440,9 +442,9 @@ def _labels(
         places = named[-1][0]
         return len(named) - 1, places.count(BODY), places.count(PROLOGUE)
 
-    def rule_out(stretch: int, number: int, apart: bool, *reasons: str | None) -> int:
+    def rule_out(stretch: int, number: int, own_layers: bool, *reasons: str | None) -> int:
         of_stretch, (places, stages) = distinct[stretch], named[number]
-        parts = of_stretch.parts if apart else []
+        parts = of_stretch.parts if own_layers else []
         given = enumerate(zip(of_stretch.kernels, places, stages, strict=True))
         rows = [
             (*_label(k, at, stage, reasons[min(at, EPILOGUE)]), sum(row >= part for part in parts))
@@ -463,12 +465,12 @@ def _labels(
     }
     stretches = apply_by_sequence(stretches, key, describe, made, also=["begin"])
     stretches = _add_blocks(_add_ends(stretches, distinct))
-    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans", "apart"]
+    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans", "own_layers"]
     stretches = apply_by_sequence(
         stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number)
     )
     stretches = _add_reasons(stretches, engine)
-    key = ["stretch", "named", "apart", "reason_of_layer", "reason_of_next", "reason"]
+    key = ["stretch", "named", "own_layers", "reason_of_layer", "reason_of_next", "reason"]
     stretches = apply_by_sequence(stretches, key, rule_out, {"labels": number})
     # the labels of all distinct stretches stand one after the other: a row's is as far in as it is
     # in its stretch
@@ -495,7 +497,7 @@ def _labels(
 
 
 def _add_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``number, next_number`` of layers, ``apart`` and ``next_scans``."""
+    """Add ``number, next_number`` of layers, ``own_layers`` and ``next_scans``."""
     # In a model with scans where some mixers have a feed-forward part and others have none or
     # several, each block is a layer (Nemotron-H), the feed-forward parts, too; otherwise a layer is
     # a mixer with what follows it. If all with such a part are attentions, they may be shared by
@@ -510,10 +512,10 @@ def _add_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
     (mixed, scan_feeds) = group_values(stretches, by_rank, ["rank"])
     guessed = pl.col("mixed") & ~pl.col("scan_feeds")
     stretches = stretches.with_columns(mixed=mixed, scan_feeds=scan_feeds).with_columns(
-        apart=pl.col("mixed") & pl.col("scan_feeds"),
+        own_layers=pl.col("mixed") & pl.col("scan_feeds"),
         confidence=pl.when(guessed & pl.col("attends")).then(0.5).otherwise("confidence"),
     )
-    own = pl.col("attends").cast(pl.Int64) + pl.when(pl.col("apart") & pl.col("attends")).then(
+    own = pl.col("attends").cast(pl.Int64) + pl.when(pl.col("own_layers") & pl.col("attends")).then(
         "feeds"
     ).otherwise(0)
     return stretches.with_columns(
@@ -808,7 +810,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
     feed_forward = (
         pl.when(before).then(pl.lit("gate_up_proj")).when(after).then(pl.lit("down_proj"))
     )
-    by_place = (
+    by_position = (
         pl.when(pl.col("at") < pl.col("attended")).then(pl.lit("qkv_proj")).otherwise(feed_forward)
     )
     said = {
@@ -825,7 +827,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
         pl.when(shared)
         .then(pl.lit("shared_experts"))
         .when(linear)
-        .then(by_place)
+        .then(by_position)
         .otherwise(pl.col("category").replace_strict(said, default=None))
     )
     placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())

@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, add_recorded, coded_names, launched_events
+from llmprof.label.activity import EVENT_KEY, add_recorded, coded_names, launched_events
 from llmprof.names.operators import contains
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -33,12 +33,14 @@ def stored_tokens(trace: Trace) -> pl.DataFrame:
     if not trace.has("kernels") or "grid_x" not in trace.kernels.columns:
         return nothing
     events = (
-        launched_events(trace).filter(contains(coded_names(trace), _STORES)).select("event", *PLACE)
+        launched_events(trace)
+        .filter(contains(coded_names(trace), _STORES))
+        .select("event", *EVENT_KEY)
     )
     if events.is_empty():
         return nothing
     grids = trace.kernels.filter(pl.col("start_ns").is_in(events["start_ns"].implode()))
-    found = add_recorded(events, grids.select(*PLACE, tokens=pl.col("grid_x").cast(pl.Int64)))
+    found = add_recorded(events, grids.select(*EVENT_KEY, tokens=pl.col("grid_x").cast(pl.Int64)))
     return found.select("event", "tokens").drop_nulls()
 
 

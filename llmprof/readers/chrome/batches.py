@@ -777,10 +777,10 @@ class _Appending(dict[str | OtherPhase | None, Callable[[Any], None]]):
     """
 
     def __init__(
-        self, kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]
+        self, event_kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]
     ) -> None:
         super().__init__()
-        self._kinds = kinds
+        self._kinds = event_kinds
         self._groups = groups
         self._others = others
 

@@ -516,11 +516,13 @@ class _Reading:
                 self.by_label[label].add(some, self.unit)
             newest = [batches.batches[-1] for batches in self.by_label.values() if batches.batches]
             self._has_event |= any(batch.skipped.get(NO_PHASE, 0) < batch.total for batch in newest)
-            read = (
+            entries = (
                 0 if self._has_event else sum(batches.total for batches in self.by_label.values())
             )
-            if read >= _MOST_EMPTY:
-                found = f"{self.stream.path.name}: none of its first {read:,} entries is an event"
+            if entries >= _MOST_EMPTY:
+                found = (
+                    f"{self.stream.path.name}: none of its first {entries:,} entries is an event"
+                )
                 raise ReadError(found, expected="Chrome trace events, each with a phase (ph)")
             if self._progress is not None:
                 self._progress(path.name, self.stream.blocks.read_bytes, path.stat().st_size)

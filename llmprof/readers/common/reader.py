@@ -191,7 +191,8 @@ def check_one_run(parts: Sequence[FilePart], ranks: Sequence[int]) -> None:
     spans = sorted((span, p.path.name) for p in workers if (span := p.span_ns()) is not None)
     last: tuple[int, str] | None = None
     for (start, end), name in spans:
-        if last is not None and start > last[0]:
+        # processes of one file may have run one after another
+        if last is not None and start > last[0] and name != last[1]:
             clocks = {p.head.get("absolute", True) for p in workers}
             raise MixedRunsError(
                 f"{name} begins {(start - last[0]) / 1e9:.3f} s after {last[1]} ended",
@@ -308,7 +309,7 @@ def describe_run(
         warnings += _no_device(
             parts, meta, launches=with_calls and any(part.launches() for part in parts)
         )
-    files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
+    file_facts = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
     sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
     if sums["impossible"]:
         where = listed(
@@ -316,7 +317,7 @@ def describe_run(
         )
         which = "whose time or length cannot be (no number, negative, before their own launch, …)"
         warnings.append(f"{where}: {left_out(sums['impossible'], 'event', which)}")
-    return meta, {"files": files, "warnings": warnings, **sums}
+    return meta, {"files": file_facts, "warnings": warnings, **sums}
 
 
 def _groups(part: FilePart, key: str) -> dict[str, Any]:

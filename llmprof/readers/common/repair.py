@@ -3,6 +3,7 @@ unexpected type.
 """
 
 import functools
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -221,6 +222,20 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
     return match is not None and int(match[1]) >= size - 1
 
 
+def documents(text: bytes) -> list[bytes]:
+    """The JSON documents that stand one after another in a text; what is no JSON stays one."""
+    found: list[bytes] = []
+    rest = text.decode("utf-8", "replace")
+    while rest:
+        try:
+            end = json.JSONDecoder().raw_decode(rest)[1]
+        except (ValueError, RecursionError):
+            return [text] if not found else [*found, rest.encode()]
+        found.append(rest[:end].encode())
+        rest = rest[end:].lstrip()
+    return found or [text]
+
+
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
     """Place of the bracket that closes a list: the first one after which the text can be the
     rest of the document.
@@ -328,6 +343,6 @@ def fit_struct(kind: type[AnyStruct], text: msgspec.Raw | bytes) -> tuple[AnyStr
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[str, msgspec.json.Decoder[Any]]]:
     return {
-        field.encode_name: (field.name, msgspec.json.Decoder(field.type, strict=False))
-        for field in msgspec.structs.fields(kind)
+        member.encode_name: (member.name, msgspec.json.Decoder(member.type, strict=False))
+        for member in msgspec.structs.fields(kind)
     }

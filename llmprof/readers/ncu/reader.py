@@ -911,12 +911,12 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[PageP
 def warn_unread(
     path: Path,
     stated: container.Stated,
-    kernels: int,
+    kernel_count: int,
     metrics: int | None,
     coverage: dict[str, Any],
 ) -> None:
     """Warn of what a report states and what was not read of it, and count it."""
-    lost = {"kernel": max(len(stated.kernels) - kernels, 0)}
+    lost = {"kernel": max(len(stated.kernels) - kernel_count, 0)}
     if metrics is not None:
         lost["metric"] = max(sum(map(len, stated.kernels)) - metrics, 0)
     for noun, count in lost.items():

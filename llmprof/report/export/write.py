@@ -227,7 +227,7 @@ def _idle(trace: Trace) -> pl.DataFrame:
         track=pl.lit("idle"),
         name="cause",
         detail=pl.concat_str(
-            pl.when(filled("doing") != "").then(pl.format("host in {}", "doing")),
+            pl.when(filled("host_activity") != "").then(pl.format("host in {}", "host_activity")),
             pl.when(filled("held_by") != "").then(pl.format("held by {}", "held_by")),
             pl.when(filled("next_name") != "").then(pl.format("until {}", "next_name")),
             separator="; ",

@@ -126,7 +126,7 @@ def _values(call: OperatorCall, inputs: list[CallTensor]) -> list[CallTensor]:
     return [each for each in inputs if each.format != "bool"] or inputs
 
 
-def moved(
+def movement(
     places: str, flops: float = 0.0, *, of: str = "", unless: int | None = None, assumed: str = ""
 ) -> Callable[[OperatorCall], CallWork]:
     """Work of operators that move whole arguments: places of those read, then ``>`` and of those
@@ -156,12 +156,12 @@ def moved(
 def placed(
     name: str, operators: str, places: str, flops: float, source: str, **more: Any
 ) -> OperatorKind:
-    """A kind of operators of which :func:`moved` is the work."""
+    """A kind of operators of which :func:`movement` is the work."""
     formula = (
         f"{flops:g} an element; inputs and results"
         f" once{more.get('assumed', '') and '; ' + more['assumed']}"
     )
-    return OperatorKind(name, operators, moved(places, flops, **more), formula, source)
+    return OperatorKind(name, operators, movement(places, flops, **more), formula, source)
 
 
 def _at(call: OperatorCall, places: list[int]) -> list[CallTensor]:
@@ -173,10 +173,10 @@ def _at(call: OperatorCall, places: list[int]) -> list[CallTensor]:
 def rounded(
     places: str, flops: float, *, group: int | None = None, halves: bool = False
 ) -> Callable[[OperatorCall], CallWork]:
-    """As :func:`moved`, and a new result of a byte an element with a scale of 32 bits a row, or
+    """As :func:`movement`, and a new result of a byte an element with a scale of 32 bits a row, or
     a group of a size.
     """
-    rest = moved(places, flops)
+    rest = movement(places, flops)
 
     def work(call: OperatorCall) -> CallWork:
         x, found = call.tensor(0), rest(call)
@@ -600,7 +600,7 @@ KINDS: Final = [
         " _C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul"
         " sgl_kernel::gelu_tanh_and_mul _C::fatrelu_and_mul aiter::silu_and_mul"
         " aiter::scaled_silu_and_mul aiter::gelu_and_mul aiter::gelu_tanh_and_mul",
-        moved("1 > 0", 2, of="0"),
+        movement("1 > 0", 2, of="0"),
         "2 an element of the result; input and result once",
         "vllm/csrc/activation_kernels.cu",
     ),
@@ -641,19 +641,19 @@ KINDS: Final = [
         "vllm/_aiter_ops.py",
     ),
     OperatorKind(
-        "copy", "aten::copy_", moved("1 > 0"), "0; source and target once", "their definition"
+        "copy", "aten::copy_", movement("1 > 0"), "0; source and target once", "their definition"
     ),
     OperatorKind(
         "copy",
         "_C_custom_ar::all_reduce",
-        moved("1 > 1"),
+        movement("1 > 1"),
         "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
         "vllm/csrc/custom_all_reduce.cu",
     ),
     OperatorKind(
         "copy",
         "aten::_local_scalar_dense",
-        moved("0 > 0"),
+        movement("0 > 0"),
         "0; an element read and written",
         "its definition",
     ),
@@ -667,7 +667,7 @@ KINDS: Final = [
     OperatorKind(
         "copy",
         "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll",
-        moved("0 > 0"),
+        movement("0 > 0"),
         "0; source and result once, of one type",
         "their definition",
     ),
@@ -839,7 +839,7 @@ KINDS: Final = [
         "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant"
         " _C::dynamic_per_token_scaled_fp8_quant _C::static_scaled_int8_quant"
         " _C::dynamic_scaled_int8_quant",
-        moved("1 > 0", 2),
+        movement("1 > 0", 2),
         "2 an element; input and result once",
         "vllm/csrc/quantization",
     ),
@@ -849,7 +849,7 @@ KINDS: Final = [
         "_C::per_token_group_fp8_quant_packed sgl_kernel::sgl_per_token_group_quant_fp8 "
         "sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit "
         "sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8",
-        moved("0 > 1 2", 2),
+        movement("0 > 1 2", 2),
         "2 an element; input, result and scales once",
         "vllm/csrc/quantization",
     ),

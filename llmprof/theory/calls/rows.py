@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from llmprof.theory.calls.call import NoWorkError, OperatorCall
-from llmprof.theory.calls.elements import moved, placed, rounded
+from llmprof.theory.calls.elements import movement, placed, rounded
 from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _RMS: Final = 4.0
@@ -331,7 +331,7 @@ KINDS: Final = [
         "norm",
         "aten::layer_norm aten::native_layer_norm FusedLayerNormAffineFunction"
         " aten::native_group_norm aten::group_norm aiter::_groupnorm_run",
-        moved("0 2 3 > 0", _LAYER),
+        movement("0 2 3 > 0", _LAYER),
         "7 an element; input, weight, bias and result once",
         "its definition",
     ),
@@ -348,7 +348,7 @@ KINDS: Final = [
     OperatorKind(
         "norm",
         "aten::rms_norm aten::_fused_rms_norm",
-        moved("0 2 > 0", _RMS),
+        movement("0 2 > 0", _RMS),
         "4 an element; input, weight and result once",
         "its definition",
     ),
@@ -358,14 +358,14 @@ KINDS: Final = [
         " aiter::fused_add_rms_norm_cu flashinfer::fused_add_rmsnorm"
         " flashinfer::gemma_fused_add_rmsnorm trtllm::flashinfer_fused_add_rmsnorm"
         " trtllm::flashinfer_gemma_fused_add_rmsnorm",
-        moved("0 1 2 > 0 1", _RMS + 1),
+        movement("0 1 2 > 0 1", _RMS + 1),
         "5 an element; weight once, input and residual twice (in place)",
         "vllm/csrc/layernorm_kernels.cu",
     ),
     OperatorKind(
         "norm",
         "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add",
-        moved("1 2 4 > 0 3", _RMS + 1),
+        movement("1 2 4 > 0 3", _RMS + 1),
         "5 an element; input, residual, weight and both results once",
         "aiter/ops/rmsnorm.py",
     ),
@@ -430,7 +430,7 @@ KINDS: Final = [
         "aten::native_batch_norm aten::cudnn_batch_norm aten::miopen_batch_norm"
         " aten::_batch_norm_with_update aten::_native_batch_norm_legit"
         " aten::_native_batch_norm_legit_no_training aten::_batch_norm_no_update",
-        moved("0 > 0", _LAYER),
+        movement("0 > 0", _LAYER),
         "7 an element; input and result once",
         "its definition",
     ),
@@ -438,7 +438,7 @@ KINDS: Final = [
         "norm backward",
         "aten::native_batch_norm_backward aten::cudnn_batch_norm_backward "
         "aten::miopen_batch_norm_backward aten::batch_norm_backward",
-        moved("0 1 > 0", _LAYER_BACKWARD),
+        movement("0 1 > 0", _LAYER_BACKWARD),
         "13 an element; input, gradient, and the gradient of the input once",
         "its definition",
     ),
@@ -533,7 +533,7 @@ KINDS: Final = [
         "loss",
         "aten::mse_loss_backward aten::smooth_l1_loss_backward aten::huber_loss_backward "
         "aten::binary_cross_entropy_backward",
-        moved("1 2 0 > 1", 3),
+        movement("1 2 0 > 1", 3),
         "3 an element; input, target, gradient and the gradient of the input once",
         "its definition",
     ),

@@ -1,4 +1,4 @@
-"""Plug-ins: lists of llmprof's records, and records that other packages add through entry points.
+"""Plug-ins: records that other packages add through entry points.
 
 A package names its additions in its ``pyproject.toml``::
 
@@ -10,14 +10,13 @@ If a plug-in cannot be loaded, a warning names it, and everything else works.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from llmprof.errors import LlmprofError, PluginWarning
 
@@ -30,9 +29,6 @@ KERNEL_NAMES: Final = "llmprof.kernel_names"
 OPERATORS: Final = "llmprof.operators"
 
 T = TypeVar("T")
-
-Place: TypeAlias = str
-"""Place of an object, in the form of an entry point: ``module:attribute``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +99,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     return taken
 
 
-def at(place: Place) -> Any:
-    """Import the object at a place.
-
-    >>> at("llmprof.units:NS_PER_S")
-    1000000000
-    """
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def listed(places: Iterable[T | Place], kind: type[T]) -> tuple[T, ...]:
-    """The records of llmprof itself, from a list of them or their places; a place may hold several.
-
-    Raises
-    ------
-    TypeError
-        An object at a place has another type.
-    """
-    taken: list[T] = []
-    for place in places:
-        value = at(place) if isinstance(place, str) else place
-        for record in value if isinstance(value, list | tuple) else (value,):
-            if not isinstance(record, kind):
-                raise TypeError(f"{place} is {record!r}, no {kind.__name__}")
-            taken.append(record)
-    return tuple(taken)
-
-
-def added(
+def new_records(
     group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str
 ) -> list[tuple[Plugin, T]]:
     """The records that plug-ins add; a warning names those whose name (a ``what``) is already

@@ -77,10 +77,14 @@ def write(page, root: Path, name: str) -> None:
     for path, text in files_of(page[name]).items():
         assert not (root / path).exists()
         (root / path).write_text(text, encoding="utf-8")
+    ends: dict[
+        str, int
+    ] = {}  # of what was added before, since lines stand in the order of the file
     for path, before, added in additions(page[name]):
         text = (root / path).read_text("utf-8")
-        assert before in text
-        (root / path).write_text(text.replace(before, before + added, 1), encoding="utf-8")
+        at = text.index(before, ends.get(path, 0)) + len(before)
+        (root / path).write_text(text[:at] + added + text[at:], encoding="utf-8")
+        ends[path] = at + len(added)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from llmprof import analyze, names, plugins, report
 from llmprof.analyze import catalog
-from llmprof.analyze.catalog import Analysis
 from llmprof.cli.listings import listings
 from llmprof.errors import AnalysisError, LlmprofError, PluginWarning
 from llmprof.report.dataset.plans import plan_of
@@ -160,8 +159,3 @@ def test_a_kind_of_operator_of_another_package(install):
     assert found is not None
     assert calls.work_of(calls.parse_call("acme::mix", "[[4]]", '["float"]')).read == 16
     assert calls.operator_kind("aten::mm").name == "gemm"  # llmprof's own stays
-
-
-def test_a_place_that_holds_something_else_is_an_error_of_ours():
-    with pytest.raises(TypeError, match=r"llmprof\.units:NS_PER_S is 1000000000, no Analysis"):
-        plugins.listed(["llmprof.units:NS_PER_S"], Analysis)

@@ -128,7 +128,9 @@ def analyses() -> tuple[Analysis, ...]:
     the report.
     """
     own = tuple(_declared())
-    others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
+    others = plugins.new_records(
+        plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis"
+    )
     out = list(own)
     for plugin, added in others:
         if any(added.view == other.view for other in out):

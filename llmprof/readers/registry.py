@@ -52,7 +52,7 @@ def _built_in() -> tuple[Reader, ...]:
 def readers() -> tuple[Reader, ...]:
     """All readers: those of llmprof, then those of plug-ins."""
     own = _built_in()
-    others = plugins.added(plugins.READERS, Reader, own, lambda reader: reader.name, "format")
+    others = plugins.new_records(plugins.READERS, Reader, own, lambda reader: reader.name, "format")
     return (*own, *(replace(reader, package=plugin.package) for plugin, reader in others))
 
 

@@ -109,8 +109,7 @@ class ArrivalSkew(_Waiting):
         if of.on_host:
             return (
                 f"{first} the times of its operators with those of the others, pin each rank to"
-                " cores"
-                " of its own, and look for other processes on those cores."
+                " cores of its own, and look for other processes on those cores."
             )
         return (
             f"{first} its host time and idle causes with the others', {of.words['pin']}, look for"

@@ -16,7 +16,6 @@ from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from llmprof.label.layers.kernels import Kernel
-from llmprof.plugins import Place, at
 
 _MAX_PRODUCT: Final = 3
 """The product of gate and up projection has at most this number of kernels."""
@@ -646,17 +645,14 @@ class Stretch:
 
 
 Block = Callable[[Stretch, int, Usual], str | None]
-BLOCKS: Final[tuple[Block | Place, ...]] = (
-    Stretch.mixer,
-    Stretch.shared_experts,
-    Stretch.experts,
-    Stretch.feed_forward,
-)
-"""The blocks of a layer, or their places, each asked in turn; the last one names whatever is
-left.
-"""
 
 
 @cache
 def _blocks() -> tuple[Block, ...]:
-    return tuple(at(block) if isinstance(block, str) else block for block in BLOCKS)
+    """The blocks of a layer, each asked in turn; the last one names whatever is left."""
+    return (
+        Stretch.mixer,
+        Stretch.shared_experts,
+        Stretch.experts,
+        Stretch.feed_forward,
+    )

@@ -71,8 +71,8 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
         run), ``operator`` (null where none was recorded), ``kind`` (``gemm, attention, norm,
         activation, rope, kv_cache_write, moe_routing, quantize, all_reduce, embedding,
         elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls,
-        over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed time
-        of all rows), ``median_ns``
+        over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed
+        time of all rows), ``median_ns``
         (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
         ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
         phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),

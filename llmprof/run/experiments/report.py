@@ -226,7 +226,7 @@ RULES: Final = (
         "sequence_length",
     ),
     Rule(
-        "quantise",
+        "quantize",
         _weights,
         "Weights dominate: 8-bit weights halve the bytes of a step.",
         "sequence_length",

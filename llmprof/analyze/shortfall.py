@@ -196,8 +196,7 @@ def _reason(
         full = (spread.items - (spread.turns - 1) * spread.workers) / spread.workers
         return (
             f"{spread.pieces} on {spread.workers:,} multiprocessors take {spread.turns:,} turns,"
-            " and the"
-            f" last one fills {format_share(full)} of them: {of_rest}."
+            f" and the last one fills {format_share(full)} of them: {of_rest}."
         )
     if cause == "padding" and spread is not None and work.result is not None:
         _, rows, columns = work.result

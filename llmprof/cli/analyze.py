@@ -342,7 +342,7 @@ def findings_text(
             wrap_words(label + words, width, inside, inside) for words, label in labelled if words
         ]
     if facts:
-        out.append("Facts, which are no losses:" if causes else "Facts:")
+        out.append("For context:")
         for row in facts:
             number = f"{row['order']}. "
             out.append(wrap_words(row["title"], width, number, " " * len(number)))

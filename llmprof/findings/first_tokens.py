@@ -46,8 +46,7 @@ _ADVICE: Final = {
     ),
     IDLE: (
         "Smaller chunks of prefill do not shorten this: see which findings say why the device"
-        " waits,"
-        " and warm up with the same shapes if it happens only once."
+        " waits, and warm up with the same shapes if it happens only once."
     ),
     "the rest": "Look at the steps of the slowest request: analyze.requests(run, by='span').",
 }
@@ -110,9 +109,8 @@ class FirstTokens(Figures):
         if self.at_once and self.part in ("prefill of others", "decode of others"):
             return (
                 "All requests came at once, so the later ones wait for the earlier: no setting of"
-                " the"
-                " scheduler makes all of them first. Send them as they arrive in use, or read the"
-                " throughput of the batch."
+                " the scheduler makes all of them first. Send them as they arrive in use, or read"
+                " the throughput of the batch."
             )
         if self.why is not None and self.why.reason is not None:
             return advice_for(self.why.reason, of)

@@ -120,19 +120,18 @@ def _gain(
     unit = "all from the first to the last event" if scope.steps is None else scope.part
     text = f"With {change_of(change).words}, {unit}".replace("With without", "Without", 1)
     if changed:
-        when = _recorded_scope(scope, rows, recorded, plain=plain)
-        text += f" would take {_compare_times(recorded, ns, when)}"
-        text += (
-            f" ({_saving(low, high)}" if high - low >= TINY * recorded else f" ({_saving(ns, ns)}"
-        )
-        text += ")." if more is None else f", {more:+,.0f} tokens/s)."
+        after_words, before = format_ns(recorded - ns), format_ns(recorded)
+        close = after_words == before
+        text += f" would take {'close to' if close else f'{after_words} in place of'} {before}: "
+        text += _saving(low, high) if high - low >= TINY * recorded else _saving(ns, ns)
+        text += "" if more is None else f", {more:+,.0f} tokens/s"
+        text += f"{_recorded_scope(scope, rows, recorded, plain=plain)}."
     else:
         text += " takes as long as before: something else sets the pace."
     if replayed_ns - ns >= NOTHING * recorded:
         text += (
             f" The replay gains {format_ns(replayed_ns)} in all, since other losses shrink with"
-            " this"
-            " one; counted here is only its own time and that of what follows from it."
+            " this one; counted here is only its own time and that of what follows from it."
         )
     if of_part:
         text += f" {sentence(of_part)}"
@@ -141,26 +140,15 @@ def _gain(
 
 def _recorded_scope(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:
     """What the recorded time of a prediction is of, where it is not the mean of the scope."""
-    mean, steps, replayed_steps = (
-        scope.span_ns / scope.parts,
-        _steps_of(scope.windows),
-        _steps_of(rows),
-    )
+    mean = scope.span_ns / scope.parts
+    steps, replayed_steps = _steps_of(scope.windows), _steps_of(rows)
     if plain:
-        return f" without the profiler ({format_ns(mean)} under it)"
+        return f" (without the profiler; {format_ns(mean)} under it)"
     if replayed_steps < steps:
         return f" (mean of {replayed_steps} of the {steps} steps)"
     if scope.steps is not None and format_ns(recorded_ns) != format_ns(mean):
         return " (counted from the end of the step before)"
     return ""
-
-
-def _compare_times(recorded_ns: float, ns: float, when: str) -> str:
-    """The predicted time of a step against the recorded one."""
-    after, before = format_ns(recorded_ns - ns), format_ns(recorded_ns)
-    if after == before:
-        return f"{format_ns(abs(ns))} {'less' if ns >= 0 else 'more'} than {before}{when}"
-    return f"{after} in place of {before}{when}"
 
 
 def _saving(low_ns: float, high_ns: float) -> str:

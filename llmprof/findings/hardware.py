@@ -77,8 +77,7 @@ class LimitedKernel(Figures):
         if self.roof_share is not None:
             text += (
                 f" It reaches {format_share(self.roof_share)} of what the device allows at its"
-                " ratio"
-                " of arithmetic to bytes."
+                " ratio of arithmetic to bytes."
             )
         if self.stall:
             share = format_share(self.stall_share)
@@ -89,14 +88,13 @@ class LimitedKernel(Figures):
         if self.limit == "compute":
             return (
                 "Its instructions set the pace, not the memory: fewer or cheaper ones help (a"
-                " smaller"
-                " number type, tensor cores, multiplications for divisions, fewer padded tiles)."
+                " smaller number type, tensor cores, multiplications for divisions, fewer padded"
+                " tiles)."
             )
         if self.limit == "memory":
             return (
                 "Move fewer bytes: fuse it with the kernels before and after it, use a smaller"
-                " type,"
-                " keep what is read again in cache."
+                " type, keep what is read again in cache."
             )
         if not self.limit:
             return "Profile it with ncu --set full, so that its limit is known."

@@ -18,6 +18,10 @@ time.
 """
 
 
+MIN_FIRST: Final = 0.001
+"""Least share of a loss that may stand before what is known of the rest."""
+
+
 def rank_findings(
     frames: Sequence[pl.DataFrame],
     first_tokens: dict[str, Any] | None = None,
@@ -34,6 +38,7 @@ def rank_findings(
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
     own = pl.col("rule") == FIRST_TOKENS
     fact = pl.col("severity") == "info"
+    tiny = ~fact & (pl.col("share_of_time").fill_null(1.0) < MIN_FIRST)
     # what follows from a finding stands after it, wherever that is
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
     return Findings(
@@ -41,11 +46,12 @@ def rank_findings(
         .sort(
             pl.col("rule") != INCOMPLETE,
             (own & fact) | last,
+            tiny,
             fact,
             "chain",
             pl.col("follows_from").is_not_null(),
             "weight",
-            descending=[False, False, False, True, False, True],
+            descending=[False, False, False, False, True, False, True],
             maintain_order=True,
         )
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))

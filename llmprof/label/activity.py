@@ -496,6 +496,11 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         calls = calls.sort(
             "launches", "launch_start_ns", descending=[True, False], maintain_order=True
         )
+        # two launches one after the other that share a number link nothing
+        twice = calls.filter("launches").group_by(key)
+        shared = twice.agg(pl.col("launch_start_ns").max() >= pl.col("launch_end_ns").min())
+        shared = shared.filter("launch_start_ns").select(key)
+        calls = calls.join(shared, on=key, how="anti", maintain_order="left")
         calls = calls.unique(key, keep="first", maintain_order=True)
     row = last_with(events, calls, "correlation")
     events = events.hstack(

@@ -154,7 +154,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
         plan.set_gap(registered, 0)
 
     return ReplayChange(
-        "layers without waiting for the host (as under graphs)",
+        "layers that do not wait for the host (as under graphs)",
         "kernels stay as recorded, at best 4 % shorter, though a compiler that captures graphs"
         " often fuses some; the time of the call that replays the graph; how fast the host is at"
         " what remains for it (as recorded, at best twice as fast); whether every batch size has a"

@@ -258,8 +258,7 @@ def _advice(row: Mapping[str, Any], *, waiting: bool) -> str:
     if row["rule"] == "launch_bound":
         return (
             f"In {share} of the timed {phase} calls the device had caught up with the host: use"
-            " CUDA"
-            " graphs (no eager), or fewer and larger kernels."
+            " CUDA graphs (no eager), or fewer and larger kernels."
         )
     then = "try another kernel, layout or type, or a larger batch."
     if waiting:

@@ -104,8 +104,8 @@ SECTIONS: Final = (
         ),
         "The work of each operator follows from its recorded shapes, its bound from that and the"
         " peaks of the device. An operator under the slope is limited by memory, under a flat roof"
-        " by arithmetic. The gain is of a step, replayed with the operator at 80 % of its bound;"
-        " what has no bound, is idle or is near its bound stays.",
+        " by arithmetic. The gain is the time that a step would save with the operator at 80 % of"
+        " its bound; what has no bound, is idle or is near its bound stays.",
         question="Which operators are far from their bound, and what would they gain?",
         only_with="ops",
     ),

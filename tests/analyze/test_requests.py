@@ -135,9 +135,8 @@ def test_parts_of_each_request_by_hand():
 def test_the_slow_first_tokens_are_named():
     found = analyze.requests(made())
     said = slowest(found)
-    assert said["title"] == (
-        "The p99 of the time to the first token is its own prefill: 29.9 ms of 49.0 ms."
-    )
+    assert "its own prefill: 29.9 ms of 49.0 ms" in said["title"]
+    assert "p99" not in said["title"]  # of three requests
     assert said["requests"] == [1]
     assert said["parts"]["prefill of others"] == pytest.approx(18.1 * MS, rel=1e-3)
     with pytest.raises(AnalysisError, match="no requests"):

@@ -69,3 +69,27 @@ def test_a_call_of_c_that_never_closed_is_set_aside(tmp_path):
     assert sorted(trace.ops["name"]) == sorted(
         event["name"] for event in more if "mm" not in event["name"]
     )
+
+
+def test_a_second_document_in_a_file_is_read_or_counted_as_lost(tmp_path):
+    path = recording(tmp_path)
+    first = json.loads(path.read_text())
+    second = json.loads(path.read_text())
+    for event in second["traceEvents"]:
+        event["ts"] += 1e6
+        event["args"]["correlation"] += 1_000
+    both = json.dumps({**first, "displayTimeUnit": "ms"}) + "\n" + json.dumps(second)
+    path.write_text(both)
+    assert llmprof.read(path).kernels.height == 2 * LAUNCHES
+    path.write_text(both[:-2000])
+    with pytest.warns(llmprof.errors.TraceWarning):
+        trace = llmprof.read(path)
+    assert trace.kernels.height < 2 * LAUNCHES
+    assert trace.coverage["lost_bytes"] > 0
+
+
+def test_a_number_of_two_launches_links_nothing(tmp_path):
+    again = {"ph": "X", "pid": 1, "tid": 1, "ts": 1e9 + 90, "dur": 5, "cat": "cuda_runtime"}
+    again |= {"name": "cudaLaunchKernel", "args": {"correlation": 3}}
+    trace = llmprof.read(recording(tmp_path, more=[again]))
+    assert trace.events["launch_start_ns"].null_count() == 1

@@ -349,7 +349,7 @@ def _held(
     launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
     own = events.drop_nulls(key).group_by(key).agg(own=pl.col("start_ns").max())
     (own_start,) = group_values(launched[call], own, key)
-    later = (own_start >= queued["_end"]).fill_null(value=False)
+    later = (own_start > queued["_end"]).fill_null(value=False)
     waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
     had_to_wait = (
         _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)

@@ -648,10 +648,10 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
     ttft = _mean(slow, "ttft_ns")
     parts["the rest"] = max(0.0, ttft - sum(parts.values()))
     name, largest = max(parts.items(), key=lambda item: item[1])
-    percent = f"p{100 * quantile:g}"
+    # a percentile of few requests is the time of one of them
+    whose = f"p{100 * quantile:g} of the" if frame.height * (1 - quantile) >= 1 else "longest"
     title = (
-        f"The {percent} of the time to the first token is {name}: {format_ns(largest)} of"
-        f" {format_ns(ttft)}."
+        f"The {whose} time to the first token is {name}: {format_ns(largest)} of {format_ns(ttft)}."
     )
     return {
         "title": title,

@@ -25,7 +25,7 @@ export type Way = {
   bars: WaterfallBar[];
 };
 
-/** Bar of a waterfall: llmprof.analyze.compare.story.diff_waterfall; null where a run does not have it. */
+/** Bar of a waterfall: llmprof.analyze.compare.story.waterfall_rows; null where a run does not have it. */
 export type WaterfallBar = {
   group: string;
   label: string;

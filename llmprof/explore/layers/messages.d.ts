@@ -2,7 +2,7 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A measure that the color can show. */
-export type Measured = {
+export type LayerOption = {
   name: "busy" | "exposed" | "gap" | "host" | "time";
   title: string;
   meaning: string;
@@ -20,7 +20,7 @@ export type ColourScale = {
 export type Messages = {
   choices: {
     asks: Record<string, never>;
-    answers: { ranks: number[]; stages: string[]; phases: string[]; measures: Measured[] };
+    answers: { ranks: number[]; stages: string[]; phases: string[]; measures: LayerOption[] };
   };
   /** Buffers: values (f4, columns after each other, NaN where there is none) and outliers (u1). */
   cells: {

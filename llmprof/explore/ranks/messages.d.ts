@@ -2,7 +2,7 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A measure that the colour can show. */
-export type Measured = {
+export type RankOption = {
   name: "exposed" | "idle" | "step" | "wait";
   title: string;
   meaning: string;
@@ -20,7 +20,7 @@ export type ColourScale = {
 export type Messages = {
   choices: {
     asks: Record<string, never>;
-    answers: { ranks: number; phases: string[]; measures: Measured[]; groups: Record<string, any>[]; latest: string };
+    answers: { ranks: number; phases: string[]; measures: RankOption[]; groups: Record<string, any>[]; latest: string };
   };
   /** Buffers: values (f4, columns after each other, NaN where there is none). */
   cells: {

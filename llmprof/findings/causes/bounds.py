@@ -89,8 +89,7 @@ class AboveBound(Figures):
     def detail(self, of: Context) -> str:
         return (
             f"{counted(self.operators, 'operator')} of this kind, {_calls(self.calls)} {of.per}."
-            " The"
-            f" longest reaches {format_share(self.of_bound_share)} of its bound, with shapes"
+            f" The longest reaches {format_share(self.of_bound_share)} of its bound, with shapes"
             f" {shorten(self.shapes or 'unknown', 100)} against the peak of {self.bound_by}"
             f" ({readable_name(self.kernel)})."
         )
@@ -103,8 +102,7 @@ class AboveBound(Figures):
             )
         return (
             "Do not trust this bound: the formula counts too much, the peak in the data sheet is"
-            " too"
-            " low for this device, or its clock was higher."
+            " too low for this device, or its clock was higher."
         )
 
 

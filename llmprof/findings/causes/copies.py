@@ -67,8 +67,7 @@ class Copies(Figures):
             when = "the step before computes" if torch else "other work runs"
             return (
                 f"Keep what is copied again and again{what} on the device, or fetch it on a stream"
-                " of"
-                f" its own while {when}."
+                f" of its own while {when}."
             )
         if self.kind == "to host":
             if torch:
@@ -83,8 +82,7 @@ class Copies(Figures):
         if self.kind == "peer":
             return (
                 "Send between devices while others compute, or place what is exchanged on the"
-                " device"
-                " that uses it."
+                " device that uses it."
             )
         if torch:
             return (
@@ -126,7 +124,7 @@ def _measure(scope: Scope) -> Measurement | None:
         ns=scope.time("copy"),
         where="category IN ('copy', 'fill')",
         change=change,
-        by_rank=scope.by_rank("copy").rename({"ns": "dur_ns"}),
+        by_rank=scope.rank_times("copy").rename({"ns": "dur_ns"}),
         about=what,
     )
 

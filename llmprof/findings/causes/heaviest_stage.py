@@ -53,8 +53,7 @@ class HeaviestStage(Figures):
         kind = "stage" if self.is_stage else "kind"
         return (
             f"{text} {counted(round(self.kernels), of.words['event'])} of this {kind} {of.per},"
-            " most"
-            f" of it {readable_name(self.name)} ({format_share(self.by_name_share)})."
+            f" most of it {readable_name(self.name)} ({format_share(self.by_name_share)})."
         )
 
     def advice(self, of: Context) -> str:

@@ -46,15 +46,13 @@ def advice_for(reason: str, of: Context) -> str:
             return (
                 "Load batches while the device works: more workers (num_workers), prefetch_factor,"
                 " persistent_workers, pinned memory with non_blocking copies; decode and resize"
-                " less"
-                " for each sample."
+                " less for each sample."
             )
         return "Load the next batch while the device works, with more workers."
     if reason == "input_preparation":
         return (
             "Prepare the next inputs while the device works (other processes), or on the device,"
-            " and"
-            " cache what is prepared again and again."
+            " and cache what is prepared again and again."
         )
     kinds = {"allocation": "memory", "compilation": "compiling", "loading": "loading"}
     return advice_on(kinds[reason], of)

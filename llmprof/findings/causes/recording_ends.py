@@ -49,8 +49,7 @@ class RecordingEnds(Figures):
     def advice(self, of: Context) -> str:
         return (
             "Start the profiler after loading and warm-up, or look at what the host does there:"
-            " this"
-            " time is no part of a steady run."
+            " this time is no part of a steady run."
         )
 
 

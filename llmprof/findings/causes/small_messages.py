@@ -41,8 +41,7 @@ class SmallMessages(Figures):
             f"{self.calls:,.0f} {of.per}, {format_ns(self.transfer_ns)} each{rate}, by"
             f" {self.algorithm or 'an unknown algorithm'}; vLLM's custom all-reduce takes messages"
             f" up to {format_bytes(CUSTOM_ALL_REDUCE_BYTES)} between {of.words['device']}s with"
-            " peer"
-            " access."
+            " peer access."
         )
 
     def advice(self, of: Context) -> str:

@@ -47,8 +47,7 @@ class Synchronisation(Figures):
         return (
             "Find where the program makes this call, and leave it out where the host does not need"
             " the result at once (asynchronous copies, events between streams), so that the host"
-            " can"
-            " launch ahead."
+            " can launch ahead."
         )
 
 

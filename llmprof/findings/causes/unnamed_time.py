@@ -34,8 +34,7 @@ class UnnamedTime(Figures):
             f"{counted(self.events, 'event')} in all, {format_share(self.of_events_share)} of the"
             " summed time of compute, communication and copies. The most time is in"
             f" {readable_name(self.name)} ({format_share(self.by_name_share)}). Shares by stage"
-            " leave"
-            " it out."
+            " leave it out."
         )
 
     def advice(self, of: Context) -> str:

@@ -109,8 +109,7 @@ class ArrivalSkew(_Waiting):
         if of.on_host:
             return (
                 f"{first} the times of its operators with those of the others, pin each rank to"
-                " cores"
-                " of its own, and look for other processes on those cores."
+                " cores of its own, and look for other processes on those cores."
             )
         return (
             f"{first} its host time and idle causes with the others', {of.words['pin']}, look for"
@@ -191,7 +190,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .join(own.group_by("rank").agg(mine=of_rank), on="rank")
     )
     by_rank = (
-        scope.by_rank("communication", "wait")
+        scope.rank_times("communication", "wait")
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
     )

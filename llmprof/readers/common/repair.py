@@ -3,6 +3,7 @@ unexpected type.
 """
 
 import functools
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -219,6 +220,20 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
         return True
     match = _ERROR_BYTE.search(message)
     return match is not None and int(match[1]) >= size - 1
+
+
+def documents(text: bytes) -> list[bytes]:
+    """The JSON documents that stand one after another in a text; what is no JSON stays one."""
+    found: list[bytes] = []
+    rest = text.decode("utf-8", "replace")
+    while rest:
+        try:
+            end = json.JSONDecoder().raw_decode(rest)[1]
+        except (ValueError, RecursionError):
+            return [text] if not found else [*found, rest.encode()]
+        found.append(rest[:end].encode())
+        rest = rest[end:].lstrip()
+    return found or [text]
 
 
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:

@@ -97,8 +97,8 @@ def _stretch(name: str, part: Mapping[str, Any]) -> str:
     return (
         f"{text}: {counted(part['steps'], 'step')} recorded meanwhile"
         f" ({format_share(part['recorded'])} of that time), with {tenths(part['requests'])}"
-        " decoding"
-        f" requests on average, {format_share(part['prefill'])} of their time with a prefill."
+        f" decoding requests on average, {format_share(part['prefill'])} of their time with a"
+        " prefill."
     )
 
 

@@ -8,7 +8,6 @@ inference_script.py --out FOLDER``.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import json
 import os
@@ -17,7 +16,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, nearest
 from llmprof.plugins import records_in
 from llmprof.run.launch.engines.engine import ENGINES, Engine
 
@@ -43,13 +42,8 @@ def engine(name: str, *, served: bool = False) -> Engine:
     named = [entry for entry in engines() if entry.name == name]
     if not named:
         names = sorted({entry.name for entry in engines()})
-        near = difflib.get_close_matches(name, names, 1)
-        found = f"there is no engine {name!r}"
-        raise ConfigError(
-            found,
-            expected=f"one of {', '.join(names)}",
-            hint=f"did you mean {near[0]}?" if near else "",
-        )
+        found, expected = f"there is no engine {name!r}", f"one of {', '.join(names)}"
+        raise ConfigError(found, expected=expected, hint=nearest(name, names))
     for entry in named:
         if entry.served == served:
             return entry

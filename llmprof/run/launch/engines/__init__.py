@@ -17,25 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import ConfigError, nearest
-from llmprof.run.launch.engines.engine import (
-    SGLANG_SERVED,
-    TENSORRT_LLM_SERVED,
-    TRANSFORMERS,
-    VLLM_OFFLINE,
-    VLLM_SERVED,
-    Engine,
-)
+from llmprof.plugins import records_in
+from llmprof.run.launch.engines.engine import ENGINES, Engine
 
 __all__ = ["BUILT_IN", "Engine", "engine", "engines", "interpreter", "script"]
 
-BUILT_IN: Final = (
-    VLLM_OFFLINE,
-    VLLM_SERVED,
-    TRANSFORMERS,
-    SGLANG_SERVED,
-    TENSORRT_LLM_SERVED,
-)
-"""List of the engines: a new engine needs its own modules and its record here."""
+BUILT_IN: Final = records_in(globals(), Engine)
+"""The engines: a new one needs its own modules and a line above."""
 
 _COMMON: Final = ("_machine", "_job")
 

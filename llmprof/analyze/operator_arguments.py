@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from llmprof.errors import AnalysisError
-from llmprof.names.replayable import DTYPES, NOT_LISTED, OPERATORS, REASONS, Replayable
+from llmprof.names.timeable import DTYPES, NOT_LISTED, OPERATORS, REASONS, Timeable
 from llmprof.units import format_bytes
 
 MOST_BYTES: Final = 16 << 30
@@ -81,7 +81,7 @@ class RecordedCall:
     """An operator and its arguments, ready to be written into a script."""
 
     operator: str
-    known: Replayable
+    known: Timeable
     arguments: tuple[RecordedArgument, ...]
     assumed: tuple[str, ...]
     """Assumptions about data that the recording lacks, as text."""
@@ -102,8 +102,8 @@ def recorded_call(
     usual_dtype: str = "bfloat16",
 ) -> RecordedCall:
     """A recorded call with checked arguments."""
-    replayable = OPERATORS.get(operator)
-    if replayable is None:
+    timeable = OPERATORS.get(operator)
+    if timeable is None:
         raise AnalysisError(reason_against(operator))
     sizes, types = _listed(shapes), _listed(dtypes)
     if sizes is None or types is None:
@@ -113,17 +113,17 @@ def recorded_call(
     steps, values = _listed(strides), _listed(inputs)
     steps = steps if steps is not None and len(steps) == len(sizes) else None
     values = values if values is not None and len(values) == len(sizes) else None
-    assumed = [replayable.assumed] if replayable.assumed else []
+    assumed = [timeable.assumed] if timeable.assumed else []
     out: list[RecordedArgument] = []
     for place, (size, kind) in enumerate(zip(sizes, types, strict=True)):
         step = None if steps is None else steps[place]
         value = None if values is None else values[place]
-        out.append(_argument(_Recorded(place, size, kind, step, value), replayable, usual_dtype))
+        out.append(_argument(_Recorded(place, size, kind, step, value), timeable, usual_dtype))
     if steps is None:
         assumed.append("strides were not recorded: tensors are taken to be contiguous")
         if operator in _OF_WEIGHTS:
             out, assumed[-1] = (
-                _transposed(out, replayable),
+                _transposed(out, timeable),
                 assumed[-1] + ", and a weight to be transposed",
             )
     if any(
@@ -131,10 +131,10 @@ def recorded_call(
         for argument in out
     ):
         assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
-    out = _numbers_for_scalars(out) if replayable.kind == "elementwise" else out
-    out, fewer = _fewer_pages(out, replayable)
+    out = _numbers_for_scalars(out) if timeable.kind == "elementwise" else out
+    out, fewer = _fewer_pages(out, timeable)
     assumed += fewer
-    out = [_content(replayable, place, out) for place in range(len(out))]
+    out = [_content(timeable, place, out) for place in range(len(out))]
     total = sum(argument.bytes for argument in _tensors(out))
     if total > MOST_BYTES:
         raise AnalysisError(
@@ -142,7 +142,7 @@ def recorded_call(
         )
     if not any(True for _ in _tensors(out)):
         raise AnalysisError("none of its arguments was recorded as a tensor")
-    return RecordedCall(operator, replayable, tuple(out), tuple(assumed))
+    return RecordedCall(operator, timeable, tuple(out), tuple(assumed))
 
 
 _OF_WEIGHTS: Final = ("aten::mm", "aten::addmm", "aten::matmul")
@@ -168,7 +168,7 @@ class _Recorded(NamedTuple):
     value: Any
 
 
-def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> RecordedArgument:
+def _argument(recorded: _Recorded, timeable: Timeable, usual_dtype: str) -> RecordedArgument:
     place, size, kind, step, value = recorded
     if (
         kind == "TensorList"
@@ -188,8 +188,8 @@ def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> 
     if kind not in ("Scalar", "ScalarList", ""):
         return _tensor(place, size, _dtype(place, kind), step)
     number = _value(value)
-    if number is None and place in replayable.usual:
-        return replayable.usual[place]
+    if number is None and place in timeable.usual:
+        return timeable.usual[place]
     if number is None and kind:
         raise AnalysisError(
             f"the value of argument {place} was not recorded", hint="record with torch 2.1 or later"
@@ -262,14 +262,12 @@ def _number(text: str) -> int | float | None:
     return float(text) if _FLOAT.fullmatch(text) else None
 
 
-def _transposed(
-    arguments: list[RecordedArgument], replayable: Replayable
-) -> list[RecordedArgument]:
+def _transposed(arguments: list[RecordedArgument], timeable: Timeable) -> list[RecordedArgument]:
     """Weights of a linear layer, whose product is called with the transposed weight."""
     return [
         replace(argument, strides=(1, argument.shape[0]))
         if isinstance(argument, RecordedTensor)
-        and place in replayable.stored
+        and place in timeable.stored
         and len(argument.shape) == 2
         else argument
         for place, argument in enumerate(arguments)
@@ -292,11 +290,11 @@ def _numbers_for_scalars(arguments: list[RecordedArgument]) -> list[RecordedArgu
 
 
 def _fewer_pages(
-    arguments: list[RecordedArgument], replayable: Replayable
+    arguments: list[RecordedArgument], timeable: Timeable
 ) -> tuple[list[RecordedArgument], list[str]]:
     """Caches with as many pages as fit the limit."""
     fewer = 0
-    for place in replayable.pages:
+    for place in timeable.pages:
         cache = arguments[place] if place < len(arguments) else None
         if (
             isinstance(cache, RecordedTensor)
@@ -309,18 +307,16 @@ def _fewer_pages(
         return arguments, []
     made = [
         replace(argument, shape=(min(fewer, argument.shape[0]), *argument.shape[1:]))
-        if isinstance(argument, RecordedTensor) and place in replayable.pages
+        if isinstance(argument, RecordedTensor) and place in timeable.pages
         else argument
         for place, argument in enumerate(arguments)
     ]
     return made, [f"the cache has {fewer:,} pages here, fewer than in the recording"]
 
 
-def _content(
-    replayable: Replayable, place: int, arguments: list[RecordedArgument]
-) -> RecordedArgument:
+def _content(timeable: Timeable, place: int, arguments: list[RecordedArgument]) -> RecordedArgument:
     """An argument with the values that its tensor must hold."""
-    argument, rule = arguments[place], replayable.holds.get(place)
+    argument, rule = arguments[place], timeable.holds.get(place)
     if not isinstance(argument, RecordedTensor) or rule is None:
         return argument
     kind, *given = rule

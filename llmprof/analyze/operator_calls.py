@@ -13,7 +13,7 @@ from llmprof.analyze.operator_arguments import RecordedCall, reason_against, rec
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside, parents
-from llmprof.names.replayable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
+from llmprof.names.timeable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
 from llmprof.trace import Trace
 
 _ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
@@ -55,7 +55,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
-    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and
+    (:data:`llmprof.names.timeable.OPERATORS`). The time of a call is that of all kernels and
     copies launched in it, or of the operator itself in a trace of a CPU run. Events outside of such
     operators have separate rows, so that the shares add up to 1 on a trace with a device.
 
@@ -69,9 +69,10 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         The longest first: ``key`` (names the operator and its arguments; null where it cannot be
         run), ``operator`` (null where none was recorded), ``kind`` (``gemm, attention, norm,
-        activation, rope, kv_cache, moe, quantise, all_reduce, embedding, elementwise, reduction``
-        or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over all ranks; launches where
-        there is no operator), ``total_ns, share`` (of the summed time of all rows), ``median_ns``
+        activation, rope, kv_cache_write, moe_routing, quantize, all_reduce, embedding,
+        elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls,
+        over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed
+        time of all rows), ``median_ns``
         (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
         ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
         phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),

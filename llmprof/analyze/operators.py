@@ -33,7 +33,7 @@ from llmprof.label.nesting import holds_any, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
-from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
+from llmprof.names.timeable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import (
     KINDS,

@@ -15,7 +15,7 @@ from llmprof.charts.collectives import collectives
 from llmprof.charts.compare import diff, diff_waterfall, opportunities
 from llmprof.charts.counters import counters
 from llmprof.charts.flame import flame, speedscope
-from llmprof.charts.heatmaps import layers, ranks, utilisation
+from llmprof.charts.heatmaps import layers, ranks, utilization
 from llmprof.charts.idle import critical_path, idle, launch_delay
 from llmprof.charts.kernels import cuda_api, kernels, stalls
 from llmprof.charts.memory import memory

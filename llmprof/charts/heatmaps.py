@@ -463,7 +463,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
     "llmprof.analyze.nsys.gpu_time_util_map(trace, bins=150)",
     "rank device start_ns dur_ns share",
 )
-def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+def utilization(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Heat map of ranks over time: the share of each bin of time in which the device of a rank runs
     something.
 
@@ -488,7 +488,7 @@ def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
 
     Examples
     --------
-    >>> chart = charts.utilisation(analyze.nsys.gpu_time_util_map(trace, bins=150))
+    >>> chart = charts.utilization(analyze.nsys.gpu_time_util_map(trace, bins=150))
     """
     frame = draw.chart_frame(frame, analyze.nsys.gpu_time_util_map, bins=150)
     size = 1

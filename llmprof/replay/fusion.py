@@ -14,7 +14,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotCapturedError, NotNegative
-from llmprof.names.replayable import DTYPES
+from llmprof.names.timeable import DTYPES
 from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import medians_of
@@ -47,14 +47,14 @@ _ALL_REDUCE: Final = "R"
 _UNKNOWN: Final = "x"
 
 KNOWN: Final = (
-    (r"Rnq", "all-reduce + norm + quantise"),
+    (r"Rnq", "all-reduce + norm + quantize"),
     (r"Rn", "all-reduce + norm"),
-    (r"nq", "norm + quantise"),
-    (r"aq", "activation + quantise"),
+    (r"nq", "norm + quantize"),
+    (r"aq", "activation + quantize"),
     (r"n+rk", "QK norm + RoPE + KV write"),
     (r"n+r", "QK norm + RoPE"),
     (r"rk", "RoPE + KV write"),
-    (r"rqk|rkq", "RoPE + quantise + KV write"),
+    (r"rqk|rkq", "RoPE + quantize + KV write"),
     (r"[ecf]{2,}", "elementwise and reductions"),
 )
 """Fusions that engines and compilers have, by the categories of a whole chain in order: vLLM's

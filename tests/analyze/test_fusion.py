@@ -15,11 +15,11 @@ _QUANTISE = ("_C::static_scaled_fp8_quant", QUANTISE, [("quant_kernel", 1.0)])
 _GEMM = ("aten::mm", MM, [("gemm", 30.0)])
 
 
-def test_norm_and_quantise(tmp_path):
+def test_norm_and_quantize(tmp_path):
     found = analyze.fusion(recorded(tmp_path, [_NORM, _QUANTISE, _GEMM] * 5))
     assert found.height == 1
     row = found.row(0, named=True)
-    assert (row["fusion"], row["categories"]) == ("norm + quantise", "norm + quantize")
+    assert (row["fusion"], row["categories"]) == ("norm + quantize", "norm + quantize")
     assert row["kernels"] == "rms_norm_kernel\nquant_kernel"
     assert (row["length"], row["count"], row["launches_saved"]) == (2, 5, 5)
     # 2 + 1 us each; from 62 us of one call to 60 us of the next, 100 us later
@@ -44,11 +44,11 @@ def test_what_is_no_chain(tmp_path):
 
 def test_only_a_whole_chain_has_a_name():
     assert [_member_names(letters) for letters in ("nq", "Rn", "rk", "nnr", "aq", "ecf")] == [
-        "norm + quantise",
+        "norm + quantize",
         "all-reduce + norm",
         "RoPE + KV write",
         "QK norm + RoPE",
-        "activation + quantise",
+        "activation + quantize",
         "elementwise and reductions",
     ]
     assert [_member_names(letters) for letters in ("cnq", "nqk", "mm", "nd", "n")] == [None] * 5

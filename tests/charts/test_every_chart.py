@@ -40,7 +40,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "layers": (charts.layers, frames.layered),
     "ranks": (charts.ranks, frames.ranked),
     "ranks, of groups": (charts.ranks, frames.late),
-    "utilisation": (charts.utilisation, frames.used),
+    "utilization": (charts.utilization, frames.used),
     "breakdown": (charts.breakdown, frames.attributed),
     "breakdown, by rank": (
         lambda f: charts.breakdown(f, rows="rank", color="category"),

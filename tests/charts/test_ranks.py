@@ -70,10 +70,10 @@ def test_a_cell_is_the_use_of_a_rank_in_a_bin_and_the_least_busy_of_many_ranks_s
         {"rank": rank, "device": 0, "start_ns": np.tile(np.arange(10), 200) * 1000, "dur_ns": 1000}
     )
     rows = bins.with_columns(share=pl.when(pl.col("rank") == 151).then(0.25).otherwise(0.75))
-    cells = pl.DataFrame(specs.rows(charts.utilisation(rows), "rect", "row", "share"))
+    cells = pl.DataFrame(specs.rows(charts.utilization(rows), "rect", "row", "share"))
     assert cells.height == 100 * 10
     assert cells.filter(pl.col("share") == 0.25)["row"].unique().to_list() == [150]
     few = pl.DataFrame(
-        specs.rows(charts.utilisation(rows.filter(pl.col("rank") < 2)), "rect", "row", "share")
+        specs.rows(charts.utilization(rows.filter(pl.col("rank") < 2)), "rect", "row", "share")
     )
     assert few.filter(row=1)["begin"].to_list() == [float(i) for i in range(10)]  # us

@@ -54,8 +54,8 @@ REQUESTS = {
         "rows": [{}],
         "find": [{}],
         "follow": [{}],
-        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "colour_by": "stage"}],
-        "overview": [{"width": 800.5, "colour_by": "category"}],
+        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "color_by": "stage"}],
+        "overview": [{"width": 800.5, "color_by": "category"}],
         "span": [
             {"span": [0, 5e8], "rows": None},
             {"span": [0, 5e8], "rows": [0]},

@@ -275,7 +275,7 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     assert isinstance(none, Absent)
     assert none.captured
     given = {
-        "fusion": "norm + quantise",
+        "fusion": "norm + quantize",
         "categories": "norm + quantize",
         "length": 3,
         "per_step": 3.0,
@@ -294,7 +294,7 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     assert isinstance(tables.fusion_table(chains(9.9, None)), Absent)
     (row,) = tables.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
     assert (row["chain"], row["launches"], row["gain_share"]) == (
-        "norm + quantise: norm + quantize",
+        "norm + quantize",
         6.0,
         0.2,
     )

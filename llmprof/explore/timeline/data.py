@@ -442,7 +442,7 @@ def area(
     span: Sequence[float],
     rows: Sequence[int] | None,
     kind: str | None,
-    colour_by: str = "stage",
+    color_by: str = "stage",
 ) -> dict[str, Any]:
     """What is in an area: its kinds, and of one kind the sums, percentiles and a table."""
     kinds = _kinds(data, span, rows)
@@ -475,7 +475,7 @@ def area(
         return answer | _host_table(
             data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST]
         )
-    return answer | _table(data, span, chosen_rows(data, rows, shown or None), length, colour_by)
+    return answer | _table(data, span, chosen_rows(data, rows, shown or None), length, color_by)
 
 
 def _kinds(
@@ -573,7 +573,7 @@ def _table(
     span: Sequence[float],
     chosen: Sequence[TimelineRow],
     length: Sequence[str] = (),
-    colour_by: str = "stage",
+    color_by: str = "stage",
 ) -> dict[str, Any]:
     """Names of the spans that touch a range of time, those with the most time first."""
     lo, hi = span
@@ -585,7 +585,7 @@ def _table(
     for row in chosen:
         for lane in _own_lanes(row):
             part = slice(*lane.within(lo, hi))
-            columns = {"name": lane.name[part], "code": lane.code(colour_by)[part]}
+            columns = {"name": lane.name[part], "code": lane.code(color_by)[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
     inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(

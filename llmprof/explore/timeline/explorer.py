@@ -257,7 +257,7 @@ class Timeline(Explorer, room="timeline"):
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
     """Greatest height of the overview and the rows (px); the height of the screen if None."""
 
-    colour_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
+    color_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
     """Meaning of the colour of a kernel: stage or category."""
 
     search = traitlets.Unicode("").tag(sync=True)
@@ -483,7 +483,7 @@ class Timeline(Explorer, room="timeline"):
         """PNG image of the window as in the widget; None if the trace has no events."""
         path = bool((self.arrangement or {}).get("path"))
         return (
-            window_picture(self._data, self.window, self.colour_by, path=path)
+            window_picture(self._data, self.window, self.color_by, path=path)
             if self._data.drawn
             else None
         )
@@ -568,14 +568,12 @@ class Timeline(Explorer, room="timeline"):
         return {"found": True}, []
 
     @request_handler(buffers=_PACKED, **_VIEW)
-    def _on_view(
-        self, window: TimeRange, width: float, rows: list[int], colour_by: Colour
-    ) -> Reply:
-        return window_view(self._data, window, width, rows, colour_by)
+    def _on_view(self, window: TimeRange, width: float, rows: list[int], color_by: Colour) -> Reply:
+        return window_view(self._data, window, width, rows, color_by)
 
     @request_handler(buffers=_PACKED, **_VIEW)
-    def _on_overview(self, width: float, colour_by: Colour) -> Reply:
-        return overview(self._data, width, colour_by)
+    def _on_overview(self, width: float, color_by: Colour) -> Reply:
+        return overview(self._data, width, color_by)
 
     @request_handler(
         title=str,
@@ -592,9 +590,9 @@ class Timeline(Explorer, room="timeline"):
         span: TimeRange,
         rows: list[int] | None,
         kind: str | None = None,
-        colour_by: Colour | None = None,
+        color_by: Colour | None = None,
     ) -> Reply:
-        return data.area(self._data, span, rows, kind, colour_by or "stage"), []
+        return data.area(self._data, span, rows, kind, color_by or "stage"), []
 
     @request_handler(names=dict[str, str])
     def _on_names(self, numbers: list[int]) -> Reply:
@@ -763,7 +761,7 @@ def timeline(
         trace in ``$LLMPROF_NOTES`` or the user's data folder. A damaged file is reported and not
         changed.
     **traits
-        Initial values of ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or
+        Initial values of ``window`` (first and last ns), ``height`` (px), ``color_by`` (stage or
         category), ``search``, ``marks`` and ``theme``.
 
     Returns

@@ -121,16 +121,16 @@ export type Messages = {
   };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the same (u1, of 255). */
   view: {
-    asks: { window: [number, number]; width: number; rows: number[]; colour_by: "category" | "stage" };
+    asks: { window: [number, number]; width: number; rows: number[]; color_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the same (u1, of 255). */
   overview: {
-    asks: { width: number; colour_by: "category" | "stage" };
+    asks: { width: number; color_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   span: {
-    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null; colour_by?: "category" | "stage" | null };
+    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null; color_by?: "category" | "stage" | null };
     answers: { title: string; facts: [string, string][]; kinds: RowCount[]; kind: string; rows: Named[]; counters: Counted[]; flows: Launched[]; total: number };
   };
   names: {
@@ -207,7 +207,7 @@ export type Messages = {
 export type Traits = {
   arrangement: Record<string, any> | null;
   busy: string;
-  colour_by: "stage" | "category";
+  color_by: "stage" | "category";
   colours: Record<string, any>;
   height: number | null;
   layer: number | null;

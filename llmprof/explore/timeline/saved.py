@@ -74,7 +74,7 @@ class SavedView(MessageRecord):
     span: TimeRange | None = None
     span_rows: list[int] | None = None
     selection: Chosen | None = None
-    colour_by: Literal["stage", "category"] | None = None
+    color_by: Literal["stage", "category"] | None = None
     search: str | None = None
     arrangement: Arrangement | None = None
     queries: list[str] | None = None

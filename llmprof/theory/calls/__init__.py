@@ -42,7 +42,7 @@ def register_kind(kind: OperatorKind) -> None:
 
     Parameters
     ----------
-    kind : Kind
+    kind : OperatorKind
         Names of its operators, and the function of their work.
 
     Raises
@@ -91,8 +91,8 @@ def work_of(call: OperatorCall) -> CallWork:
 
     Parameters
     ----------
-    call : Call
-        From :func:`recorded`.
+    call : OperatorCall
+        From :func:`parse_call`.
 
     Raises
     ------
@@ -101,10 +101,10 @@ def work_of(call: OperatorCall) -> CallWork:
 
     Examples
     --------
-    >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
+    >>> call = parse_call("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> work_of(call)
-    Work(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes', result=(1,
-    4, 2))
+    CallWork(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes',
+    result=(1, 4, 2))
     """
     kind = operator_kind(call.operator)
     if kind is None:

@@ -309,7 +309,7 @@ def parse_call(
 
     Examples
     --------
-    >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
+    >>> call = parse_call("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> call.tensor(1).bytes
     32
     """  # noqa: E501

@@ -486,6 +486,7 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     key = ["rank", "correlation"]
     calls = calls.select(
         *key,
+        "name",
         "launch_thread",
         launch_start_ns="start_ns",
         launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
@@ -497,7 +498,7 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             "launches", "launch_start_ns", descending=[True, False], maintain_order=True
         )
         # two launches one after the other that share a number link nothing
-        twice = calls.filter("launches").group_by(key)
+        twice = calls.filter("launches").group_by(*key, "name")
         shared = twice.agg(pl.col("launch_start_ns").max() >= pl.col("launch_end_ns").min())
         shared = shared.filter("launch_start_ns").select(key)
         calls = calls.join(shared, on=key, how="anti", maintain_order="left")

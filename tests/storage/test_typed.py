@@ -329,4 +329,4 @@ def test_a_history_survives_the_kill_of_its_process(tmp_path):
 
 def test_half_a_surrogate_pair_is_damage_and_no_fault():
     with pytest.raises(ReadError):
-        typed.decoded('{"name": "\\ud800"}', dict[str, str], "state.json")
+        typed.decoded('{"\\ud800": 1}', typed.MachineJson, "gpu_info.json")

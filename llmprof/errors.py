@@ -173,11 +173,14 @@ class ClusterError(LlmprofError):
     """The workers of a cluster cannot be reached, or are lost."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """``did you mean X?`` with the known words nearest to a word; empty if there is none."""
     import difflib  # here, since few imports of llmprof end in it
 
-    near = difflib.get_close_matches(word, list(known), n=2, cutoff=0.5)
+    # dashes, underscores and capital letters are what people mix up
+    by_letters = {one.strip("-").replace("-", "_").lower(): one for one in known}
+    letters = str(word).strip("-").replace("-", "_").lower()
+    near = [by_letters[one] for one in difflib.get_close_matches(letters, by_letters, 2, 0.5)]
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -75,6 +75,18 @@ def load(group: str) -> tuple[Plugin, ...]:
         except (FailedError, LlmprofError) as error:
             warn_left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
     return tuple(plugins)
+
+
+def records_in(names: Mapping[str, Any], kind: type[T]) -> tuple[T, ...]:
+    """The records of one type among the names of a module and in their tuples, in the order of its
+    imports.
+    """
+    values = [
+        value
+        for given in names.values()
+        for value in (given if isinstance(given, tuple) else (given,))
+    ]
+    return tuple(value for value in values if isinstance(value, kind))
 
 
 def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:

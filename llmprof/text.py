@@ -52,10 +52,10 @@ def escaped(words: str, escape: Callable[[str], str]) -> str:
     )
 
 
-def plain(value: object) -> str:
+def plain(given: object) -> str:
     """Text that is safe to print: control characters and escape sequences become visible."""
     shown = escaped(
-        str(value), lambda one: one.encode("unicode_escape", "backslashreplace").decode("ascii")
+        str(given), lambda one: one.encode("unicode_escape", "backslashreplace").decode("ascii")
     )
     return shown.replace("\n", "\\n")
 
@@ -215,8 +215,8 @@ def format_table(
         }
     widths = {name: max([len(_head(name)), *map(len, cells[name])]) for name in names}
     texts = [name for name in names if name not in numeric and name not in whole]
-    left_out = _fit(widths, texts, width, spare) if width else []
-    shown = [name for name in names if name not in left_out]
+    dropped = _fit(widths, texts, width, spare) if width else []
+    shown = [name for name in names if name not in dropped]
     lines = [_line([_head(name) for name in shown], shown, widths, numeric)]
     lines += [
         _line([cells[name][i] for name in shown], shown, widths, numeric)
@@ -224,8 +224,8 @@ def format_table(
     ]
     if any(UNKNOWN in cells[name] for name in shown):
         lines.append(f"({UNKNOWN}: none, or not known from this capture)")
-    if left_out:
-        lines.append(f"(too narrow for: {', '.join(left_out)})")
+    if dropped:
+        lines.append(f"(too narrow for: {', '.join(dropped)})")
     return "\n".join(lines)
 
 
@@ -240,7 +240,7 @@ def _fit(
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
 
     whole = dict(widths)
-    left_out: list[str] = []
+    dropped: list[str] = []
     while over() > 0:
         wide = [
             name
@@ -258,13 +258,13 @@ def _fit(
             group = next(
                 (group for group in spare if widths.keys() & {*group}), [next(reversed(widths))]
             )
-            left_out[:0] = group = [name for name in group if name in widths]
+            dropped[:0] = group = [name for name in group if name in widths]
             for name in group:
                 del widths[name]
             widths.update({n: whole[n] for n in widths})  # room was made: shorten anew
         else:
             break
-    return left_out
+    return dropped
 
 
 def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: set[str]) -> str:

@@ -540,7 +540,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("argv", "command", "words"),
         [
-            (["inof", "x"], "", "did you mean info?"),
+            (["inof", "x"], "", "did you mean info"),
             (["analyze", "x", "--what", "step"], " analyze", "did you mean steps or step-time?"),
             (
                 ["analyze", "x", "--colums", "a"],

@@ -1,7 +1,6 @@
 """The command line: options, progress, warnings and errors. The only module that prints."""
 
 import argparse
-import difflib
 import importlib
 import os
 import re
@@ -10,12 +9,19 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from llmprof import __version__
-from llmprof.errors import IncompleteError, LlmprofError, OutputError, PluginWarning, TraceWarning
+from llmprof.errors import (
+    IncompleteError,
+    LlmprofError,
+    OutputError,
+    PluginWarning,
+    TraceWarning,
+    nearest,
+)
 
 SLOWER, FAILED, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 _NAME = "llmprof"
@@ -287,15 +293,8 @@ class _Parser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices or ()]
         if known and str(value) not in known:
             known = [choice for choice in known if choice != _LOOK]
-            words = _nearest(str(value), known) or f"expected one of {', '.join(known)}"
+            words = nearest(str(value), known) or f"expected one of {', '.join(known)}"
             raise argparse.ArgumentError(action, f"{value!r} is not known; {words}")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    """``did you mean X?`` with the known words nearest to a word; empty if there is none."""
-    by_letters = {one.strip("-"): one for one in known}
-    near = difflib.get_close_matches(word.strip("-").lower(), by_letters, n=2)
-    return f"did you mean {' or '.join(by_letters[one] for one in near)}?" if near else ""
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
@@ -316,7 +315,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
             of_command.error(f"{flag!r} is one word too many")
         flags = [flag for action in of_command._actions for flag in action.option_strings]
         of_command.error(
-            f"there is no option {flag}; {_nearest(flag, flags) or 'the usage above has all'}"
+            f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}"
         )
     return args
 

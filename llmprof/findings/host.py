@@ -164,7 +164,7 @@ def host_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
     """
     whole = max(1.0, sum_of(gaps, "dur_ns"))
     around = (pl.col("host_activity_kind") == "range") & pl.col("host_activity").is_in(
-        scope.around_steps.implode()
+        scope.step_ranges.implode()
     )
     label = (pl.col("host_activity_kind") != "call") & pl.col("host_activity").str.contains(
         labels.ANY

@@ -35,7 +35,7 @@ def compute_by_rank(scope: Scope) -> pl.DataFrame | None:
     if not _same_batches(scope):
         return None
     parts = scope.windows.group_by("rank").agg(parts=pl.len())
-    each = parts.join(scope.by_rank("compute"), on="rank", how="left")
+    each = parts.join(scope.rank_times("compute"), on="rank", how="left")
     by_rank = each.select("rank", ns=pl.col("ns").fill_null(0) / pl.col("parts")).sort("ns", "rank")
     return by_rank if by_rank.height > 1 and by_rank["ns"][0] else None
 
@@ -139,7 +139,7 @@ def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> str | 
     explains little.
     """
     of_work = pl.concat(
-        scope.by_rank(kind).with_columns(rule=pl.lit(rule))
+        scope.rank_times(kind).with_columns(rule=pl.lit(rule))
         for kind, rule in (("compute", uneven_cause(scope)), ("copy", "copies"))
     )
     held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")

@@ -242,7 +242,7 @@ class Scope:
         )
 
     @cached_property
-    def around_steps(self) -> pl.Series:
+    def step_ranges(self) -> pl.Series:
         """Names of ranges of the host in which a whole step of their rank lies, as it ran on a
         device.
         """
@@ -275,7 +275,7 @@ class Scope:
         rows = self.times.filter(pl.col("kind") == kind)
         return sum_of(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
 
-    def by_rank(self, kind: str, *parts: str) -> pl.DataFrame:
+    def rank_times(self, kind: str, *parts: str) -> pl.DataFrame:
         """The same time by rank: ``rank, ns``."""
         rows = self.times.filter(pl.col("kind") == kind)
         rows = rows.filter(pl.col("part").is_in(parts)) if parts else rows
@@ -351,7 +351,7 @@ class Scope:
         window = last_before(frame, ends, ["rank"], at="start_ns")
         return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(value=False))
 
-    def within(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def own_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
         if self.steps is None:
             return frame

@@ -30,15 +30,15 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
     low, high = bounds.select(pl.col("start_ns").min(), pl.col("end").max()).row(0)
     base = pl.col("_group").cast(pl.Int64) * (high - low + 1) - low
 
-    def on_line(frame: pl.DataFrame, row: str) -> pl.DataFrame:
+    def place_rows(frame: pl.DataFrame, row: str) -> pl.DataFrame:
         placed = frame.select(*by, "start_ns", end=end).with_row_index(row)
         placed = placed.join(
             groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
         )
         return placed.select(row, from_=base + pl.col("start_ns"), to=base + pl.col("end"))
 
-    points = on_line(inner, "inner").sort("from_", maintain_order=True)
-    spans = on_line(outer, "outer")
+    points = place_rows(inner, "inner").sort("from_", maintain_order=True)
+    spans = place_rows(outer, "outer")
     spans = spans.with_columns(
         pl.Series(
             "first", points["from_"].search_sorted(spans["from_"], side="left"), dtype=pl.Int64

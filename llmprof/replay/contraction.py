@@ -49,7 +49,7 @@ class Contraction:
         origin, delay = np.maximum(graph.origin[self.nodes], self.fixed), graph.delay[self.edges]
         return Chains(self.bounds, weight, origin, self.source, self.target, delay, self.order)
 
-    def of_groups(self, least: Chains, most: Chains, group: NodeNumbers) -> Chains:
+    def vary_groups(self, least: Chains, most: Chains, group: NodeNumbers) -> Chains:
         """The contracted graphs of several replays, scheduled at once: the least, and each group of
         nodes alone.
 

@@ -182,7 +182,7 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     ends = ends.with_columns(
         pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block")
     )
-    work = built.in_blocks(
+    work = built.add_blocks(
         built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row")
     )
     cut = (
@@ -235,7 +235,7 @@ def step_ends(built: replay.Graph) -> pl.DataFrame:
         )
         .sort("step", "rank")
     )
-    return built.in_blocks(ends)
+    return built.add_blocks(ends)
 
 
 class Binding(NamedTuple):

@@ -120,7 +120,7 @@ class Graph:
     was cut out before.
     """
 
-    def in_blocks(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def add_blocks(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, step``, and their ``block, since_ns``: 0 and
         :data:`~.schedule.NEVER` before any cut.
         """

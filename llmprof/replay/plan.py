@@ -336,7 +336,7 @@ def periods_below(built: Graph, least: ReplayPlan, group: NodeNumbers) -> list[p
     steps, low, most = _Steps.of(built), least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
     part = contract_graph(low, most, np.concatenate([begin, end]), built.time)
-    times = earliest(part.of_groups(low, most, np.repeat(group, 2)))
+    times = earliest(part.vary_groups(low, most, np.repeat(group, 2)))
     return steps.periods(begin, times[part.places(begin)], end, times[part.places(end)])
 
 
@@ -367,7 +367,7 @@ class _Steps(NamedTuple):
             .agg(pl.col("phase").drop_nulls().first())
             .sort("rank", "step")
         )
-        steps = built.in_blocks(steps).with_columns(
+        steps = built.add_blocks(steps).with_columns(
             nth=pl.int_range(pl.len()).over("rank", "block")
         )
         steps = steps.with_columns(alone=pl.col("nth").max().over("rank") == 0)

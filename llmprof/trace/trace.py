@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from llmprof import names, text
+from llmprof import text
 from llmprof.errors import (
     AnalysisError,
     LlmprofError,
@@ -26,6 +26,7 @@ from llmprof.errors import (
     no_attribute,
     several,
 )
+from llmprof.names import table_fingerprint
 from llmprof.trace import communication, schema
 from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
@@ -315,7 +316,7 @@ class Trace:
         """Frame of a table; None if it was not recorded."""
         if name != "collectives" or self.capture.asked is not None:
             return self._tables.get(name)
-        version = names.table_fingerprint()
+        version = table_fingerprint()
         if self._collectives is None or self._collectives[0] != version:
             self._collectives = (
                 version,

@@ -98,7 +98,7 @@ def test_each_group_of_nodes_alone_has_the_weights_of_the_least(seed: int) -> No
     ]
     asked = np.flatnonzero(random.random(len(group)) < 0.2)
     part = contract_graph(least, most, asked)
-    times = earliest(part.of_groups(least, most, group))[part.places(asked)]
+    times = earliest(part.vary_groups(least, most, group))[part.places(asked)]
     assert (times == np.stack([earliest(one)[asked] for one in (least, *alone)], axis=1)).all()
 
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from llmprof.plugins import records_in
 from llmprof.findings.cause import Cause
 from llmprof.findings.causes.waiting_ranks import ARRIVAL_SKEW, PIPELINE_WAIT
 from llmprof.findings.causes.host_bound import HOST_BOUND
@@ -28,9 +29,4 @@ from llmprof.findings.causes.sampled_units import SAMPLED_UNITS
 from llmprof.findings.causes.bounds import ABOVE_BOUND
 from llmprof.findings.causes.unnamed_time import UNNAMED_TIME
 
-CAUSES: Final = tuple(
-    cause
-    for given in list(globals().values())
-    for cause in (given if isinstance(given, tuple) else (given,))
-    if isinstance(cause, Cause)
-)
+CAUSES: Final = records_in(globals(), Cause)

@@ -124,7 +124,7 @@ def _measure(scope: Scope) -> Measurement | None:
         ns=scope.time("copy"),
         where="category IN ('copy', 'fill')",
         change=change,
-        by_rank=scope.by_rank("copy").rename({"ns": "dur_ns"}),
+        by_rank=scope.rank_times("copy").rename({"ns": "dur_ns"}),
         about=what,
     )
 

@@ -77,7 +77,7 @@ def _measure(scope: Scope) -> Measurement | None:
         has_layers=scope.has_layers,
         unmatched=None if waits_known or not why.len() else why[0],
     )
-    by_rank = scope.by_rank("communication", "transfer", "wait or transfer")
+    by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank.rename({"ns": "dur_ns"}))
 
 

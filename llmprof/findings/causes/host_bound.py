@@ -93,7 +93,7 @@ class HostBound(Figures):
     def advice(self, of: Context) -> str:
         if self.other is not None:
             return _advise_other_call(self.other, of)
-        advice = self._on_launches(of)
+        advice = self._advise_launches(of)
         if of.of_torch and self.host.set_up == "operators":
             return (
                 f"{advice} This call compiles operators while the step waits:"
@@ -103,7 +103,7 @@ class HostBound(Figures):
             return f"{advice} {advice_on(self.host.set_up, of)}"
         return advice
 
-    def _on_launches(self, of: Context) -> str:
+    def _advise_launches(self, of: Context) -> str:
         words = of.words
         already = "Most kernels come from replayed graphs already."
         if self.in_graphs and self.launching_share >= MOSTLY:
@@ -175,11 +175,11 @@ def _measure(scope: Scope) -> Measurement | None:
     bound = pl.col("rank").is_in(of.windows["rank"].unique().implode())
     whole, late_ns = whole_pauses(late), sum_of(late, "dur_ns")
     long = sum_of(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / late_ns
-    delays = scope.within(launch_delay(scope.trace)).filter(bound)
+    delays = scope.own_rows(launch_delay(scope.trace)).filter(bound)
     replayed, eager_part = _share_in_graphs(scope, late)
     in_graphs = replayed >= MIN_IN_GRAPHS and not eager_part
     steps = scope.steps
-    layer_times = scope.within(layers(scope.trace)).filter(pl.col("host_dur_ns").is_not_null())
+    layer_times = scope.own_rows(layers(scope.trace)).filter(pl.col("host_dur_ns").is_not_null())
     figures = HostBound(
         launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
         long_share=long,

@@ -190,7 +190,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .join(own.group_by("rank").agg(mine=of_rank), on="rank")
     )
     by_rank = (
-        scope.by_rank("communication", "wait")
+        scope.rank_times("communication", "wait")
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
     )

@@ -172,9 +172,9 @@ class _ModuleEvent(NamedTuple):
             said = {"before": "expert_dispatch", "after": "combine"}.get(self.exchange)
         elif not self.communicates:
             said = (
-                self._in_layer()
+                self._layer_stage()
                 if self.inside
-                else self._in_model()
+                else self._model_stage()
                 if self.in_model
                 else self._elsewhere()
             )
@@ -190,7 +190,7 @@ class _ModuleEvent(NamedTuple):
             return ("prepare_inputs" if self.before_layers else "other"), False
         return self.stage, False
 
-    def _in_layer(self) -> str | None:
+    def _layer_stage(self) -> str | None:
         feeds = self.role in ("gate_up_proj", "activation", "down_proj") or self.block in (
             "feed_forward",
             "experts",
@@ -198,7 +198,7 @@ class _ModuleEvent(NamedTuple):
         if self.shared or (self.stage == "shared_experts" and feeds):
             return "shared_experts"
         if self.scanned is not None:
-            return self._in_scan()
+            return self._scan_mixer_stage()
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
         linear = category == "linear" or (self.generic and (plain or category == "quantize"))
         if role in (
@@ -229,7 +229,7 @@ class _ModuleEvent(NamedTuple):
         if category in ("norm", "kv_cache_write"):
             return category
         if block == "attention":
-            return self._in_attention(linear=bool(linear))
+            return self._attention_stage(linear=bool(linear))
         if linear and block in _PROJECTION:
             return _PROJECTION[block]
         if linear and block == "feed_forward":
@@ -250,7 +250,7 @@ class _ModuleEvent(NamedTuple):
             else None
         )
 
-    def _in_scan(self) -> str | None:
+    def _scan_mixer_stage(self) -> str | None:
         """In the mixer of a state-space or linear-attention layer."""
         if self.category == "scan":
             return "conv" if self.stage == "conv" else "scan"
@@ -260,7 +260,7 @@ class _ModuleEvent(NamedTuple):
             return "gate_norm" if self.scanned else "norm"
         return None if self.scanned and self.category in _PLAIN else "scan"
 
-    def _in_attention(self, *, linear: bool) -> str | None:
+    def _attention_stage(self, *, linear: bool) -> str | None:
         if self.category in ("rope", "attention"):
             return self.category
         if linear:
@@ -272,7 +272,7 @@ class _ModuleEvent(NamedTuple):
             return None
         return "rope" if self.rotary and not self.after_attention else "attention"
 
-    def _in_model(self) -> str | None:
+    def _model_stage(self) -> str | None:
         if self.block == "embeddings" and self.role != "rope":
             return "embedding"
         if self.role in ("embedding", "rope", "lm_head", "sampling"):

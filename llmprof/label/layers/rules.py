@@ -169,28 +169,28 @@ class Stretch:
         """Whether an event begins to gate or norm the result of a scan (a conversion of its type
         before that does).
         """
-        k, following = self.kernels[row], self._at(row + 1)
+        k, following = self.kernels[row], self._kernel_at(row + 1)
         starts = k.among("norm", "activation") or k.does("powers") or k.does("bends")
         return starts or (
             k.category == "copy" and following is not None and following.among("activation")
         )
 
-    def _at(self, row: int) -> Kernel | None:
+    def _kernel_at(self, row: int) -> Kernel | None:
         return self.kernels[row] if 0 <= row < len(self.kernels) else None
 
     def _next_to(self, row: int, *categories: str) -> bool:
-        k = self._at(row)
+        k = self._kernel_at(row)
         return k is not None and k.category in categories
 
     def _ends_part(self, row: int) -> bool:
         k = self.kernels[row]
         return k.among("norm", "collective", "moe_routing") or k.does("adds")
 
-    def _after_product(self, row: int) -> bool:
+    def _follows_product(self, row: int) -> bool:
         """Whether the event before (or before a memory copy) is a GEMM or what finishes one."""
-        before = self._at(row - 1)
+        before = self._kernel_at(row - 1)
         if before is not None and before.source == "copy":
-            before = self._at(row - 2)
+            before = self._kernel_at(row - 2)
         return before is not None and (before.does("gemm") or before.category in _PRODUCT_FOLLOWERS)
 
     def _end_of_feed_forward(self, activation: int | None) -> int | None:
@@ -255,7 +255,7 @@ class Stretch:
         return (
             k.does("gemm")
             or k.among("linear", "collective", "moe_routing", "moe_experts")
-            or (k.does("adds") and self._after_product(row))
+            or (k.does("adds") and self._follows_product(row))
             or (
                 k.source == "copy"
                 and (
@@ -334,14 +334,14 @@ class Stretch:
         rules = {
             BODY: self._body,
             PROLOGUE: self._prologue,
-            EPILOGUE: self._after,
-            PREAMBLE: self._before,
+            EPILOGUE: self._stage_after_layers,
+            PREAMBLE: self._stage_before_layers,
         }
         self._find_prologue(usual)
         places = [self._place(i, usual, is_last=is_last) for i in self.rows]
         stages = []
         for i, place in enumerate(places):
-            named = self._by_name(i) or self._communication(i, place)
+            named = self._named_stage(i) or self._communication(i, place)
             if named is None and not (is_last and place == PREAMBLE):
                 named = rules[place](i, usual)
             stages.append(named or ("copy" if self.kernels[i].source == "copy" else "other"))
@@ -416,7 +416,7 @@ class Stretch:
             return BODY if row <= usual.end else EPILOGUE if is_last else PROLOGUE
         return PROLOGUE if not is_last and row >= self.begin else PREAMBLE
 
-    def _by_name(self, row: int) -> str | None:
+    def _named_stage(self, row: int) -> str | None:
         """Stage of an event whose name says it, wherever it is."""
         k = self.kernels[row]
         said = {
@@ -440,7 +440,11 @@ class Stretch:
                     return "combine"
             return k.kind or "other"
         if k.source == "copy":
-            into, before, two_before = self._at(row + 1), self._at(row - 1), self._at(row - 2)
+            into, before, two_before = (
+                self._kernel_at(row + 1),
+                self._kernel_at(row - 1),
+                self._kernel_at(row - 2),
+            )
             if into is not None and into.category == "collective":
                 return into.kind
             if (
@@ -584,7 +588,7 @@ class Stretch:
             return "activation"
         if k.category == "linear":
             return "gate_up_proj" if n < usual.last else "down_proj"
-        if k.does("adds") and (n >= usual.last or self._after_product(row)):
+        if k.does("adds") and (n >= usual.last or self._follows_product(row)):
             return "residual"
         return "norm" if n <= self.out_gemms or n >= usual.last else "activation"
 
@@ -615,7 +619,7 @@ class Stretch:
             return "norm"
         if row >= self.last_compute and k.does("caches"):
             return "kv_cache_write"
-        if not self.rotary and k.does("adds") and self._after_product(row):
+        if not self.rotary and k.does("adds") and self._follows_product(row):
             return "qkv_proj"  # its bias
         last = k.category == "copy" and row >= self.last_compute and not before_rope
         return "attention" if last or not self.rotary else "rope"
@@ -623,7 +627,7 @@ class Stretch:
     def _first_qkv(self, usual: Usual) -> int:
         return usual.last + 1 if self.attends else self.gemms - usual.qkv + 1
 
-    def _after(self, row: int, usual: Usual) -> str | None:
+    def _stage_after_layers(self, row: int, usual: Usual) -> str | None:
         """After the last layer: norm, head and sampling."""
         k, n, head = self.kernels[row], self.n[row], usual.last + 1
         if n < head and (self.gemms >= head or k.category == "norm"):
@@ -637,7 +641,7 @@ class Stretch:
         of_many = usual.lead >= _MIN_NORM and row <= usual.end + usual.lead and k.source != "copy"
         return "final_norm" if of_many else None
 
-    def _before(self, row: int, usual: Usual) -> str:
+    def _stage_before_layers(self, row: int, usual: Usual) -> str:
         """Before the first layer."""
         if row in self.angles:
             return "rope"

@@ -358,34 +358,34 @@ class BatchRunner:
         ReadError
             The folder holds no sweep.
         """
-        begun = open_sweep(folder)
-        runner = cls(ExperimentConfig.from_dict(begun.state["config"]), **options)
-        return runner.run_parameter_sweep(begun.parameters, folder=folder)
+        stopped = open_sweep(folder)
+        runner = cls(ExperimentConfig.from_dict(stopped.state["config"]), **options)
+        return runner.run_parameter_sweep(stopped.parameters, folder=folder)
 
     def _refuse_twins(self, grid: Sequence[Mapping[str, Any]]) -> None:
         """Raise if two points would be the same run, such as batch_size 0 (as many as prompts)
         and 1.
         """
-        points: dict[str, Mapping[str, Any]] = {}
+        values_of: dict[str, Mapping[str, Any]] = {}
         for values in grid:
             try:
                 key = repr(apply(self._config, values).to_dict())
             except LlmprofError:  # this point will fail
                 continue
-            if key in points:
-                found = f"the points {label(points[key])} and {label(values)} are the same run"
+            if key in values_of:
+                found = f"the points {label(values_of[key])} and {label(values)} are the same run"
                 raise ConfigError(found, hint="leave one of the values out")
-            points[key] = values
+            values_of[key] = values
 
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
-        listed: list[dict[str, Any]] = state["points"]
-        order = state.get("order") or range(len(listed))
+        states: list[dict[str, Any]] = state["points"]
+        order = state.get("order") or range(len(states))
         there = {
             k
             for k in order
-            if listed[k]["state"] == "finished" and (folder / str(listed[k]["run"])).is_dir()
+            if states[k]["state"] == "finished" and (folder / str(states[k]["run"])).is_dir()
         }
-        remaining = [listed[k] for k in order if k not in there]
+        remaining = [states[k] for k in order if k not in there]
         configs: dict[int, ExperimentConfig] = {}
         for point in remaining:
             try:
@@ -411,7 +411,7 @@ class BatchRunner:
                 work.alone(group[0], configs[group[0]], self._runner or ExperimentRunner)
         work.store()
         if progress:
-            progress("sweep", len(listed), len(listed))
+            progress("sweep", len(states), len(states))
 
 
 def device_count() -> int:

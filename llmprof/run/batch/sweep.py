@@ -35,12 +35,12 @@ def new(
 ) -> dict[str, Any]:
     """State of a new sweep."""
     blank = {"state": "pending", "run": None, "error": None, "started": None, "seconds": None}
-    listed = [{"point": i, "values": values, **blank} for i, values in enumerate(points)]
+    states = [{"point": i, "values": values, **blank} for i, values in enumerate(points)]
     return {
         "version": VERSION,
         "config": dict(config),
         "parameters": dict(parameters),
-        "points": listed,
+        "points": states,
     }
 
 

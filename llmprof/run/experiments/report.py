@@ -84,9 +84,9 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     layout = (
         (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
     )
-    graded = pl.col("grade") != "unknown"
+    has_grade = pl.col("grade") != "unknown"
     return _median(
-        evidence.layouts.filter(layout & graded & (pl.col("phase") == phase)), "efficiency"
+        evidence.layouts.filter(layout & has_grade & (pl.col("phase") == phase)), "efficiency"
     )
 
 

@@ -247,18 +247,18 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
             raise ReadError(
                 f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again"
             ) from error
-    step, prefill = pl.col("decode_step_s"), pl.col("prefill_s")
+    step, prefill_s = pl.col("decode_step_s"), pl.col("prefill_s")
     sums = (
         pl.concat(frames)
         .group_by(_KEYS)
         .agg(
             repeats=pl.len(),
-            prefill_s=prefill.median(),
+            prefill_s=prefill_s.median(),
             decode_step_s=step.median(),
             ttft_s=pl.col("ttft_s").median(),
             wall_s=pl.col("wall_s").median(),
             spread=(step.max() - step.min()) / step.median(),
-            prefill_spread=(prefill.max() - prefill.min()) / prefill.median(),
+            prefill_spread=(prefill_s.max() - prefill_s.min()) / prefill_s.median(),
             peak_bytes=pl.col("peak_bytes").max(),
         )
     )

@@ -80,9 +80,9 @@ def counters_of(run: Run) -> dict[str, Any]:
     """Counters of a capture: those for which it was made, else those before the window, while
     the profiler was off.
     """
-    judged = typed.found(run.folder.path / CHANGED, typed.ChangedJson) or {}
-    if judged.get("counters"):
-        return dict(judged["counters"])
+    verdict = typed.found(run.folder.path / CHANGED, typed.ChangedJson) or {}
+    if verdict.get("counters"):
+        return dict(verdict["counters"])
     told = _recording(run).get("counters") or {}
     merged: dict[str, Any] = {}
     for when in ("after", "within", "before"):  # the last one counts

@@ -673,8 +673,8 @@ def _save(args: argparse.Namespace, device: str, rows: list[dict[str, Any]]) -> 
         "torch": str(importlib.import_module("torch").__version__),
         "python": platform.python_version(),
     }
-    if "vllm" in sys.modules:
-        versions["vllm"] = str(getattr(sys.modules["vllm"], "__version__", ""))
+    if engine := sys.modules.get("vllm"):
+        versions["vllm"] = str(getattr(engine, "__version__", ""))
     document = {
         "format": "llmprof operator replay",
         "version": 1,

@@ -418,8 +418,8 @@ class LoadedEngine:
 @contextlib.contextmanager
 def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[LoadedEngine]:
     """An engine that is loaded within the block."""
-    with loaded_engines([config], [home]) as engines:
-        yield engines[0]
+    with loaded_engines([config], [home]) as loaded:
+        yield loaded[0]
 
 
 @contextlib.contextmanager
@@ -427,14 +427,14 @@ def loaded_engines(
     configs: Sequence[ExperimentConfig], homes: Sequence[Path]
 ) -> Iterator[list[LoadedEngine]]:
     """Engines that start at the same time and are loaded within the block."""
-    engines: list[LoadedEngine] = []
+    loaded: list[LoadedEngine] = []
     with contextlib.ExitStack() as stack:
         for config, home in zip(configs, homes, strict=True):
-            engines.append(LoadedEngine(config, home))
-            stack.callback(engines[-1].end)
-        for engine in engines:
+            loaded.append(LoadedEngine(config, home))
+            stack.callback(loaded[-1].end)
+        for engine in loaded:
             stack.callback(engine.ask_to_end)
-        yield engines
+        yield loaded
 
 
 @dataclass
@@ -656,7 +656,7 @@ def _hours(blocks: pl.DataFrame) -> float:
     return float(blocks["at_ns"][-1] - blocks["at_ns"][0]) / 3.6e12
 
 
-def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentConfig:
+def beside_each_other(config: ExperimentConfig, count: int = 2) -> ExperimentConfig:
     """The configuration of an engine that leaves room for others, where it does not say itself what
     it takes.
 
@@ -666,7 +666,7 @@ def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentC
     if config.engine != "vllm" or "gpu_memory_utilization" in config.engine_args:
         return config
     return config.replace(
-        engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / engines, 3)}
+        engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / count, 3)}
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, nearest
 from llmprof.run.launch.run.requests import LATENCIES, RATES, repeats
 from llmprof.units import SECONDS, format_metric, format_ns
 
@@ -98,13 +97,9 @@ def parse_figure(name: str) -> Figure:
         GOODPUT,
         *(f"{one.removesuffix('_ns')}_{end}" for one in LATENCIES for end in ("p50", "p90", "p95")),
     ]
-    near = difflib.get_close_matches(plain.lower(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else ""
-    raise ConfigError(
-        f"there is no metric {name!r}",
-        expected="" if near else f"one of {', '.join(NAMES)}",
-        hint=hint,
-    )
+    hint = nearest(plain, known)
+    expected = "" if hint else f"one of {', '.join(NAMES)}"
+    raise ConfigError(f"there is no metric {name!r}", expected=expected, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

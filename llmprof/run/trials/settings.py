@@ -12,11 +12,11 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze
-from llmprof.errors import ConfigError, LlmprofError
+from llmprof.errors import ConfigError, LlmprofError, nearest
 from llmprof.run.batch import device_count
 from llmprof.run.batch.parameters import apply, label, parse
 from llmprof.run.launch import ExperimentConfig, Run
-from llmprof.run.launch.config.options import nearest, setting
+from llmprof.run.launch.config.options import setting
 from llmprof.run.trials.gains import LEAST_TO_END
 from llmprof.units import format_ns
 

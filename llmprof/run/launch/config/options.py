@@ -5,7 +5,6 @@ between options.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -19,7 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from llmprof.errors import ConfigError, LaunchError, needs
+from llmprof.errors import ConfigError, LaunchError, nearest, needs
 from llmprof.run.launch.engines import engine, engines, interpreter
 from llmprof.text import shorten
 from llmprof.trace.storage import files, typed
@@ -153,21 +152,15 @@ def _converts(value: Any, hint: Any) -> bool:
     return True
 
 
-def nearest(key: object, known: Iterable[object]) -> str:
-    """``did you mean X?`` with the known key that is most similar; empty if none is."""
-    names = [str(k) for k in known]
-    matches = difflib.get_close_matches(str(key).replace("-", "_").lower(), names, n=1, cutoff=0.6)
-    return f"did you mean {matches[0]}?" if matches else ""
-
-
 def refuse_unknown_keys(given: Iterable[object], known: Iterable[str], what: str) -> None:
     """Raise for the first key that is not known."""
     names = list(known)
     for key in given:
         if key not in names:
             found = f"{what} has the unknown key {key!r}"
-            expected = "" if nearest(key, names) else f"some of {', '.join(names)}"
-            raise ConfigError(found, expected=expected, hint=nearest(key, names), key=key)
+            hint = nearest(str(key), names)
+            expected = "" if hint else f"some of {', '.join(names)}"
+            raise ConfigError(found, expected=expected, hint=hint, key=key)
 
 
 def _wrong(value: Any, hint: Any, name: str) -> ConfigError:

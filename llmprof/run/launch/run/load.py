@@ -148,8 +148,8 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
             expected="JSON lines or CSV with one request in each line",
         )
     rows.sort(key=lambda row: row[0] or 0.0)
-    times, tokens, texts, outputs = zip(*rows, strict=True)
-    for what, values in (("time", times), ("prompt", texts)):
+    times, tokens, prompts, outputs = zip(*rows, strict=True)
+    for what, values in (("time", times), ("prompt", prompts)):
         if 0 < sum(value is None for value in values) < len(values):
             expected = f"a {what} in each line, or in none"
             raise ConfigError(f"only some lines of {path.name} have a {what}", expected=expected)
@@ -162,7 +162,7 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
             else None
         ),
         None if times[0] is None else [(time - times[0]) * scale for time in times],
-        None if texts[0] is None else list(texts),
+        None if prompts[0] is None else list(prompts),
         (f"{len(broken)} broken lines of {path.name} were left out: {named}",) if broken else (),
     )
 
@@ -301,10 +301,10 @@ def from_file(path: Path) -> list[str]:
 
 
 def synthetic(
-    config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None
+    config: ExperimentConfig, vocabulary: int | None, token_counts: list[int] | None = None
 ) -> dict[str, Any]:
     """Parameters of synthetic prompts; the same for the same seed."""
-    if lengths is None:
+    if token_counts is None:
         wanted_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
         low, high = (
             wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)
@@ -313,11 +313,11 @@ def synthetic(
         count = max(
             1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0
         )
-        lengths = [chance.randint(low, high) for _ in range(count)]
+        token_counts = [chance.randint(low, high) for _ in range(count)]
     share = setting(config, "load", "shared_prefix")
     return {
-        "lengths": lengths,
-        "shared": [round(share * length) for length in lengths],
+        "lengths": token_counts,
+        "shared": [round(share * length) for length in token_counts],
         "groups": setting(config, "load", "prefixes"),
         "first": _FIRST_ID,
         "last": max(_FIRST_ID + 1, min(vocabulary or _LAST_ID, _LAST_ID)),

@@ -129,7 +129,7 @@ def run(
     """
     families = _families()
     mark = uuid.uuid4().hex
-    tail = Events(events, progress)
+    told = Events(events, progress)
     with _opened(log) as out:
         _note(
             out,
@@ -147,7 +147,7 @@ def run(
                     if started is not None:
                         started(process.pid)
                     _wait(
-                        process, family, tail, watch, until=began + timeout_s if timeout_s else None
+                        process, family, told, watch, until=began + timeout_s if timeout_s else None
                     )
                 finally:
                     left_over = _end(
@@ -158,20 +158,20 @@ def run(
         except TimeoutError:
             found = (
                 f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was:"
-                f" {tail.words}"
+                f" {told.words}"
             )
             hint = "raise timeout_s, or lower the number of tokens, repeats or iterations"
             raise LaunchError(found, hint=hint, timeout=True) from None
-        tail.read()
+        told.read()
         if left_over:
             _note(out, log, f"ended what was left over: {', '.join(left_over)}")
-    return Finished(process.returncode, seconds, left_over, tail.last)
+    return Finished(process.returncode, seconds, left_over, told.last)
 
 
 def _wait(
     process: subprocess.Popen[bytes],
     family: Any,
-    tail: Events,
+    told: Events,
     watch: Callable[[], object] | None,
     *,
     until: float | None,
@@ -180,7 +180,7 @@ def _wait(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
             return
-        tail.read()
+        told.read()
         if watch is not None:
             watch()
         if turn % _LOOK_EVERY == 0:

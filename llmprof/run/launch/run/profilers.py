@@ -117,10 +117,10 @@ def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int
     for end, function in enumerate(functions):
         last[function] = end
         inside = {name: place for name, place in last.items() if place > end - most}
-        start = min(inside.values())
-        score = (-sum(cost[name] for name in inside), end - start)
+        begin = min(inside.values())
+        score = (-sum(cost[name] for name in inside), end - begin)
         if best is None or score < best[0]:
-            best = (score, start, end - start + 1)
+            best = (score, begin, end - begin + 1)
     return (0, 1) if best is None else best[1:]
 
 

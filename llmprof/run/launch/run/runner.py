@@ -292,14 +292,14 @@ class ExperimentRunner:
                 self.config, folder, resolve(self.config.model, folder.model), self._progress
             )
             stage("engine")
-            results = RunResults(self.config, folder, run_passes.run_engine(passes), passes.notes)
+            made = RunResults(self.config, folder, run_passes.run_engine(passes), passes.notes)
             if self.config.profile_mode == "nsys_ncu":
                 stage("import")
                 self._say("importing the timeline")
-                trace = results.timeline()
+                trace = made.timeline()
                 stage("ncu")
                 run_passes.ncu_pass(passes, trace)
-            return self._finish(results, passes, stage)
+            return self._finish(made, passes, stage)
 
     def finish_in(self, folder: RunFolder) -> Run:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing,
@@ -309,7 +309,7 @@ class ExperimentRunner:
             gather_run(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
-            results = RunResults(
+            made = RunResults(
                 self.config,
                 folder,
                 typed.found(folder.worker, typed.WorkerJson) or {},
@@ -318,20 +318,20 @@ class ExperimentRunner:
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = resolve(self.config.model, folder.model)
                 stage("ncu")
-                run_passes.ncu_pass(passes, results.timeline())
-            return self._finish(results, passes, stage)
+                run_passes.ncu_pass(passes, made.timeline())
+            return self._finish(made, passes, stage)
 
-    def _finish(self, results: RunResults, passes: Passes, stage: At) -> Run:
+    def _finish(self, made: RunResults, passes: Passes, stage: At) -> Run:
         stage("import")
         self._say("reading the capture")
-        if results.imported:
-            results.timeline()
+        if made.imported:
+            made.timeline()
         stage("check")
         self._say("checking the capture and writing numbers")
-        results.write([*passes.commands, *ran(results.imports, "import")], passes.environment)
-        stage("done", FINISHED if results.imported else UNIMPORTED)
-        results.say()
-        return Run(results.folder, self.config)
+        made.write([*passes.commands, *ran(made.imports, "import")], passes.environment)
+        stage("done", FINISHED if made.imported else UNIMPORTED)
+        made.say()
+        return Run(made.folder, self.config)
 
     def _say(self, what: str) -> None:
         if self._progress is not None:

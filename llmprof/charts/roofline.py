@@ -15,10 +15,10 @@ from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.base.save import Box, LineSegment, along, around, free_place
 from llmprof.names import kernels
+from llmprof.names.dtypes import type_format
 from llmprof.replay.targets import ANY_STAGE
 from llmprof.text import shorten
 from llmprof.theory import hardware
-from llmprof.theory.calls.call import type_format
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics

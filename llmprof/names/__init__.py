@@ -19,6 +19,7 @@ from llmprof import plugins
 from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
+from llmprof.names.dtypes import ELEMENT_TYPES
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.names.operators import by_unique_name as by_unique_name
@@ -300,31 +301,6 @@ _ALGORITHMS: list[tuple[str, str]] = [
 
 _NCCL_ALGORITHM = r"(?i)nccl\w*_(RING|TREE|COLLNET\w*|NVLS\w*|PAT)_(LL128|LL|SIMPLE)"
 
-_ELEMENT_BYTES = {
-    name: size
-    for size, names in (
-        (
-            1,
-            (
-                "char",
-                "signed char",
-                "unsigned char",
-                "int8",
-                "byte",
-                "uint8",
-                "bool",
-                "float8_e4m3fn",
-                "float8_e5m2",
-            ),
-        ),
-        (2, ("half", "float16", "fp16", "bfloat16", "bfp16", "bf16", "short", "int16", "uint16")),
-        (4, ("float", "float32", "fp32", "int", "int32", "uint32")),
-        (8, ("double", "float64", "fp64", "long", "long int", "int64", "uint64")),
-    )
-    for name in names
-}
-"""Bytes of an element, by the names of types in NCCL metadata of torch and in HCCL's calls."""
-
 
 @checked
 def register(category: str, pattern: str) -> None:
@@ -453,8 +429,9 @@ def collective_world(name: pl.Expr) -> pl.Expr:
 @checked
 def element_bytes(dtype: pl.Expr) -> pl.Expr:
     """Bytes of an element of a type; null for an unknown name."""
+    sizes = {name: size for name, (_, size) in ELEMENT_TYPES.items()}
     return (
         dtype.str.to_lowercase()
         .str.replace(r"^c10::", "")
-        .replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+        .replace_strict(sizes, default=None, return_dtype=pl.Int64)
     )

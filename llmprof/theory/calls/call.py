@@ -7,54 +7,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
-
-_FORMATS: Final[Mapping[str, tuple[str, float]]] = {
-    "float": ("fp32", 4),
-    "double": ("fp64", 8),
-    "bfloat16": ("bf16", 2),
-    "half": ("fp16", 2),
-    "float32": ("fp32", 4),
-    "float64": ("fp64", 8),
-    "float16": ("fp16", 2),
-    "float8_e4m3fn": ("fp8", 1),
-    "float8_e4m3fnuz": ("fp8", 1),
-    "float8_e5m2": ("fp8", 1),
-    "float8_e5m2fnuz": ("fp8", 1),
-    "float8_e8m0fnu": ("fp8", 1),
-    "float4_e2m1fn_x2": ("fp4", 1),
-    "signed char": ("int8", 1),
-    "int8": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "uint8": ("uint8", 1),
-    "bool": ("bool", 1),
-    "short": ("int16", 2),
-    "short int": ("int16", 2),
-    "int": ("int32", 4),
-    "int32": ("int32", 4),
-    "unsigned int": ("uint32", 4),
-    "long": ("int64", 8),
-    "long int": ("int64", 8),
-    "long long": ("int64", 8),
-    "int64": ("int64", 8),
-    "unsigned long": ("uint64", 8),
-    "long unsigned int": ("uint64", 8),
-    "uint64": ("uint64", 8),
-    "unsigned short": ("uint16", 2),
-    "short unsigned int": ("uint16", 2),
-    "uint16": ("uint16", 2),
-    "uint32": ("uint32", 4),
-    "complex<half>": ("complex", 4),
-    "complex<float>": ("complex", 8),
-    "complex<double>": ("complex", 16),
-}
-"""Number format and bytes of an element, by the names of types that profilers write, in lower
-case.
-"""
+from llmprof.names.dtypes import type_format
 
 _WIDEST: Final = (
     "bool",
@@ -263,11 +220,6 @@ class OperatorCall:
         if not found:
             raise NoWorkError(f"{self.operator} has no tensor with axes")
         return found
-
-
-def type_format(text: str) -> tuple[str, float]:
-    """Number format and bytes of an element of a type; the format is empty for an unknown type."""
-    return _FORMATS.get(text.lower().removeprefix("c10::"), ("", 0))
 
 
 def widest(tensors: list[CallTensor]) -> tuple[str, float]:

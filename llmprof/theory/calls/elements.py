@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall, type_format, widest
+from llmprof.names.dtypes import type_format
+from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall, widest
 from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _COMPARES: Final = tuple(

@@ -109,9 +109,9 @@ def operators(
     A call's time is that of all kernels and copies launched in it. Its work follows from the
     recorded shapes and types (:mod:`llmprof.theory.calls`), its bound is the longest of three
     times: FLOPs at the peak of the matrix unit for their type, bytes at the peak of the memory, and
-    the shortest kernel of the recording for each of its kernels. Every byte counts as one from the
-    device memory: where a call's operands fit into the device's cache, it can be faster, and
-    ``fits_cache`` says so.
+    the shortest kernel of the recording (at most 5 us) for each of its kernels. Every byte counts
+    as one from the device memory: where a call's operands fit into the device's cache, it can be
+    faster, and ``fits_cache`` says so.
 
     Parameters
     ----------
@@ -620,7 +620,12 @@ def _rows(
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     noted = trace.meta.get("model")
     spread = isinstance(noted, dict) and bool(noted.get("expert_parallel"))
-    bound = _Bound(*peaks, float(least or 0), trace.capture.platform.words["graph"], spread=spread)
+    bound = _Bound(
+        *peaks,
+        min(float(least or 0), MAX_EMPTY_NS),
+        trace.capture.platform.words["graph"],
+        spread=spread,
+    )
     each = _work(rows, coded, ops, said, bound)
     rows = rows.drop(
         "labelled",
@@ -827,6 +832,10 @@ def _stated_pairs(label: str | None) -> float | None:
         return None
     squares, prompts, generated = (float(each or 0) for each in found.groups())
     return prompts - squares / 2 + generated
+
+
+MAX_EMPTY_NS: Final = 5_000.0
+"""Longest time (ns) that a kernel without work takes: 1 to 3 us on the devices of the samples."""
 
 
 class _Bound:

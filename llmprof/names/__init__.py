@@ -187,7 +187,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
     (
         "linear",
-        r"nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
+        r"cutlass::gemm|4gemm6kernel|dequant\w*gemm|gemm\w*dequant|nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
         r"triton_tem_fused_\w*mm_|gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
     ),
     (

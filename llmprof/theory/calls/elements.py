@@ -537,7 +537,8 @@ def _compiled(call: OperatorCall) -> CallWork:
     """A kernel of torch.compile: each of its tensors moves once, the last one is the result.
 
     A tensor with more elements than the kernel's sizes has room for is an indexed table, of which
-    one element for each place is read.
+    one element for each place is read. A pointwise kernel writes an element for each place: where
+    the last tensor is smaller, the first with as many is read and written in place.
     """
     tensors = call.tensors()
     numbers = [
@@ -551,6 +552,10 @@ def _compiled(call: OperatorCall) -> CallWork:
         else max(each.elements for each in tensors[-1:])
     )
     moved = [min(each.elements, most) * each.width for each in tensors]
+    whole = [tensor for tensor in tensors if tensor.elements == most]
+    if call.operator.startswith("triton_poi_") and whole and tensors[-1].elements < most:
+        assumed = f"each tensor moves once, and the one of {most:,} elements also holds the result"
+        return CallWork(None, sum(moved), most * whole[0].width, "", assumed)
     assumed = "each tensor moves once, and the last one is the result"
     return CallWork(None, sum(moved[:-1]), moved[-1], "", assumed)
 

@@ -314,6 +314,8 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         if not flag.startswith("-"):
             of_command.error(f"{flag!r} is one word too many")
         flags = [flag for action in of_command._actions for flag in action.option_strings]
+        if flag in flags:
+            of_command.error(f"{flag} belongs behind the command: {of_command.prog} {flag} …")
         of_command.error(
             f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}"
         )

@@ -63,7 +63,7 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
         self.words.value = _html(
             f"{self.remedy['words'].capitalize()} ({self.remedy['fields']}):"
             f" {trials.cost_words(self.run)} The same on the command line:",
-            trials.command(self.run, self.remedy["remedy"]),
+            trials.trial_command(self.run, self.remedy["remedy"]),
         )
         self._shows(self.words, ipywidgets.HBox([self.start, self.leave]))
 

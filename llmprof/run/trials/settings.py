@@ -276,11 +276,11 @@ def commands(run: Run) -> dict[str, str]:
         except (NotHereError, ConfigError):
             continue
         for rule in one.rules:
-            found.setdefault(rule, _command(run, one.name))
+            found.setdefault(rule, trial_command(run, one.name))
     return found
 
 
-def _command(run: Run, name: str) -> str:
+def trial_command(run: Run, name: str) -> str:
     """Command that tries a remedy of a run."""
     return f"llmprof try {shlex.quote(str(run.folder.path))} {name}"
 

@@ -359,8 +359,8 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypa
 @pytest.mark.parametrize(
     ("part", "mode"),
     [
-        ("results.check", "torch"),
-        ("results.write_numbers", "nsys"),
+        ("results.check_capture", "torch"),
+        ("results._write_numbers", "nsys"),
         ("profilers.write_numbers", "ncu"),
     ],
 )

@@ -317,7 +317,7 @@ def _shared_parts(
         "asked": request.wanted.listed(),
         "python_functions": request.python_functions,
     }
-    with helpers.shared(f"{__name__}:help_read", description, workers) as job:
+    with helpers.shared(f"{__name__}:{read_next_files.__name__}", description, workers) as job:
         own = {
             i: read_parts(reader, file, request) for i, file in enumerate(sources) if job.take(i)
         }

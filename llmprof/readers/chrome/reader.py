@@ -413,7 +413,7 @@ def read(
                 "python_functions": python_functions,
                 "block_bytes": block_bytes,
             }
-            with shared(f"{__name__}:help_read", description, workers) as job:
+            with shared(f"{__name__}:{read_units.__name__}", description, workers) as job:
                 _read_together(reading, job)
         else:
             reading.all()

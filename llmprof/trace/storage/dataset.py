@@ -150,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True):
     coverage: dict[str, Any]
     partitions: tuple[Partition, ...]
     failed: tuple[Failed, ...] = ()
-    format: str = "llmprof.report.dataset"
+    format: str = "llmprof.dataset"
     version: int = VERSION
     schema: int = schema.VERSION
     llmprof: str = ""

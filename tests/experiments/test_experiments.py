@@ -598,7 +598,7 @@ class TestCalibration:
         )
         others = [
             one
-            for one in observations_of(unseen, theory.profile(content, "H200"), most_tokens=16384)
+            for one in observations_of(unseen, theory.profile(content, "H200"), prefill_tokens=16384)
             if one.kind == "decode"
         ]
         own, packaged = (

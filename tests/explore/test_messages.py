@@ -165,13 +165,13 @@ REQUESTS = {
     "ranks": {
         "choices": [{}],
         "cells": [
-            {"measure": "step", "phase": None, "steps": None, "ranks": None},
-            {"measure": "wait", "phase": "decode", "steps": [1, 3], "ranks": [0, 2]},
-            {"measure": "idle", "phase": None, "steps": [99, 99], "ranks": None},
+            {"measure": "step", "phase": None, "steps": None, "rank_range": None},
+            {"measure": "wait", "phase": "decode", "steps": [1, 3], "rank_range": [0, 2]},
+            {"measure": "idle", "phase": None, "steps": [99, 99], "rank_range": None},
         ],
         "pick": [
-            {"measure": "exposed", "step": 1, "ranks": [0, 1]},
-            {"measure": "step", "step": 77, "ranks": [9, 9]},
+            {"measure": "exposed", "step": 1, "rank_range": [0, 1]},
+            {"measure": "step", "step": 77, "rank_range": [9, 9]},
         ],
         "picked": [{}],
     },

@@ -19,7 +19,7 @@ def sixteen():
 
 def test_a_cell_is_a_step_of_a_rank(sixteen):
     head, buffer = explore.ranks(sixteen)._on_cells(
-        measure="wait", phase=None, steps=None, ranks=None
+        measure="wait", phase=None, steps=None, rank_range=None
     )
     values = np.frombuffer(buffer[0], dtype="<f4").reshape(STEPS, RANKS)
     rows = analyze.ranks(sixteen, by="step")
@@ -62,7 +62,7 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
     assert widget.selected.height == 0
     with pytest.raises(LlmprofError, match="no rank is picked"):
         widget.timeline()
-    widget._on_pick(measure="wait", step=2, ranks=(8, 11))
+    widget._on_pick(measure="wait", step=2, rank_range=(8, 11))
     # rank 10 is last in step 2; of the others rank 8 comes first by number
     assert (widget.picked, widget.rank, widget.step, widget.window) == (
         [8, 9, 10, 11],

@@ -204,21 +204,21 @@ class Ranks(Explorer, room="ranks"):
         measure: RankMeasure,
         phase: str | None,
         steps: tuple[int, int] | None,
-        ranks: tuple[int, int] | None,
+        rank_range: tuple[int, int] | None,
     ) -> Reply:
         head, values = rank_cells(
             rank_steps(self.trace),
             measure=measure,
             phase=phase,
             steps=(int(steps[0]), int(steps[1])) if steps else None,
-            rank_range=(int(ranks[0]), int(ranks[1])) if ranks else None,
+            rank_range=(int(rank_range[0]), int(rank_range[1])) if rank_range else None,
         )
         return head, [values]
 
     @request_handler()
-    def _on_pick(self, *, measure: RankMeasure, step: int, ranks: tuple[int, int]) -> None:
+    def _on_pick(self, *, measure: RankMeasure, step: int, rank_range: tuple[int, int]) -> None:
         rows = rank_steps(self.trace).filter(
-            pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step
+            pl.col("rank").is_between(*rank_range), pl.col("step") == step
         )
         if rows.height:
             worst = rows.sort(

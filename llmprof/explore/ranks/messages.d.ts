@@ -24,11 +24,11 @@ export type Messages = {
   };
   /** Buffers: values (f4, columns after each other, NaN where there is none). */
   cells: {
-    asks: { measure: "exposed" | "idle" | "step" | "wait"; phase?: string | null; steps?: [number, number] | null; ranks?: [number, number] | null };
+    asks: { measure: "exposed" | "idle" | "step" | "wait"; phase?: string | null; steps?: [number, number] | null; rank_range?: [number, number] | null };
     answers: { measure: "exposed" | "idle" | "step" | "wait"; title: string; meaning: string; columns: [number, number, number][]; rows: [number, number][]; condensed: number; banded: number; missing: number; scales: ColourScale[] };
   };
   pick: {
-    asks: { measure: "exposed" | "idle" | "step" | "wait"; step: number; ranks: [number, number] };
+    asks: { measure: "exposed" | "idle" | "step" | "wait"; step: number; rank_range: [number, number] };
     answers: Record<string, never>;
   };
   picked: {

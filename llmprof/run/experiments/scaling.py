@@ -480,7 +480,7 @@ PREFILL_TOKENS: Final = 8192
 
 
 def observations_of(
-    points: pl.DataFrame, profile: Profile, *, most_tokens: int = PREFILL_TOKENS
+    points: pl.DataFrame, profile: Profile, *, prefill_tokens: int = PREFILL_TOKENS
 ) -> list[Observation]:
     """A decode step of each point, at the middle of its output, and its prefill if that is one
     step.
@@ -493,7 +493,7 @@ def observations_of(
             found.append(
                 Observation(profile.shape, profile.plan, middle, "decode", row["decode_step_s"])
             )
-        if row["prefill_s"] and batch * prompt <= most_tokens:
+        if row["prefill_s"] and batch * prompt <= prefill_tokens:
             step = prefill(batch, prompt)
             found.append(
                 Observation(profile.shape, profile.plan, step, "prefill", row["prefill_s"])
@@ -566,6 +566,6 @@ def run_calibration(
     )
     most = int(config.engine_args.get("max_num_batched_tokens", PREFILL_TOKENS))
     device_there = _same(device, measured_device(Path(folder) / "points.json"))
-    found = fitted(points, content, device_there, most_tokens=most)
+    found = fitted(points, content, device_there, prefill_tokens=most)
     files.write(Path(folder) / CALIBRATION, found.to_json())
     return found

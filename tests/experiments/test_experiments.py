@@ -590,7 +590,7 @@ class TestCalibration:
     def test_unseen_points_are_predicted_better_than_by_the_calibration_of_the_package(self):
         content = json.loads(self.FILE.read_text())["config"]
         seen, unseen = self.points()
-        found = fitted(seen, content, measured_device(self.FILE), most_tokens=16384)
+        found = fitted(seen, content, measured_device(self.FILE), prefill_tokens=16384)
         assert (found.device, found.covers["requests"], found.covers["context"][0]) == (
             "H200",
             [1, 8],
@@ -598,7 +598,9 @@ class TestCalibration:
         )
         others = [
             one
-            for one in observations_of(unseen, theory.profile(content, "H200"), prefill_tokens=16384)
+            for one in observations_of(
+                unseen, theory.profile(content, "H200"), prefill_tokens=16384
+            )
             if one.kind == "decode"
         ]
         own, packaged = (

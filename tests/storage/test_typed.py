@@ -330,3 +330,7 @@ def test_a_history_survives_the_kill_of_its_process(tmp_path):
 def test_half_a_surrogate_pair_is_damage_and_no_fault():
     with pytest.raises(ReadError):
         typed.decoded('{"\\ud800": 1}', typed.MachineJson, "gpu_info.json")
+    with pytest.raises(ReadError):
+        typed.decoded('{"cores": 8, "name": "\\ud800"}', dict[str, object], "gpu_info.json")
+    pair = typed.decoded('{"name": "\\ud83d\\ude00"}', dict[str, str], "gpu_info.json")
+    assert pair == {"name": "\U0001f600"}

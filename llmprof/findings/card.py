@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.findings.incomplete import INCOMPLETE
 from llmprof.text import joined
 from llmprof.units import format_ns
 
@@ -18,10 +19,12 @@ PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps")
 def chain_findings(
     findings: pl.DataFrame,
 ) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Causes in order; what follows from each, by its ``order``; and facts."""
+    """Causes in order, first of all what the recording lacks; what follows from each, by its
+    ``order``; and facts.
+    """
     rows = findings.to_dicts()
-    facts = [row for row in rows if row["severity"] == "info"]
-    losses = [row for row in rows if row["severity"] != "info"]
+    facts = [row for row in rows if row["severity"] == "info" and row["rule"] != INCOMPLETE]
+    losses = [row for row in rows if row["severity"] != "info" or row["rule"] == INCOMPLETE]
     causes = [row for row in losses if not row.get("follows_from")]
     effects: dict[int, list[dict[str, Any]]] = {}
     for row in losses:
@@ -40,6 +43,8 @@ def chain_findings(
 
 def headline_number(row: Mapping[str, Any]) -> tuple[str, str]:
     """The one number of a finding, and what it is: its predicted gain, or else its time."""
+    if row["unit"] == "events":
+        return f"{row['figure']:,.0f}", "events are missing"
     unit = _UNITS.get(str(row["unit"]), str(row["unit"]).removeprefix("ns "))
     if row["scope"] in PHASE_SCOPES and unit == "a step":
         unit = f"a {row['scope'].removesuffix('s')}"

@@ -15,6 +15,8 @@ from llmprof.analyze.step_times import LONG, recorded_windows, step_windows, wit
 from llmprof.errors import LlmprofError
 from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
+from llmprof.label.completeness import has_lost
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -71,7 +73,7 @@ def _layers(trace: Trace) -> str:
 
 def _engine(trace: Trace) -> tuple[str | None, str]:
     try:
-        windows = scope_of(trace).steps
+        windows = steps_of(trace)
     except LlmprofError:
         windows = None
     engine = None if windows is None else engine_of(windows)
@@ -113,6 +115,8 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
     except LlmprofError:
         return None, "nothing was recorded on a device"
     if not scope.span_ns:
+        if has_lost(trace):
+            return None, "no step was recorded whole"
         return None, "nothing but captures of graphs was recorded"
     mean = format_ns(scope.span_ns / scope.parts)
     if scope.steps is None:

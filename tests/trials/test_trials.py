@@ -230,7 +230,8 @@ def test_what_else_used_the_device_is_said(machine, monkeypatch):
 
     monkeypatch.setattr(beside, "ask_gpus", driver)
     monkeypatch.setattr(measure, "device_count", lambda: 0)
-    notes = run(machine, most_pairs=3).state["notes"]
+    # a busy machine adds notes of its own
+    notes = [note for note in run(machine, most_pairs=3).state["notes"] if " used " in note]
     assert ["p7 (7) used" in note for note in notes] == [True, False]
     assert ["p9 (9) used" in note for note in notes] == [False, True]
 

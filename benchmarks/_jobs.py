@@ -204,7 +204,7 @@ def load_hta(path: str) -> dict[str, Any]:
 def path_llmprof(path: str) -> dict[str, Any]:
     """Critical path of a trace: the device events and calls that it touches, by correlation."""
     import llmprof
-    from llmprof.replay.critical_path import binding, nodes_on_path, step_ends
+    from llmprof.replay.critical_path import last_waits, nodes_on_path, step_ends
     from llmprof.replay.graph import graph
 
     def work() -> Any:
@@ -213,7 +213,7 @@ def path_llmprof(path: str) -> dict[str, Any]:
 
     times, (trace, _) = timed(work)
     built = graph(trace)
-    nodes = nodes_on_path(built, binding(built), step_ends(built))
+    nodes = nodes_on_path(built, last_waits(built), step_ends(built))
     touched = built.events[sorted({int(node) // 2 for node in nodes})].select(
         "where", "recorded_ns", "name", "stream"
     )

@@ -165,7 +165,9 @@ def read_truth(folder: str | os.PathLike[str]) -> Truth:
 @lru_cache(maxsize=1)
 def _base(repeat: int, group_size: int) -> _Base:
     """The recorded rank in pieces, made once in each process."""
-    file = next(path for path in bundled.files(SAMPLE) if path.name.startswith(f"rank{BASE_RANK}."))
+    file = next(
+        path for path in bundled.sample_files(SAMPLE) if path.name.startswith(f"rank{BASE_RANK}.")
+    )
     text = igzip.decompress(file.read_bytes())
     begin = text.index(b"[", text.index(b'"traceEvents"')) + 1
     end = text.rindex(b"]")

@@ -33,7 +33,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.analyze.collectives.collectives import matched
 from llmprof.errors import TraceWarning
-from llmprof.report.dataset import convert, mapping, several
+from llmprof.report.dataset import convert, map_several, mapping
 from llmprof.report.dataset.cluster import Workers, local
 
 ANALYSES = ("layers", "overlap", "collectives", "findings")
@@ -96,7 +96,7 @@ class Shares:
                     return
                 finally:
                     self.waiting_s += time.perf_counter() - begin
-                if isinstance(result, mapping.Found):
+                if isinstance(result, mapping.RankResults):
                     self.sent_bytes += sum(
                         frame.estimated_size() for frame in result.frames.values()
                     )
@@ -237,12 +237,12 @@ def measure(
         trace = llmprof.open(target)
         seconds["open"] = time.perf_counter() - begin
         with Shares() as analysing:
-            frames = several(ANALYSES, trace, client=client)
+            frames = map_several(ANALYSES, trace, client=client)
         peak, own_peak = max(client.run(peak_bytes).values()), peak_bytes()
         of_parts = {}
         for some in parts:
             with Shares() as shares:
-                several(ANALYSES, trace.select(rank=range(some)), client=client)
+                map_several(ANALYSES, trace.select(rank=range(some)), client=client)
             of_parts |= {
                 f"{key}_of_{some}": value for key, value in shares.facts("analyse", some).items()
             }

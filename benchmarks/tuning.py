@@ -21,7 +21,7 @@ from llmprof.run.batch.parameters import apply
 from llmprof.run.launch.run.requests import requests_of
 from llmprof.run.trials import open_study
 from llmprof.run.trials.measure import loaded_engines
-from llmprof.run.trials.objectives import figure, holds, limits
+from llmprof.run.trials.objectives import holds, limits, parse_figure
 from llmprof.trace.storage import files, typed
 
 OBJECTIVE = "output_tokens_per_s"
@@ -124,7 +124,7 @@ def grid(config: Any, args: argparse.Namespace, tell: Any) -> None:
 
 def _figures(requests: Any, slo: Any) -> dict[str, Any]:
     names = dict.fromkeys([OBJECTIVE, "tpot_p95", "ttft_p99", *(one.figure.name for one in slo)])
-    figures = {name: figure(name).of(requests) for name in names}
+    figures = {name: parse_figure(name).of(requests) for name in names}
     return {**figures, "holds": holds(figures, slo)}
 
 

@@ -26,13 +26,13 @@ import polars as pl
 import llmprof
 from llmprof.analyze import changes, steps, what_if
 from llmprof.replay.graph import graph
-from llmprof.replay.plan import LEVELS, Plan
-from llmprof.replay.schedule import Ints
+from llmprof.replay.plan import LEVELS, ReplayPlan
+from llmprof.replay.schedule import NodeNumbers
 from llmprof.replay.what_if import median_rank
 from llmprof.trace import Trace
 
 
-def decode(trace: Trace, *made: changes.Change) -> dict[str, float]:
+def decode(trace: Trace, *made: changes.ReplayChange) -> dict[str, float]:
     prediction = what_if(trace, *made)
     chosen = prediction.filter(pl.col("phase") == "decode")
     return (chosen if chosen.height else prediction.sort("steps")[-1:]).row(0, named=True)
@@ -124,7 +124,7 @@ def tensor_parallel(captures: Path) -> None:
         show(f"graphs, TP={n} -> TP={new}", found["recorded_ns"], values, truth[new])
 
 
-def layers_of_two(trace: Trace, times: Ints) -> list[float]:
+def layers_of_two(trace: Trace, times: NodeNumbers) -> list[float]:
     """Times from one attention kernel to the second next, on all ranks: two layers of a model
     without steps.
     """
@@ -151,7 +151,7 @@ def mfu(folder: Path) -> None:
     middle = built.events.select(own=pl.col("dur_ns").median().over("name"))["own"]
     predicted = {}
     for level in LEVELS:
-        plan = Plan(built, level)
+        plan = ReplayPlan(built, level)
         own = pl.Series(plan.own_duration())
         plan.set_duration(
             plan.device, (own * (new / middle).fill_null(1.0).fill_nan(1.0)).to_numpy()

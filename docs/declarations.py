@@ -28,7 +28,7 @@ ROOMS: Final = {
     "collectives": "Collectives",
     "kernels": "Kernels",
     "compare": "Compare",
-    "requests": "Requests",
+    "requests": "RequestsExplorer",
     "ranks": "Ranks",
     "what_if": "WhatIf",
 }

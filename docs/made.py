@@ -43,7 +43,7 @@ def tables() -> str:
 def analyses() -> str:
     """``docs/analyses.md``: the catalogue."""
     rows = [
-        f"| {entry.question} | `analyze.{entry.room}{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
+        f"| {entry.question} | `analyze.{entry.room}{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.recorded} | {entry.help} |"
         for entry in catalog.analyses()
         if not entry.package
     ]
@@ -53,8 +53,8 @@ def analyses() -> str:
         "Made from `llmprof.analyze.catalog` by `python docs/made.py`. Each takes a trace and returns a frame; "
         "`llmprof analyze PATH --what NAME` prints it.",
         "",
-        "| question | function | on the command line | a row is |",
-        "|---|---|---|---|",
+        "| question | function | on the command line | of a trace with | a row is |",
+        "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
 

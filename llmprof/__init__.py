@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from llmprof.version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from llmprof import analyze, charts, errors, explore, names, report, theory, units
@@ -95,6 +95,6 @@ def __dir__() -> list[str]:
 def load_ipython_extension(shell: object) -> None:
     """Add the cell magic ``%%profile``: ``%load_ext llmprof``."""
     # imported here, so that an import of llmprof for its version does not need IPython
-    from llmprof.run.notebook.cell import register
+    from llmprof.run.notebook.cell import register_magic
 
-    register(shell)
+    register_magic(shell)

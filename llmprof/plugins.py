@@ -1,37 +1,34 @@
-"""Plug-ins: lists of llmprof's records, and records that other packages add through entry points.
+"""Plug-ins: records that other packages add through entry points.
 
 A package names its additions in its ``pyproject.toml``::
 
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
 
-If a plug-in cannot be loaded, a warning names it, and everything else works: also if its code calls
-``sys.exit`` or raises ``KeyboardInterrupt``. An interrupt of the user still ends the reading.
+If a plug-in cannot be loaded, a warning names it, and everything else works.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
-from llmprof import interrupts
 from llmprof.errors import LlmprofError, PluginWarning
 
 READERS: Final = "llmprof.readers"
 ANALYSES: Final = "llmprof.analyses"
+SECTIONS: Final = "llmprof.sections"
+LISTINGS: Final = "llmprof.listings"
+RANK_PLANS: Final = "llmprof.rank_plans"
 KERNEL_NAMES: Final = "llmprof.kernel_names"
 OPERATORS: Final = "llmprof.operators"
 
 T = TypeVar("T")
-
-Place: TypeAlias = str
-"""Place of an object, in the form of an entry point: ``module:attribute``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +49,13 @@ class FailedError(Exception):
 
 @contextmanager
 def foreign() -> Iterator[None]:
-    """Run the code of a plug-in: an error of llmprof and an interrupt of the user pass, the rest
-    is a FailedError.
-    """
-    with interrupts.noticed() as interrupted:
-        try:
-            yield
-        except LlmprofError:
-            raise
-        except BaseException as error:
-            if interrupted():
-                raise
-            raise FailedError(f"{type(error).__name__}: {_said(str, error)}") from error
-
-
-def _said(how: Callable[[object], str], value: object) -> str:
-    """Text of an object of a plug-in by ``str`` or ``repr``, either of which may fail."""
-    with interrupts.noticed() as interrupted:
-        try:
-            return how(value)
-        except BaseException:
-            if interrupted():
-                raise
-            return f"an object of the type {type(value).__name__}, whose {how.__name__}() fails"
+    """Run the code of a plug-in: an error of llmprof passes, another one is a FailedError."""
+    try:
+        yield
+    except LlmprofError:
+        raise
+    except Exception as error:
+        raise FailedError(f"{type(error).__name__}: {error}") from error
 
 
 @cache
@@ -89,16 +70,23 @@ def load(group: str) -> tuple[Plugin, ...]:
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
-            with (
-                foreign(),
-                warnings.catch_warnings(),
-            ):  # a filter that it sets makes no error of the next warning
-                value = point.load()
+            with foreign():
+                plugins.append(Plugin(point.name, package, point.load()))
         except (FailedError, LlmprofError) as error:
-            left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
-            continue
-        plugins.append(Plugin(point.name, package, value))
+            warn_left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
     return tuple(plugins)
+
+
+def records_in(names: Mapping[str, Any], kind: type[T]) -> tuple[T, ...]:
+    """The records of one type among the names of a module and in their tuples, in the order of its
+    imports.
+    """
+    values = [
+        value
+        for given in names.values()
+        for value in (given if isinstance(given, tuple) else (given,))
+    ]
+    return tuple(value for value in values if isinstance(value, kind))
 
 
 def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
@@ -109,57 +97,21 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     """
     taken: list[tuple[Plugin, T]] = []
     for plugin in load(group):
-        try:
-            with foreign():
-                values = (
-                    list(plugin.value) if isinstance(plugin.value, list | tuple) else [plugin.value]
-                )
-                values = [getattr(value, "__record__", value) for value in values]
-                fit = [isinstance(value, kind) for value in values]
-        except (FailedError, LlmprofError) as error:
-            left_out(f"{plugin.name!r} of {plugin.package}", group, f"looking at it raised {error}")
-            continue
-        for value, fits in zip(values, fit, strict=True):
-            if fits:
-                taken.append((plugin, value))
+        several = isinstance(plugin.value, list | tuple)
+        for item in plugin.value if several else [plugin.value]:
+            record = getattr(item, "__record__", item)
+            if isinstance(record, kind):
+                taken.append((plugin, record))
             else:
-                left_out(
+                warn_left_out(
                     f"{plugin.name!r} of {plugin.package}",
                     group,
-                    f"it is {_said(repr, value)}, no {kind.__name__}",
+                    f"it is {record!r}, no {kind.__name__}",
                 )
     return taken
 
 
-def at(place: Place) -> Any:
-    """Import the object at a place.
-
-    >>> at("llmprof.units:NS_PER_S")
-    1000000000
-    """
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def listed(places: Iterable[T | Place], kind: type[T]) -> tuple[T, ...]:
-    """The records of llmprof itself, from a list of them or their places; a place may hold several.
-
-    Raises
-    ------
-    TypeError
-        An object at a place has another type.
-    """
-    taken: list[T] = []
-    for place in places:
-        value = at(place) if isinstance(place, str) else place
-        for record in value if isinstance(value, list | tuple) else (value,):
-            if not isinstance(record, kind):
-                raise TypeError(f"{place} is {record!r}, no {kind.__name__}")
-            taken.append(record)
-    return tuple(taken)
-
-
-def added(
+def new_records(
     group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str
 ) -> list[tuple[Plugin, T]]:
     """The records that plug-ins add; a warning names those whose name (a ``what``) is already
@@ -170,7 +122,7 @@ def added(
     for plugin, record in records(group, kind):
         owner = owners.setdefault(name(record), plugin.package)
         if any(name(record) == name(other) for _, other in out) or owner == "llmprof":
-            left_out(
+            warn_left_out(
                 f"{plugin.name!r} of {plugin.package}",
                 group,
                 f"{owner} has the {what} {name(record)!r} already",
@@ -180,7 +132,7 @@ def added(
     return out
 
 
-def left_out(which: str, group: str, why: str) -> None:
+def warn_left_out(which: str, group: str, why: str) -> None:
     """Warn that a plug-in is not used."""
     warnings.warn(
         f"the plug-in {which} ({group}) is left out: {why}; update the package or uninstall it",

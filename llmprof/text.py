@@ -1,15 +1,27 @@
-"""Frames as plain text for a terminal: aligned, with units, never wider than asked for."""
+"""Texts for people: words, numbers, the progress of long work, and frames as tables for a
+terminal: aligned, with units, never wider than asked for.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
 from llmprof.units import format_bytes, format_ns, format_share
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Function that is called with the current task, the amount that is done, and the whole amount (in
+bytes, points or files; 0 if unknown).
+
+>>> def progress(what: str, done: int, total: int) -> None:
+...     print(f"{what}: {done} of {total}")
+>>> progress("rank0.json", 512, 1024)
+rank0.json: 512 of 1024
+"""
 
 UNKNOWN = "-"
 CAUSES_IN_WORDS = {"host_bound": "host-bound"}
@@ -40,10 +52,10 @@ def escaped(words: str, escape: Callable[[str], str]) -> str:
     )
 
 
-def plain(value: object) -> str:
+def plain(given: object) -> str:
     """Text that is safe to print: control characters and escape sequences become visible."""
     shown = escaped(
-        str(value), lambda one: one.encode("unicode_escape", "backslashreplace").decode("ascii")
+        str(given), lambda one: one.encode("unicode_escape", "backslashreplace").decode("ascii")
     )
     return shown.replace("\n", "\\n")
 
@@ -96,11 +108,12 @@ def counted(number: float, noun: str) -> str:
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     if noun.endswith(("ch", "s", "x")):
         plural = f"{noun}es"
-    return (
-        f"{number:,.0f} {plural}"
-        if float(round(number, 1)).is_integer()
-        else f"{number:,.1f} {plural}"
-    )
+    return f"{tenths(number)} {plural}"
+
+
+def tenths(number: float) -> str:
+    """A number to a tenth."""
+    return f"{number:,.0f}" if float(round(number, 1)).is_integer() else f"{number:,.1f}"
 
 
 def are(number: float) -> str:
@@ -170,7 +183,7 @@ _RATES: Final = {"flop_per_s": "TFLOP/s", "bytes_per_s": "TB/s"}
 """Columns that are shown in trillions, and what these are called."""
 
 
-def head(name: str) -> str:
+def _head(name: str) -> str:
     """Heading of a column, without the unit that its values have."""
     if name in _RATES:
         return _RATES[name]
@@ -179,7 +192,7 @@ def head(name: str) -> str:
     )
 
 
-def table(
+def format_table(
     frame: pl.DataFrame,
     *,
     width: int | None = None,
@@ -200,19 +213,19 @@ def table(
             for name in names
             if name not in numeric
         }
-    widths = {name: max([len(head(name)), *map(len, cells[name])]) for name in names}
+    widths = {name: max([len(_head(name)), *map(len, cells[name])]) for name in names}
     texts = [name for name in names if name not in numeric and name not in whole]
-    left_out = _fit(widths, texts, width, spare) if width else []
-    shown = [name for name in names if name not in left_out]
-    lines = [_line([head(name) for name in shown], shown, widths, numeric)]
+    dropped = _fit(widths, texts, width, spare) if width else []
+    shown = [name for name in names if name not in dropped]
+    lines = [_line([_head(name) for name in shown], shown, widths, numeric)]
     lines += [
         _line([cells[name][i] for name in shown], shown, widths, numeric)
         for i in range(frame.height)
     ]
     if any(UNKNOWN in cells[name] for name in shown):
         lines.append(f"({UNKNOWN}: none, or not known from this capture)")
-    if left_out:
-        lines.append(f"(too narrow for: {', '.join(left_out)})")
+    if dropped:
+        lines.append(f"(too narrow for: {', '.join(dropped)})")
     return "\n".join(lines)
 
 
@@ -227,29 +240,31 @@ def _fit(
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
 
     whole = dict(widths)
-    left_out: list[str] = []
+    dropped: list[str] = []
     while over() > 0:
         wide = [
             name
             for name in texts
-            if name in widths and widths[name] > max(_NARROWEST, len(head(name)))
+            if name in widths and widths[name] > max(_NARROWEST, len(_head(name)))
         ]
         if wide:
             widest = max(wide, key=lambda name: widths[name])
-            second = max([_NARROWEST, len(head(widest)), *(widths[n] for n in wide if n != widest)])
+            second = max(
+                [_NARROWEST, len(_head(widest)), *(widths[n] for n in wide if n != widest)]
+            )
             floor = second if second < widths[widest] else widths[widest] - 1
-            widths[widest] = max(floor, widths[widest] - over(), len(head(widest)))
+            widths[widest] = max(floor, widths[widest] - over(), len(_head(widest)))
         elif len(widths) > 1:
             group = next(
                 (group for group in spare if widths.keys() & {*group}), [next(reversed(widths))]
             )
-            left_out[:0] = group = [name for name in group if name in widths]
+            dropped[:0] = group = [name for name in group if name in widths]
             for name in group:
                 del widths[name]
             widths.update({n: whole[n] for n in widths})  # room was made: shorten anew
         else:
             break
-    return left_out
+    return dropped
 
 
 def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: set[str]) -> str:
@@ -297,3 +312,17 @@ def csv(frame: pl.DataFrame) -> str:
     ]
     heads = {name: f"'{name}" for name in frame.columns if _FORMULA.match(name)}
     return frame.with_columns(guarded).rename(heads).write_csv()
+
+
+SLO_WORDS: Final = {True: "holds the SLO", False: "misses the SLO", None: "measured"}
+"""What is said of a point of a study; None: there is no SLO."""
+
+METRIC_WORDS: Final = {
+    "output_tokens_per_s": "output tokens a second",
+    "requests_per_s": "requests a second",
+    "wall_ns": "time of the batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time to each other token",
+    "e2e_ns": "time of a request",
+}
+"""Metrics of runs, as nouns."""

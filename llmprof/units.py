@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llmprof.arguments import checked
+from llmprof.errors import checked
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000

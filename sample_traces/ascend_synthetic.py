@@ -116,10 +116,16 @@ class Run:
 
 def time_of(flops: float, size: float) -> float:
     """Duration of a kernel (us) by the rule in the module's text."""
-    return max(LEAST_US, 1e6 * flops / (PEAK_FLOPS * COMPUTE_SHARE), 1e6 * size / (PEAK_BYTES * MEMORY_SHARE))
+    return max(
+        LEAST_US,
+        1e6 * flops / (PEAK_FLOPS * COMPUTE_SHARE),
+        1e6 * size / (PEAK_BYTES * MEMORY_SHARE),
+    )
 
 
-def matmul(op: str, stage: str, layer: int | None, m: int, k: int, n: int, *, batch: int = 1, host: str) -> Kernel:
+def matmul(
+    op: str, stage: str, layer: int | None, m: int, k: int, n: int, *, batch: int = 1, host: str
+) -> Kernel:
     """Matrix product in bf16: 2 m k n FLOPs, both inputs and the output read or written once."""
     flops, size = 2.0 * batch * m * k * n, 2.0 * batch * (m * k + k * n + m * n)
     lead = f"{batch}," if batch > 1 else ""
@@ -127,9 +133,13 @@ def matmul(op: str, stage: str, layer: int | None, m: int, k: int, n: int, *, ba
     return Kernel(op, stage, layer, time_of(flops, size), shapes, "AI_CORE", flops, host_op=host)
 
 
-def vector(op: str, stage: str, layer: int | None, elements: int, shape: str, *, host: str, passes: int = 3) -> Kernel:
+def vector(
+    op: str, stage: str, layer: int | None, elements: int, shape: str, *, host: str, passes: int = 3
+) -> Kernel:
     """Elementwise or row-wise work on bf16: so many passes over the memory."""
-    return Kernel(op, stage, layer, time_of(0, 2.0 * passes * elements), (shape, shape), host_op=host)
+    return Kernel(
+        op, stage, layer, time_of(0, 2.0 * passes * elements), (shape, shape), host_op=host
+    )
 
 
 def call(op: str, stage: str, layer: int | None, elements: int, *, waits: bool = True) -> Kernel:
@@ -137,10 +147,13 @@ def call(op: str, stage: str, layer: int | None, elements: int, *, waits: bool =
     moved = 2.0 * elements * (1.0 if op == "allReduce" else 0.5)
     us = LINK_US + moved / LINK_BYTES_PER_US
     count = elements if op == "allReduce" else elements // RANKS
-    kernel = Kernel(f"hcom_{op}_", stage, layer, us, (str(count), ""), "HCCL", moved=moved, waits=waits)
-    kernel.host_op = {"allReduce": "c10d::allreduce_", "reduceScatter": "c10d::_reduce_scatter_base_"}.get(
-        op, "c10d::_allgather_base_"
+    kernel = Kernel(
+        f"hcom_{op}_", stage, layer, us, (str(count), ""), "HCCL", moved=moved, waits=waits
     )
+    kernel.host_op = {
+        "allReduce": "c10d::allreduce_",
+        "reduceScatter": "c10d::_reduce_scatter_base_",
+    }.get(op, "c10d::_allgather_base_")
     return kernel
 
 
@@ -188,7 +201,14 @@ def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
         first, between, last = stages or ("gate_up_proj", "activation", "down_proj")
         return [
             matmul("MatMulV2", first, layer, tokens, HIDDEN, 2 * width, host="aten::linear"),
-            vector("SwiGlu", between, layer, tokens * 2 * width, f"{tokens},{2 * width}", host="npu::npu_swiglu"),
+            vector(
+                "SwiGlu",
+                between,
+                layer,
+                tokens * 2 * width,
+                f"{tokens},{2 * width}",
+                host="npu::npu_swiglu",
+            ),
             matmul("MatMulV2", last, layer, tokens, width, HIDDEN, host="aten::linear"),
         ]
 
@@ -231,7 +251,16 @@ def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
 
 def chain_of(tokens: int, context: int, *, split: bool) -> list[Kernel]:
     """Everything that one batch runs, in order."""
-    out = [vector("GatherV2", "embedding", None, tokens * HIDDEN, f"{VOCABULARY},{HIDDEN};{tokens}", host="aten::embedding")]
+    out = [
+        vector(
+            "GatherV2",
+            "embedding",
+            None,
+            tokens * HIDDEN,
+            f"{VOCABULARY},{HIDDEN};{tokens}",
+            host="aten::embedding",
+        )
+    ]
     for layer in range(LAYERS):
         out += attention_part(layer, tokens, context, split)
         out += experts_part(layer, tokens, split)
@@ -252,7 +281,11 @@ def named(kernels: list[Kernel], counter: dict[str, int]) -> None:
             counter["calls"] = counter.get("calls", -1) + 1
             kernel.name = f"{kernel.op}_{GROUP_SHORT}_{counter['calls']}_1"
         else:
-            aclnn = {"MatMulV2": "Matmul", "MatMulV3": "Matmul", "BatchMatMulV2": "BatchMatMul"}.get(kernel.op, kernel.op)
+            aclnn = {
+                "MatMulV2": "Matmul",
+                "MatMulV3": "Matmul",
+                "BatchMatMulV2": "BatchMatMul",
+            }.get(kernel.op, kernel.op)
             common = "MatMulCommon" if "MatMul" in kernel.op else kernel.op
             kernel.name = f"aclnn{aclnn}_{common}_{kernel.op}"
 
@@ -289,7 +322,11 @@ def simulate(variant: str) -> Run:
                 late = pending[c][rank]
                 waited_from, waited_for, waited_to = None, None, 0.0
                 if late is not None and not kernel.is_call and consumes(kernel):
-                    waited_from, waited_to, waited_for = max(queued + 1.5, computed[c][rank]), late[0], COMMUNICATION_STREAM
+                    waited_from, waited_to, waited_for = (
+                        max(queued + 1.5, computed[c][rank]),
+                        late[0],
+                        COMMUNICATION_STREAM,
+                    )
                     ready, pending[c][rank] = max(ready, late[0]), None
                 start = max(ready, busy[rank])
                 if kernel.is_call:
@@ -300,7 +337,19 @@ def simulate(variant: str) -> Run:
                 tasks[rank] += 1
                 connections[rank] += 1
                 stream = COMMUNICATION_STREAM if kernel.is_call else COMPUTE_STREAMS[c]
-                placed.append(Placed(kernel, rank, step, c, stream, host[rank] - OPERATOR_US, queued, start, start))
+                placed.append(
+                    Placed(
+                        kernel,
+                        rank,
+                        step,
+                        c,
+                        stream,
+                        host[rank] - OPERATOR_US,
+                        queued,
+                        start,
+                        start,
+                    )
+                )
                 placed[-1].task, placed[-1].connection = tasks[rank], connections[rank]
                 placed[-1].waited_from, placed[-1].waited_for = waited_from, waited_for
                 placed[-1].waited_to = waited_to
@@ -308,7 +357,9 @@ def simulate(variant: str) -> Run:
             for rank, one in enumerate(placed):
                 us = kernel.us * (1 + 0.02 * (2 * noise.random() - 1))
                 end = max(starts) + kernel.us if kernel.is_call else one.start + us
-                one.start, one.end, one.arrived = (round(x, 2) for x in (one.start, end, max(starts)))
+                one.start, one.end, one.arrived = (
+                    round(x, 2) for x in (one.start, end, max(starts))
+                )
                 if kernel.is_call:
                     wire[rank] = one.end
                     pending[c][rank] = (one.end, COMMUNICATION_STREAM)
@@ -389,7 +440,13 @@ def truth(run: Run) -> dict[str, object]:
         }
         for p in run.placed
     ]  # fmt: skip
-    return {"synthetic": True, "about": __doc__, "variant": run.variant, "steps": steps, "kernels": kernels}
+    return {
+        "synthetic": True,
+        "about": __doc__,
+        "variant": run.variant,
+        "steps": steps,
+        "kernels": kernels,
+    }
 
 
 def ns(us: float) -> int:
@@ -400,7 +457,9 @@ def ns(us: float) -> int:
 def main(arguments: list[str] | None = None) -> Path:
     """Write a variant; the folder that holds the ranks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where to write: a folder of its own for each variant")
+    parser.add_argument(
+        "folder", type=Path, help="where to write: a folder of its own for each variant"
+    )
     parser.add_argument("--variant", choices=VARIANTS, default="baseline")
     parser.add_argument("--form", choices=("text", "db", "both"), default="both")
     options = parser.parse_args(arguments)
@@ -410,8 +469,12 @@ def main(arguments: list[str] | None = None) -> Path:
 
     run = simulate(options.variant)
     for rank in range(RANKS):
-        files.write_rank(run, rank, options.folder / f"synthetic_rank{rank}_ascend_pt", options.form)
-    (options.folder / "truth.json").write_text(json.dumps(truth(run), indent=1) + "\n", encoding="utf-8")
+        files.write_rank(
+            run, rank, options.folder / f"synthetic_rank{rank}_ascend_pt", options.form
+        )
+    (options.folder / "truth.json").write_text(
+        json.dumps(truth(run), indent=1) + "\n", encoding="utf-8"
+    )
     return options.folder
 
 

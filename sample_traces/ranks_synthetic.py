@@ -33,8 +33,19 @@ def events_of(rank: int, own: list[int]) -> list[dict]:
     device, events = rank % PER_HOST, []
     groups = {REDUCE: ("1", "allreduce", own), EXCHANGE: ("2", "all_to_allv", list(range(RANKS)))}
 
-    def event(cat: str, name: str, ts: float, dur: float, pid: int, tid: int, **args: object) -> None:
-        row = {"ph": "X", "cat": cat, "name": name, "ts": ts + 1000, "dur": dur, "pid": pid, "tid": tid, "args": args}
+    def event(
+        cat: str, name: str, ts: float, dur: float, pid: int, tid: int, **args: object
+    ) -> None:
+        row = {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "ts": ts + 1000,
+            "dur": dur,
+            "pid": pid,
+            "tid": tid,
+            "args": args,
+        }
         events.append(row)
 
     begin, number = 0.0, 0
@@ -73,10 +84,21 @@ def main() -> None:
     for rank in range(RANKS):
         host = rank // PER_HOST
         own = list(range(host * PER_HOST, (host + 1) * PER_HOST))
-        groups = [("1", "TENSOR_MODEL_PARALLEL_GROUP", own), ("2", "EXPERT_MODEL_PARALLEL_GROUP", list(range(RANKS)))]
-        described = [{"pg_name": name, "pg_desc": text, "pg_size": len(of), "ranks": of} for name, text, of in groups]
+        groups = [
+            ("1", "TENSOR_MODEL_PARALLEL_GROUP", own),
+            ("2", "EXPERT_MODEL_PARALLEL_GROUP", list(range(RANKS))),
+        ]
+        described = [
+            {"pg_name": name, "pg_desc": text, "pg_size": len(of), "ranks": of}
+            for name, text, of in groups
+        ]
         document = {
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": RANKS, "pg_config": described},
+            "distributedInfo": {
+                "backend": "nccl",
+                "rank": rank,
+                "world_size": RANKS,
+                "pg_config": described,
+            },
             "deviceProperties": [{"id": 0, "name": "synthetic device"}],
             "baseTimeNanoseconds": 1_790_857_026_000_000_000,
             "traceEvents": events_of(rank, own),

@@ -37,12 +37,23 @@ ENVIRONMENT = {
 
 def arguments() -> argparse.Namespace:
     """Options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", default="traces", help="folder for torch traces")
     parser.add_argument("--mode", choices=["torch", "cuda", "none"], default="torch")
-    parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of LLM(), as JSON")
-    for name, value in {"tp": 1, "pp": 1, "eager": 1, "batch": 4, "prompt-tokens": 64, "output-tokens": 10}.items():
+    parser.add_argument(
+        "--engine", type=json.loads, default={}, help="more arguments of LLM(), as JSON"
+    )
+    for name, value in {
+        "tp": 1,
+        "pp": 1,
+        "eager": 1,
+        "batch": 4,
+        "prompt-tokens": 64,
+        "output-tokens": 10,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
 
@@ -67,8 +78,12 @@ def main() -> None:
         engine["profiler_config"] = {"profiler": "cuda"}
     llm = LLM(**(engine | args.engine))
     requests, length = range(args.batch), range(args.prompt_tokens)
-    prompts = [{"prompt_token_ids": [(7 * i + 13 * j) % 30000 + 5 for j in length]} for i in requests]
-    sampling = SamplingParams(temperature=0.0, max_tokens=args.output_tokens, ignore_eos=True, detokenize=False)
+    prompts = [
+        {"prompt_token_ids": [(7 * i + 13 * j) % 30000 + 5 for j in length]} for i in requests
+    ]
+    sampling = SamplingParams(
+        temperature=0.0, max_tokens=args.output_tokens, ignore_eos=True, detokenize=False
+    )
     seconds = {}
 
     def generate(name: str, given: list[dict[str, list[int]]]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from llmprof.lazy import put_off_formats
+import llmprof.charts  # noqa: F401 (before tests import Altair and nbformat: it keeps that short)
 from llmprof.readers import bundled
 from llmprof.trace import Trace
 from tests.samples import sample
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tests.launch.vllm_stand_in import StandInVllm
 
 ROOT = Path(__file__).resolve().parents[1]
-
-put_off_formats()  # tests import Altair and nbformat themselves
 
 # A property test that fails now and then says nothing: the same examples every time, unless others
 # are asked for. 50 that are always the same: more of them find no more; new ones are looked for in

@@ -12,7 +12,9 @@ import pytest
 
 from llmprof import names, plugins
 from llmprof.analyze import catalog
+from llmprof.cli import listings
 from llmprof.readers import registry
+from llmprof.report.dataset import plans
 from llmprof.theory import calls
 
 
@@ -45,6 +47,8 @@ def forget() -> None:
     plugins.load.cache_clear()
     registry.readers.cache_clear()
     catalog.analyses.cache_clear()
+    listings.listings.cache_clear()
+    plans.plans.cache_clear()
     names._add_plugins.cache_clear()
     calls._by_name.cache_clear()
 

@@ -21,7 +21,7 @@ def folder(tmp_path) -> Path:
     """A folder of runs, with a secret beside it."""
     runs = tmp_path / "runs"
     runs.mkdir()
-    for file in bundled.files("torch_tp1_cudagraph"):
+    for file in bundled.sample_files("torch_tp1_cudagraph"):
         shutil.copy(file, runs / "graphs.json.gz")
     (runs / "notes.txt").write_text("nothing")
     (tmp_path / "secret.json").write_text('{"traceEvents": [{"ph": "X", "name": "x", "ts": 1}]}')

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof.errors import LlmprofError
-from llmprof.explore.served import page
+from llmprof.explore.served import tabs_page
 from llmprof.explore.tabs import Open
 from llmprof.run.launch.run import process
 from llmprof.trace import Trace
@@ -61,7 +61,7 @@ def served(monkeypatch):
     seen: dict[str, object] = {}
 
     def start(argv, *, log, env, **_options):
-        seen["page"] = page(env)
+        seen["page"] = tabs_page(env)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "run", start)

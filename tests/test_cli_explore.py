@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli import main, make
-from llmprof.explore.served import Wanted
+from llmprof.explore.served import ServedFiles
 from llmprof.run.launch.run import process
 
 SAMPLE = "sample:torch_tp1_cudagraph"
@@ -42,7 +42,7 @@ def test_server_is_bound_to_this_machine_and_behind_a_token(
     assert "--Voila.auto_token=True" in argv
     assert len(env["JUPYTER_TOKEN"]) >= 32
     assert not [word for word in argv if env["JUPYTER_TOKEN"] in word], "other users see arguments"
-    wanted = Wanted.of_environment(env)
+    wanted = ServedFiles.of_environment(env)
     assert wanted.names == ["torch_tp1_cudagraph", "torch_tp1_eager"]
     assert all(
         Path(file).is_absolute() and Path(file).exists() for file in wanted.files + wanted.other

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from llmprof.explore.served import Wanted, page
+from llmprof.explore.served import ServedFiles, tabs_page
 from llmprof.readers import bundled
 from llmprof.run.launch.run import process
 
@@ -21,8 +21,8 @@ def served(monkeypatch):
     seen: dict[str, object] = {}
 
     def start(argv, *, log, env, **_options):
-        seen["page"] = page(env)
-        seen["wanted"] = Wanted.of_environment(env)
+        seen["page"] = tabs_page(env)
+        seen["wanted"] = ServedFiles.of_environment(env)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "run", start)

@@ -23,7 +23,7 @@ from tests.test_errors import Panic
 
 
 def config_of(*argv: str) -> ExperimentConfig:
-    return cli_run.config_of(main.parser().parse_args(["run", *argv]))
+    return cli_run.config_from(main.parser().parse_args(["run", *argv]))
 
 
 class TestOptions:

@@ -46,7 +46,7 @@ def test_json_has_the_frame(run, capsys) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no-host-delay", "layers without waiting for the host (as under graphs)"),
+        ("no-host-delay", "layers that do not wait for the host (as under graphs)"),
         ("remove:norm", "without norm"),
         ("fuse:norm|rope", "norm|rope fused"),
         ("balance", "no rank late"),

@@ -23,6 +23,9 @@ _BLOCK = re.compile(
     r"(?:`(?P<path>[\w./]+\.(?:pyi?|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n",
     re.DOTALL,
 )
+_DIFF = re.compile(
+    r"`(?P<path>[\w./]+\.py)`(?:(?!```|\.py`).)*?\n\n```diff\n(?P<code>.*?)```\n", re.DOTALL
+)
 RUNS = (
     "#ktrace rank=0\n"
     + "".join(f"{10 * i},{9 if i == 5 else 2},7,gemm\n" for i in range(12))
@@ -58,13 +61,15 @@ def line_of(section: str, root: Path) -> tuple[str, str]:
     return found["path"], added[1:].strip().rstrip(",")
 
 
-def additions(section: str) -> tuple[str, list[tuple[str, str]]]:
-    """The file, and each line before with the line that an example adds after it."""
-    (found,) = [found for found in _BLOCK.finditer(section) if found["kind"] == "diff"]
-    lines = found["code"].splitlines()
-    assert [line[0] for line in lines] == [" ", "+"] * (len(lines) // 2)
-    pairs = zip(lines[::2], lines[1::2], strict=True)
-    return found["path"], [(before[1:] + "\n", added[1:] + "\n") for before, added in pairs]
+def additions(section: str) -> list[tuple[str, str, str]]:
+    """The file, the line before, and the line of each that an example adds."""
+    out = []
+    for found in _DIFF.finditer(section):
+        lines = found["code"].splitlines()
+        assert [line[0] for line in lines] == [" ", "+"] * (len(lines) // 2)
+        pairs = zip(lines[::2], lines[1::2], strict=True)
+        out += [(found["path"], before[1:] + "\n", added[1:] + "\n") for before, added in pairs]
+    return out
 
 
 def write(page, root: Path, name: str) -> None:
@@ -72,12 +77,14 @@ def write(page, root: Path, name: str) -> None:
     for path, text in files_of(page[name]).items():
         assert not (root / path).exists()
         (root / path).write_text(text, encoding="utf-8")
-    path, pairs = additions(page[name])
-    text = (root / path).read_text("utf-8")
-    for before, added in pairs:
-        assert before in text
-        text = text.replace(before, before + added, 1)
-    (root / path).write_text(text, encoding="utf-8")
+    ends: dict[
+        str, int
+    ] = {}  # of what was added before, since lines stand in the order of the file
+    for path, before, added in additions(page[name]):
+        text = (root / path).read_text("utf-8")
+        at = text.index(before, ends.get(path, 0)) + len(before)
+        (root / path).write_text(text[:at] + added + text[at:], encoding="utf-8")
+        ends[path] = at + len(added)
 
 
 @pytest.fixture
@@ -195,14 +202,15 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
         }))
     """
     gives = []
-    for name in ("Add an analysis", "Give an analysis a figure"):
+    for name in ("Add an analysis", "Show an analysis", "Give an analysis a figure"):
         write(page, copied, name)
         gives.append(output_of(copied, code))
     row = {"name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0}
-    both = {"row": row, "listed": True, "heading": True}
+    all_of = {"row": row, "listed": True}
     assert gives == [
-        both | {"table": True, "figure": False},
-        both | {"table": False, "figure": True},
+        all_of | {"heading": False, "table": False, "figure": False},
+        all_of | {"heading": True, "table": True, "figure": False},
+        all_of | {"heading": True, "table": True, "figure": True},
     ]
     command = [sys.executable, "-m", "llmprof", "analyze", "saved", "--what", "jitter", "--json"]
     environment = os.environ | {"PYTHONPATH": str(copied)}
@@ -254,17 +262,14 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     section = page["From a package of your own"]
     project = tomllib.loads(files_of(section)["pyproject.toml"])["project"]
     figure = files_of(page["Give an analysis a figure"])
-    _, [(before, added)] = additions(page["Give an analysis a figure"])
-    analysis = files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"].replace(
-        before, before + added
-    )
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
-        "jitter": analysis.replace("llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"),
+        "jitter": files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"],
         "chart": figure["llmprof/charts/jitter.py"],
-        "figure": figure["llmprof/report/jitter.py"]
+        "section": figure["llmprof/report/jitter.py"]
         .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
         .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
+        "listing": "from llmprof.cli.listings import Listing\nLISTING = Listing('kernel_jitter', 'name')",
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
     }
     site = tmp_path / "site"

@@ -20,7 +20,7 @@ WAITS = {
     "a process": "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
     "a pipe": "os.read(os.pipe()[0], 1)",
     "a query": "sqlite.query('a.sqlite', 'WITH RECURSIVE c AS (SELECT 1 UNION ALL SELECT 1 FROM c) SELECT * FROM c')",
-    "a query of tables": "sql.answer({'k': many}, 'select sum(a.n) from k a, k, k c, k d')",
+    "a query of tables": "sql.query_tables({'k': many}, 'select sum(a.n) from k a, k, k c, k d')",
 }
 CODE = """
 import os, signal, sqlite3, subprocess, sys, threading

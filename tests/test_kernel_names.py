@@ -3,7 +3,7 @@ import pytest
 
 from llmprof import names as all_names
 from llmprof.names import kernels
-from llmprof.names.readable import apart
+from llmprof.names.readable import distinct_labels
 
 # the same kernels as ncu, ncu's report, CUPTI (torch, nsys) write them
 SAME = [
@@ -170,7 +170,7 @@ def test_of_names_that_begin_alike_the_beginning_is_cut():
         "flash<1, Paged>": "flash",
         "norm<4>": "norm",
     }
-    told = apart(pl.Series(list(said)), pl.Series(list(said.values())))
+    told = distinct_labels(pl.Series(list(said)), pl.Series(list(said.values())))
     assert told == [
         "gemm · 64 128",
         "gemm · 64 256",
@@ -186,6 +186,6 @@ def test_of_names_that_begin_alike_the_beginning_is_cut():
         for kinds in ("long, long", "bool", "half, half, half, a, b")
     }
     said |= {"mul<4, half, half, half, a, c>": "mul"}
-    told = apart(pl.Series(list(said)), pl.Series(list(said.values())))
+    told = distinct_labels(pl.Series(list(said)), pl.Series(list(said.values())))
     assert len(set(told)) == len(said), told
-    assert apart(pl.Series([], dtype=pl.String), pl.Series([], dtype=pl.String)) == []
+    assert distinct_labels(pl.Series([], dtype=pl.String), pl.Series([], dtype=pl.String)) == []

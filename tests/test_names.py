@@ -28,6 +28,8 @@ CATEGORIES = {
         "sage_fwd",
     ],
     "linear": [
+        "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<X, cutlass::epilogue::thread::HardSwish>>(P)",
+        "dequantize_and_gemm_awq_kernel",
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(cutlass_80_simt_sgemm_128x32_8x5_nn_align1)",
         "void gemmk1_kernel<int, float, 256, 5, true, false, false, false, cublasGemvTensorStridedBatched<float const>",
         "volta_sgemm_128x32_nt",

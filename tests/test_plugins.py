@@ -10,31 +10,34 @@ import pytest
 
 from llmprof import analyze, names, plugins, report
 from llmprof.analyze import catalog
-from llmprof.analyze.catalog import Analysis
+from llmprof.cli.listings import listings
 from llmprof.errors import AnalysisError, LlmprofError, PluginWarning
+from llmprof.report.dataset.plans import plan_of
 from llmprof.theory import calls
 from tests import plugin_package
 from tests.report.builders import build
 
 ACME = """
 import polars as pl
-from llmprof.analyze.catalog import Analysis, Section
-from llmprof.report.figures import Drawing
-from llmprof.report.page import Column, Table
+from llmprof.analyze.catalog import Analysis
+from llmprof.cli.listings import Listing
+from llmprof.report.dataset.plans import RankPlan
+from llmprof.report.figures import Drawing, SectionPlan, ShownAnalysis
+from llmprof.report.page import ReportColumn, ReportTable
 
 def draw(trace):
     raise ValueError("no chart today")
 
 def table(frame, what):
-    return Table("acme", "all of them", (Column("name", "kernel"), Column("count", "runs", "number")), frame)
+    return ReportTable("acme", "all of them", (ReportColumn("name", "kernel"), ReportColumn("count", "runs", "number")), frame)
 
 FIGURE = Drawing("acme", "what Acme draws", draw)
 
-@Analysis(
-    question="Does Acme work?", help="kernels by count", view="acme", reported=True,
-    section=Section("acme", "It should."), table="acme_llmprof:table",
-    figures=("acme_llmprof:FIGURE",),
-)
+SECTION = SectionPlan("acme", (ShownAnalysis("acme", table, (FIGURE,)),), "It should.")
+LISTING = Listing("acme", "count name", largest_first="count")
+PLAN = RankPlan("acme", apart=("least",))
+
+@Analysis(question="Does Acme work?", help="kernels by count", view="acme", recorded="kernels")
 def acme(trace, *, least=1):
     return trace.kernels.group_by("name").len("count").filter(pl.col("count") >= least)
 """
@@ -45,10 +48,13 @@ def install(tmp_path):
     """Install a plug-in in a group; its code and what its entry point refers to."""
     with plugin_package.installed(tmp_path / "packages"):
 
-        def add(code=ACME, value="acme_llmprof:acme", group=plugins.ANALYSES):
-            plugin_package.write(
-                tmp_path / "packages", "acme_llmprof", code, {group: {"acme": value}}
-            )
+        def add(code=ACME, value="acme_llmprof:acme", group=plugins.ANALYSES, *, shown=False):
+            points = {group: {"acme": value}}
+            if shown:
+                points[plugins.SECTIONS] = {"acme": "acme_llmprof:SECTION"}
+                points[plugins.LISTINGS] = {"acme": "acme_llmprof:LISTING"}
+                points[plugins.RANK_PLANS] = {"acme": "acme_llmprof:PLAN"}
+            plugin_package.write(tmp_path / "packages", "acme_llmprof", code, points)
             importlib.invalidate_caches()
             plugin_package.forget()
 
@@ -61,7 +67,7 @@ def small():
 
 
 def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
-    install()
+    install(shown=True)
     assert analyze.acme(small, least=1000).is_empty()
     assert catalog.analysis("acme").package == "acme_llmprof 1.2"
     with warnings.catch_warnings():
@@ -71,6 +77,15 @@ def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
     assert "all of them" in page
     assert "of acme_llmprof 1.2 failed: ValueError: no chart today" in page
     assert "Which layers take the time?" in page
+    assert listings()["acme"].largest_first == "count"
+    assert plan_of("acme").apart == ("least",)
+
+
+def test_a_section_of_an_analysis_that_there_is_not(install, small):
+    install(ACME.replace('ShownAnalysis("acme"', 'ShownAnalysis("nothing"'), shown=True)
+    with pytest.warns(PluginWarning, match=r"\(llmprof\.sections\) is left out: .*'nothing'"):
+        page = report.html(small)
+    assert "It should." not in page
 
 
 @pytest.mark.parametrize(
@@ -101,7 +116,8 @@ def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
 
 
 def test_an_analysis_that_fails_says_whose_it_is(install):
-    install(ACME.replace("return trace.kernels", "return 1 / 0 * trace.kernels"))
+    failing = ACME.replace("return trace.kernels", "return 1 / 0 * trace.kernels")
+    install(failing, shown=True)
     small = build()  # which keeps no result of another test's function
     with pytest.raises(
         AnalysisError, match=r"'acme' of acme_llmprof 1\.2 failed: ZeroDivisionError"
@@ -117,8 +133,8 @@ def test_an_analysis_that_fails_says_whose_it_is(install):
     [
         ('PATTERNS = [("nothing", "acme"), ("norm", "acme")]', "there is no category 'nothing'"),
         ('PATTERNS = [("norm", "(acme"), ("norm", "acme")]', "is not a regular expression"),
-        ("PATTERNS = 5", "not a list of"),
-        ('PATTERNS = [("norm", "acme"), "x"]', "(category, pattern)"),
+        ("PATTERNS = 5", "no (category, pattern)"),
+        ('PATTERNS = [("norm", "acme"), "x"]', "no (category, pattern)"),
     ],
     ids=["category", "pattern", "number", "text"],
 )
@@ -134,38 +150,12 @@ def test_kernel_names_that_cannot_be_used(install, code, why):
 
 def test_a_kind_of_operator_of_another_package(install):
     code = """
-    from llmprof.theory.calls import Kind, Work
-    KINDS = [Kind("acme", "acme::mix aten::mm", lambda call: Work(3, call.tensor(0).bytes, 0), "3", "here"), 7]
+    from llmprof.theory.calls import OperatorKind, CallWork
+    KINDS = [OperatorKind("acme", "acme::mix aten::mm", lambda call: CallWork(3, call.tensor(0).bytes, 0), "3", "here"), 7]
     """
     install(code, "acme_llmprof:KINDS", plugins.OPERATORS)
     with pytest.warns(PluginWarning, match=r"\(llmprof\.operators\)"):
-        found = calls.kind_of("acme::mix")
+        found = calls.operator_kind("acme::mix")
     assert found is not None
-    assert calls.work_of(calls.recorded("acme::mix", "[[4]]", '["float"]')).read == 16
-    assert calls.kind_of("aten::mm").name == "gemm"  # llmprof's own stays
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "class A:\n    def __getattr__(self, name): raise KeyboardInterrupt\nacme = A()",
-        "class A:\n    @property\n    def __class__(self): raise SystemExit(1)\nacme = A()",
-        "class A(list):\n    def __iter__(self): raise SystemExit(1)\nacme = A()",
-        "class A:\n    def __repr__(self): raise SystemExit(1)\nacme = A()",
-        "import warnings\nwarnings.simplefilter('error')\nacme = 5",
-        "raise SystemExit(1)",
-    ],
-)
-@pytest.mark.parametrize("group", [plugins.ANALYSES, plugins.KERNEL_NAMES])
-def test_an_object_that_cannot_even_be_looked_at(install, small, code, group):
-    install(code, group=group)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        assert {one.package for one in catalog.analyses()} == {""}
-        assert names.categories(pl.Series(["nvjet_gemm"])).to_list() == ["linear"]
-    assert [warning.category for warning in said] == [PluginWarning]
-
-
-def test_a_place_that_holds_something_else_is_an_error_of_ours():
-    with pytest.raises(TypeError, match=r"llmprof\.units:NS_PER_S is 1000000000, no Analysis"):
-        plugins.listed(["llmprof.units:NS_PER_S"], Analysis)
+    assert calls.work_of(calls.parse_call("acme::mix", "[[4]]", '["float"]')).read == 16
+    assert calls.operator_kind("aten::mm").name == "gemm"  # llmprof's own stays

@@ -54,8 +54,8 @@ def run_python(code: str, **environment: str) -> str:
 
 
 def test_there_is_one_version(project, root):
-    version = project["project"]["version"]
-    assert llmprof.__version__ == version
+    version = llmprof.__version__
+    assert project["tool"]["hatch"]["version"]["path"] == "llmprof/__init__.py"
     assert importlib.metadata.version("llmprof") == version, "run `make setup` again"
     assert (
         re.search(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE).group(1)

@@ -103,7 +103,7 @@ def test_unknown_names_and_parameters(notebooks, tmp_path):
 )
 def test_the_number_or_the_beginning_of_a_name_is_enough(notebooks, name, found):
     write_notebook(notebooks / "10_many.ipynb", "x = 1")
-    assert tutorials.find(name).stem == found
+    assert tutorials.find_notebook(name).stem == found
 
 
 def test_what_is_no_notebook(tmp_path, notebooks, monkeypatch):
@@ -116,7 +116,7 @@ def test_what_is_no_notebook(tmp_path, notebooks, monkeypatch):
         tutorials.run_notebook("01_small", tmp_path / "file")
     monkeypatch.setenv(tutorials.ENVIRONMENT_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(LlmprofError, match=f"set {tutorials.ENVIRONMENT_VARIABLE}"):
-        tutorials.find("01_small")
+        tutorials.find_notebook("01_small")
 
 
 def test_without_papermill_it_says_what_to_install(notebooks, tmp_path, monkeypatch):

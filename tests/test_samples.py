@@ -48,7 +48,7 @@ def test_the_script_that_recorded_the_samples_of_vllm_starts_and_names_them():
 
 
 def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
-    head = bundled.describe(name)
+    head = bundled.describe_sample(name)
     assert head.name == name
     assert head.licence == "Apache-2.0"
     for text in (
@@ -78,7 +78,7 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
         path for path in folder.rglob("*") if path.is_file() and path.name != bundled.HEAD_FILE
     ]
     on_disk = {path.relative_to(folder).as_posix(): path for path in paths}
-    listed = bundled.describe(name).files
+    listed = bundled.describe_sample(name).files
     assert [file.name for file in listed] == sorted(on_disk)
     for file in listed:
         content = on_disk[file.name].read_bytes()
@@ -92,7 +92,7 @@ def texts(path) -> list[bytes]:
         with sqlite.connect(path) as connection:
             rows = [
                 row
-                for table in sqlite.tables(connection)
+                for table in sqlite.database_tables(connection)
                 for row in connection.execute(f'SELECT * FROM "{table}"')
             ]
         return [value.encode() for row in rows for value in row if isinstance(value, str)]
@@ -100,7 +100,7 @@ def texts(path) -> list[bytes]:
 
 
 def test_columns_of_a_database_have_types_for_other_tools(name):
-    for path in bundled.files(name):
+    for path in bundled.sample_files(name):
         if path.suffix == ".sqlite":
             with sqlite.connect(path) as connection:
                 types = connection.execute(
@@ -111,7 +111,7 @@ def test_columns_of_a_database_have_types_for_other_tools(name):
 
 @pytest.mark.slow
 def test_nothing_in_a_recording_tells_of_the_machine_or_its_user(name):
-    for path in bundled.files(name):
+    for path in bundled.sample_files(name):
         found = set(texts(path))
         assert len(found) > 200
         pieces = b"\n".join(found)
@@ -150,7 +150,7 @@ def test_samples_lists_them_all():
         "torch.profiler",
     )
     assert row["bytes"] == sum(
-        file.bytes for file in bundled.describe("torch_tp4_eager_nccl").files
+        file.bytes for file in bundled.describe_sample("torch_tp4_eager_nccl").files
     )
     assert frame.null_count().sum_horizontal().item() == 0
 

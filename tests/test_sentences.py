@@ -1,99 +1,188 @@
-"""All sentences about the samples, in one file that is read when it changes:
-
-``LLMPROF_UPDATE=1 pytest`` writes it.
+"""Sentences of findings, made from the fields of their records: each renders whatever is known,
+and says no number but those of its figures.
 """
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
+import dataclasses
+import itertools
+import re
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import polars as pl
 import pytest
 
-import llmprof
-from llmprof import analyze, charts
-from llmprof.analyze.compare.story import diff_words
-from llmprof.errors import LlmprofError
-from llmprof.findings import sentences
-from llmprof.findings.facts import facts_in_words, run_facts
-from llmprof.findings.findings import RULES
-from llmprof.readers import bundled
-from llmprof.run import launch
-from llmprof.trace import Trace
+from llmprof import analyze, text
+from llmprof.findings.cause import Context, Figures
+from llmprof.findings.causes import between_queued, uneven_ranks
+from llmprof.findings.first_tokens import _ADVICE
+from llmprof.findings.host import CALLS, SET_UP
+from llmprof.findings.reasons import REASONS
+from llmprof.trace.platforms import ON_DEVICE, ON_HOST, PLATFORMS
+from llmprof.units import format_bytes, format_ns, format_share
 from tests.samples import sample
 
-KEPT = Path(__file__).with_name("sentences.txt")
-PAIRS = (
-    ("torch_tp1_eager", "torch_tp1_cudagraph"),
-    ("torch_tp4_eager_custom_allreduce", "torch_tp4_eager_nccl"),
-    ("torch_cpu_tp2_layer_annotations", "nsys_transformers_generate"),
-)
-DRAWN = ("torch_tp4_eager_nccl", "torch_cpu_tp2_layer_annotations")
+CHOICES: dict[tuple[str, str], list[Any]] = {
+    ("HostWork", "reason"): list(REASONS),
+    ("UnevenRanks", "cause"): list(uneven_ranks._WHAT),
+    ("BetweenQueued", "kind"): list(between_queued._KINDS),
+    ("FirstTokens", "part"): list(_ADVICE),
+    ("DeviceHeld", "kind"): list(CALLS),
+    ("HostActivity", "set_up"): list(SET_UP),
+    ("HostActivity", "kind"): ["call", "op", "python", "range", "ranges"],
+    ("OtherCall", "set_up"): ["loading", "compiling", "memory"],
+    ("Why", "reason"): list(REASONS),
+    ("Copies", "kind"): ["pageable", "to device", "to host", "peer"],
+    ("LimitedKernel", "limit"): ["compute", "memory", "latency"],
+    ("HeaviestStage", "stage"): ["attention", "other"],
+    ("SlowestRequest", "part"): ["queue", "first token", "decode", "the rest"],
+    ("SlowestRequest", "stretches"): [
+        {},
+        {"decode": {"ns": 3_000_000, "steps": 0}},
+        {
+            "decode": {
+                "ns": 3_000_000,
+                "steps": 4,
+                "recorded": 0.75,
+                "requests": 2.5,
+                "prefill": 0.125,
+            }
+        },
+    ],
+    ("ExposedCommunication", "kinds"): [["all-reduce", "broadcast"], ["other"]],
+    ("AiCoreUnits", "units"): [{"cube": 0.3125, "vector": 0.90625}, {"cube": 0.875}],
+    ("_Waiting", "group"): [
+        {"who": "ranks x and y", "last_share": 0.625, "late_median_ns": 7_000, "evidence": "name"}
+    ],
+}
+"""Values of texts that select a sentence, and of mappings."""
+
+KEPT = {"5.00 us", "80.0 %", "8.00 MiB", "1 ms", "16 bytes"}
+"""Numbers that sentences have of their own."""
+
+numbers = itertools.count(1)
 
 
-def findings(found: pl.DataFrame) -> Iterator[str]:
-    for row in found.iter_rows(named=True):
-        yield f"{row['order']}. {row['title']} {row['detail']} {row['suggestion']}"
-        yield f"   {row['prediction']}" if row["prediction"] else ""
-    yield f"of {found['denominator'][0]}" if found.height else "nothing"
+def concrete(base: type = Figures) -> list[type]:
+    below = [found for own in base.__subclasses__() for found in concrete(own)]
+    return below or [base]
 
 
-def titles(trace: Trace) -> Iterator[str]:
-    """Titles of the charts of a trace, or why there is none."""
-    drawn = {
-        "breakdown": lambda: charts.breakdown(trace.events, rows="phase", color="stage"),
-        "overlap": lambda: charts.overlap(analyze.overlap(trace, by=("rank",))),
-        "idle": lambda: charts.idle(analyze.idle(trace)),
-        "launch_delay": lambda: charts.launch_delay(analyze.launch_delay(trace)),
-        "layers": lambda: charts.layers(analyze.layers(trace)),
-        "collectives": lambda: charts.collectives(analyze.collectives(trace)),
-        "kernels": lambda: charts.kernels(analyze.kernels(trace)),
-        "critical_path": lambda: charts.critical_path(analyze.critical_path(trace)),
-    }
-    for name, draw in drawn.items():
-        try:
-            title = draw().to_dict()["title"]
-        except LlmprofError as error:
-            yield f"{name}: {error}"
-        else:
-            yield f"{name}: {title['text']} | {title.get('subtitle', '')}"
-
-
-def said() -> Iterator[str]:
-    names = [name for name in llmprof.samples()["name"] if name != "ncu_tp1_eager"]
-    for name in names:
-        trace = sample(name)
-        yield f"\n# {name}\n"
-        yield from findings(analyze.findings(trace))
-        yield from (f"{what}: {value}" for what, value in facts_in_words(run_facts(trace)))
-        if name in DRAWN:
-            yield from titles(trace)
-    for a, b in PAIRS:
-        yield f"\n# {a} and {b}\n"
-        yield from diff_words(analyze.diff(sample(a), sample(b)))
-        yield from analyze.diff(sample(a), sample(b), part="context")["words"].drop_nulls()
-    yield "\n# ncu_tp1_eager\n"
-    yield from findings(analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager")))
-    yield "\n# a server with a queue\n"
-    run = launch.open_run(bundled.notebook_data("h200") / "served_queue")
-    yield from findings(analyze.findings(run.trace, requests=analyze.requests(run)))
-
-
-@pytest.mark.slow
-def test_all_sentences_of_all_samples():
-    text = "\n".join(line.rstrip() for line in said() if line).lstrip("\n") + "\n"
-    if os.environ.get("LLMPROF_UPDATE"):
-        KEPT.write_text(text, "utf-8")
-    assert text == KEPT.read_text("utf-8"), (
-        "read what changed, then write the file with LLMPROF_UPDATE=1"
+def choices(owner: type, name: str) -> list[Any] | None:
+    return next(
+        (found for of in owner.__mro__ if (found := CHOICES.get((of.__name__, name)))), None
     )
 
 
-def test_every_rule_has_its_sentences():
-    others = {
-        "slow_first_tokens",
-        "limited_kernel",
-        "profiler_estimate",
-        "hot_line",
-    }  # requests, and metrics
-    assert {rule.name for rule in RULES} | others == set(sentences.FINDINGS)
+def values(owner: type, name: str, kind: Any) -> list[Any]:
+    """Values of a field, the usual one first."""
+    if chosen := choices(owner, name):
+        optional = type(None) in get_args(kind)
+        return [*chosen, *([None] if optional else [])]
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        (of,) = [arg for arg in inside if arg is not type(None)]
+        return [*values(owner, name, of), None]
+    if origin is list:
+        one = values(owner, name, inside[0])[0]
+        return [[one], []]
+    if origin is tuple:
+        return [tuple(values(owner, name, of)[0] for of in inside)]
+    if origin in (dict, Mapping):
+        return [{"tensor cores": 0.3125, "device memory": 0.90625}, {"tensor cores": 0.875}]
+    if dataclasses.is_dataclass(kind):
+        return list(variants(kind))
+    number = next(numbers)
+    usual: dict[Any, list[Any]] = {
+        bool: [True, False],
+        int: [40 + number % 50],
+        float: [0.5 + number % 97 / 200],
+        str: [f"name_{'abcdefghij'[number % 10]}"],
+    }
+    return usual[kind]
+
+
+def variants(kind: type) -> Iterator[Any]:
+    """A record with everything, then with each other value of each field, then with nothing more
+    than it must have.
+    """
+    hints = get_type_hints(kind)
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    of = {field.name: values(kind, field.name, hints[field.name]) for field in fields}
+    usual = {name: given[0] for name, given in of.items()}
+    yield kind(**usual)
+    for name, given in of.items():
+        yield from (kind(**usual | {name: value}) for value in given[1:])
+    yield kind(**{name: None if None in given else given[0] for name, given in of.items()})
+
+
+def contexts() -> Iterator[Context]:
+    for on_host, platform in itertools.product((False, True), ("nvidia", "ascend", "unknown")):
+        words = {**PLATFORMS[platform].words, **(ON_HOST if on_host else ON_DEVICE)}
+        for on, ranks in ((None, 1), (None, 4), ([2], 4), ([0, 1], 4)):
+            for torch, follows in ((True, None), (False, "host_bound")):
+                yield Context(
+                    123_456_789.0,
+                    0.0625,
+                    "per prefill step",
+                    words,
+                    ranks=ranks,
+                    on=on,
+                    of_torch=torch,
+                    on_host=on_host,
+                    follows_from=follows,
+                )
+
+
+def written(value: Any) -> Iterator[str]:
+    """How a sentence may write the numbers of a record."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from written(one)
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from (format_ns(value), format_share(value), format_bytes(value), text.tenths(value))
+        yield from (f"{value:,.0f}", f"{value:.1f}", f"{value:.2f}", f"{100 * value:.0f} %")
+        yield text.tenths(round(value))
+
+
+def made_of(value: Any, *more: float) -> str:
+    return " ".join([*written(value), *more_of(more), *KEPT])
+
+
+def more_of(more: tuple[float, ...]) -> Iterator[str]:
+    return itertools.chain.from_iterable(map(written, more))
+
+
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+@pytest.mark.parametrize("kind", concrete(), ids=lambda kind: kind.__name__)
+def test_a_sentence_is_said_whatever_is_known(kind: type) -> None:
+    for figures, of in itertools.product(variants(kind), contexts()):
+        title, detail, advice = figures.title(of), figures.detail(of), figures.advice(of)
+        assert len(title.split()) <= 25, title
+        for said in (title, detail, advice):
+            assert said == said.strip()
+            assert said
+            assert not re.search(r"None|\bnan\b|  |\.\.|\{|\}| [,;]| \.$", said), said
+        quotients = [
+            of.time_ns / value for value in vars(figures).values() if type(value) in (int, float)
+        ]
+        known = made_of([vars(figures), of.on or [], of.time_ns, of.share], *quotients)
+        for number in NUMBER.findall(f"{title} {detail}"):
+            assert number in known, (number, title, detail)
+
+
+def test_the_title_has_the_figure_and_its_share() -> None:
+    for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
+        for row in analyze.findings(sample(name)).iter_rows(named=True):
+            assert format_ns(row["figure"]) in row["title"]
+            assert format_share(row["share_of_time"]) in row["title"]
+            assert len(row["title"].split()) <= 25
+            if row["rank"] is not None and " of rank" in row["denominator"]:
+                assert str(row["rank"]) in row["title"]

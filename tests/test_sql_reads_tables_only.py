@@ -175,7 +175,7 @@ def trace():
 
 def asked(trace: Trace, query: str) -> str:
     try:  # in this process, as it starts one for each query
-        return str(sql.computed(trace.tables, sql._checked(query)).to_dicts())
+        return str(sql.compute_select(trace.tables, sql._checked(query)).to_dicts())
     except LlmprofError as error:
         return str(error)
 
@@ -240,7 +240,7 @@ def test_no_function_however_written_opens_a_file_or_connects(known, folder, wat
 def test_a_source_that_is_no_table_is_found_in_the_plan(folder, trace):
     for name in ("csv", "parquet", "ipc", "json"):
         with pytest.raises(LlmprofError, match=f"SCAN.*canary.{name}"):
-            sql.computed(
+            sql.compute_select(
                 trace.tables, f"select * from kernels, read_{name}('{folder / f'canary.{name}'}')"
             )
 

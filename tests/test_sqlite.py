@@ -51,7 +51,9 @@ def test_a_query_answers_as_a_frame_and_cannot_write(database):
         with pytest.raises(ReadError):
             sqlite.query(database, sql)
     assert database.read_bytes() == before
-    with pytest.raises(ReadError, match=r"no such table.*llmprof\.trace\.storage\.sqlite\.tables"):
+    with pytest.raises(
+        ReadError, match=r"no such table.*llmprof\.trace\.storage\.sqlite\.database_tables"
+    ):
         sqlite.query(database, "SELECT * FROM nowhere")
     with pytest.raises(ReadError, match="no table nothing"):
         sqlite.read(database, "nothing", ["a"])
@@ -201,9 +203,9 @@ def test_an_interrupt_while_sqlite_asks_what_is_allowed_is_an_interrupt(
 
     monkeypatch.setattr(sqlite, "_authorize", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sqlite.computed({}, database, "SELECT max(rowid) FROM sqlite_master")
+        sqlite.compute_query({}, database, "SELECT max(rowid) FROM sqlite_master")
     with pytest.raises(KeyboardInterrupt), sqlite.connect(database) as connection:
-        sqlite.tables(connection)
+        sqlite.database_tables(connection)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_p
     frame = made(tmp_path / "a.sqlite", "CREATE TABLE t (n, text TEXT)", rows)
     assert frame["n"].to_list() == [12 if i == 95 else i for i in range(100)]
     with pytest.raises(ReadError, match="Type mismatch"):
-        sqlite.computed({}, str(tmp_path / "a.sqlite"), "SELECT n FROM t")
+        sqlite.compute_query({}, str(tmp_path / "a.sqlite"), "SELECT n FROM t")
     made(
         tmp_path / "b.sqlite",
         "CREATE TABLE t (n INTEGER, text TEXT)",
@@ -288,7 +290,7 @@ def test_reading_a_closed_database_in_wal_mode_leaves_nothing_beside_it(tmp_path
     connection.close()
     assert sqlite.query(file, "SELECT a FROM t")["a"].to_list() == [1]
     with sqlite.connect(file) as opened:
-        assert sqlite.tables(opened) == {"t": ["a"]}
+        assert sqlite.database_tables(opened) == {"t": ["a"]}
         assert [p.name for p in tmp_path.iterdir()] == ["wal.db"]
 
 
@@ -325,6 +327,6 @@ def test_a_schema_that_is_no_utf_8(tmp_path, word):
     for at in (data.find(word), data.find(word) + len(word) - 1):
         path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
         with contextlib.suppress(ReadError), sqlite.connect(path) as connection:
-            assert "StringIds" in sqlite.tables(connection)
+            assert "StringIds" in sqlite.database_tables(connection)
         with pytest.raises(ReadError):
             llmprof.read(path, cache=False)

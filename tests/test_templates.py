@@ -19,9 +19,17 @@ from llmprof.cli.analyze import findings_text
 from llmprof.explore import tabs
 from llmprof.findings.document import findings_schema
 from llmprof.findings.facts import STEP_PARTS
-from llmprof.findings.findings import SCHEMA, Findings
+from llmprof.findings.frame import SCHEMA, Findings
 from llmprof.report import cards, page
-from llmprof.report.page import Absent, Column, Contents, Figure, Kind, Section, Table
+from llmprof.report.page import (
+    Absent,
+    CellKind,
+    Contents,
+    ReportColumn,
+    ReportFigure,
+    ReportTable,
+    Section,
+)
 from llmprof.run.live import page as live_page
 from llmprof.run.live.watching import finding_rows
 
@@ -108,7 +116,7 @@ PAGES = {
         "".join(map(tabs.finding_html, found.to_dicts()))
         + "".join(map(tabs.fact_html, found.to_dicts()))
     ),
-    "watch": lambda found: live_page.html(
+    "watch": lambda found: live_page.watch_page(
         pl.DataFrame(WATCHED), WATCH, finding_rows(found.to_dicts()), every_s=0
     ),
 }
@@ -139,17 +147,17 @@ def test_a_gain_without_the_profiler_is_no_bar_of_steps_under_it():
     assert bars == {True: [1, 1], False: [2, 2], None: [2, 2]}
 
 
-def cells() -> Table:
+def cells() -> ReportTable:
     """A table with each kind of column, whose rows have and lack each value."""
     values = {
         kind: [None, "x"] if kind in {"text", "name", "chip"} else [None, float("nan"), 1.5]
-        for kind in get_args(Kind)
+        for kind in get_args(CellKind)
     }
-    shown = tuple(Column(kind, kind, kind, full="name" * (kind == "name")) for kind in values)
+    shown = tuple(ReportColumn(kind, kind, kind, full="name" * (kind == "name")) for kind in values)
     every = [
         dict(zip(values, cell, strict=True)) for cell in itertools.zip_longest(*values.values())
     ]
-    return Table("table", "Caption", shown, pl.DataFrame(every), sortable=True, note="Note")
+    return ReportTable("table", "Caption", shown, pl.DataFrame(every), sortable=True, note="Note")
 
 
 def whole() -> Contents:
@@ -159,8 +167,8 @@ def whole() -> Contents:
         for captured in (True, False)
     ]
     blocks = [
-        Figure("one", "shows", "{}", note="Note", small="{}"),
-        Figure("two", "b", absent=absent[0]),
+        ReportFigure("one", "shows", "{}", note="Note", small="{}"),
+        ReportFigure("two", "b", absent=absent[0]),
         cells(),
     ]
     shares = {
@@ -231,7 +239,7 @@ def test_a_card_is_shown_with_one_part(part):
         "findings": [finding],
         "known": [finding],
         "first": [finding],
-        "tables": [cards.Rows("T", "a", ["b"])],
+        "tables": [cards.CardTable("T", "a", ["b"])],
     }
     shown = cards.card("Title", picture="", **{part: of_part.get(part, [("a", "b")])})
     assert len(shown) > len(cards.card("Title"))

@@ -36,7 +36,7 @@ def test_a_table_is_aligned_and_heads_drop_the_unit():
     frame = pl.DataFrame(
         {"stage": ["norm", "attention"], "dur_ns": [2_210, 8_670], "bus_gbps": [1.5, 118.0]}
     )
-    assert text.table(frame).splitlines() == [
+    assert text.format_table(frame).splitlines() == [
         "stage          dur  bus GB/s",
         "norm       2.21 us       1.5",
         "attention  8.67 us     118.0",
@@ -47,7 +47,7 @@ def test_what_a_narrow_table_leaves_out_first_and_what_it_never_cuts():
     frame = pl.DataFrame(
         {"name": ["n" * 30], "a": [1], "note": ["w" * 30], "b": [2], "change": [3]}
     )
-    lines = text.table(frame, width=54, spare=[["b", "a"]], whole=["name"]).splitlines()
+    lines = text.format_table(frame, width=54, spare=[["b", "a"]], whole=["name"]).splitlines()
     assert lines[0].split() == ["name", "note", "change"]
     assert lines[1].split()[0] == "n" * 30
     assert lines[2] == "(too narrow for: b, a)"
@@ -57,13 +57,13 @@ def test_texts_are_shortened_before_columns_go():
     frame = pl.DataFrame(
         {"rank": [0], "name": ["void vllm::cross_device_reduce_1stage<bf16>(int)"], "dur_ns": [1]}
     )
-    lines = text.table(frame, width=40).splitlines()
+    lines = text.format_table(frame, width=40).splitlines()
     assert len(lines) == 2
     assert "void vllm::" in lines[1]
     assert "…" in lines[1]
     assert lines[1].endswith("1 ns")
     frame = pl.DataFrame({f"column_number_{i}": [i] for i in range(6)})
-    lines = text.table(frame, width=40).splitlines()
+    lines = text.format_table(frame, width=40).splitlines()
     assert lines[0].split() == ["column_number_0", "column_number_1"]
     assert (
         lines[-1]

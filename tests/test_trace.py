@@ -273,10 +273,10 @@ def test_wrong_types_in_the_metadata_of_a_saved_trace_are_refused_or_do_no_harm(
             with contextlib.suppress(LlmprofError):
                 read = open_saved(folder)
                 assert [
-                    *cards.files(read),
-                    *cards.reading(read),
+                    *cards.files_read(read),
+                    *cards.trace_reading(read),
                     cards.headline(read),
                     repr(read),
                     read.capture.asked,
                 ]
-                assert [*cards.facts(read), *cards.warnings(read)]
+                assert [*cards.trace_facts(read), *cards.warnings(read)]

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.label.intervals import union_lengths
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
@@ -24,7 +24,6 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
     help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
     view="experts",
     recorded="device activity or operators",
-    first=("events",),
 )
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.
@@ -57,6 +56,15 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks
           over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.expert_exchange(trace)
     """
     events = trace.events
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
@@ -331,7 +339,7 @@ def _tokens(trace: Trace) -> pl.DataFrame:
         name: pl.when(of_step.is_not_null().all()).then(of_step.sum())
         for name, of_step in known.items()
     }
-    return steps(trace).group_by("rank").agg(steps=pl.len(), **totals)
+    return steps_of(trace).group_by("rank").agg(steps=pl.len(), **totals)
 
 
 def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:

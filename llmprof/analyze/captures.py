@@ -19,11 +19,11 @@ from llmprof.errors import AnalysisError
 from llmprof.label.activity import (
     CAPTURED,
     CATEGORY,
-    PLACE,
-    called,
-    operator_categories,
+    EVENT_KEY,
+    _operator_categories,
+    add_recorded,
+    called_operators,
     operator_rows,
-    with_recorded,
 )
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
@@ -75,10 +75,10 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
         expected = "calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them"
         hint = "vLLM records captures with profiler_config.capture_torch_profiler"
         raise AnalysisError("no graph was captured in these traces", expected=expected, hint=hint)
-    return _matched(replays(trace), several)
+    return _matched(_replays(trace), several)
 
 
-def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
+def add_capture_labels(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     """Add the labels from captures to replayed kernels, as :func:`captured` finds them."""
     rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
     key = ["rank", "stream", "start_ns", "name"]
@@ -155,7 +155,7 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         replayed=pl.lit(value=False),
     )
     if trace.has("ops"):
-        launches = launches.hstack(_operators(launches, called(trace)))
+        launches = launches.hstack(_operators(launches, called_operators(trace)))
     absent = [c for c in _OPERATOR if c not in launches.columns]
     launches = launches.with_columns(
         pl.lit(None, dtype=pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent
@@ -164,7 +164,7 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         "op"
     )  # torch.compile's kernels name the operator
     name = pl.coalesce("rocm_kernel", compiled).alias("name")
-    launches = launches.with_columns(category=operator_categories(launches, trace).cast(pl.String))
+    launches = launches.with_columns(category=_operator_categories(launches, trace).cast(pl.String))
     launches = launches.select(
         "graph",
         "source",
@@ -234,7 +234,7 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 @per_trace
-def replays(trace: Trace) -> pl.DataFrame:
+def _replays(trace: Trace) -> pl.DataFrame:
     """Replayed kernels and copies, the number of the replay and their ``place`` in it, by node
     or by start.
     """
@@ -242,11 +242,11 @@ def replays(trace: Trace) -> pl.DataFrame:
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:
         nodes = [
-            trace.table(t).select(*PLACE, "graph_node")
+            trace.table(t).select(*EVENT_KEY, "graph_node")
             for t in ("kernels", "copies")
             if trace.has(t) and "graph_node" in trace.table(t).columns
         ]
-        events = with_recorded(events, pl.concat(nodes))
+        events = add_recorded(events, pl.concat(nodes))
     else:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
     events = events.with_columns(**place)

@@ -1,8 +1,8 @@
 """How an analysis is declared, the catalogue of all of them, and results that a trace keeps.
 
-A new analysis needs its own file, and one line in ``llmprof/analyze/__init__.pyi``. The command
-line's views, the report's sections, figures and files, its work on the ranks of a dataset, and the
-docs follow from its declaration.
+A new analysis needs its own file, and one line in ``llmprof/analyze/__init__.py``. How it is shown
+stands with who shows it: ``llmprof/cli/listings.py``, ``llmprof/report/sections.py`` and, for the
+ranks of a dataset, ``llmprof/report/dataset/plans.py``.
 """
 
 from __future__ import annotations
@@ -13,43 +13,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import polars as pl
 
 from llmprof import plugins
-from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError, LlmprofError, listed
-from llmprof.plugins import Place
 from llmprof.trace.kept import per_trace
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of the report: the question that it answers, and how to read the answer."""
-
-    anchor: str
-    words: str
-    """One to three sentences below the heading."""
-    question: str = ""
-    """Its heading; if empty, the question of the analysis that opens it."""
-    without: Without | None = None
-    """Heading and sentences for a recording that lacks what the section asks about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Without:
-    """Heading and sentences of a section if an analysis of it has no rows."""
-
-    analysis: str
-    question: str
-    words: str
-
-
-_IN_SAMPLE: Final = {"device activity", "kernels", "operators", "runtime calls", "markers"}
-
-P = ParamSpec("P")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., pl.DataFrame])
 
 
@@ -59,7 +30,7 @@ class Analysis:
     keyword options.
 
     The function's results are kept with the trace (:func:`per_trace`). A line in
-    ``llmprof/analyze/__init__.pyi`` exports it; another package names it in its entry points, in
+    ``llmprof/analyze/__init__.py`` exports it; another package names it in its entry points, in
     the group ``llmprof.analyses``.
     """
 
@@ -69,58 +40,10 @@ class Analysis:
     """Content of its frame in a few words: its line in ``llmprof analyze --help``."""
     view: str
     """Its name on the command line, ``llmprof analyze --what``."""
-    recorded: str = ""
-    """What its trace must hold ("kernels and operators"), for the docstring; if empty, the
-    docstring says it.
-    """
+    recorded: str
+    """What its trace must hold: ``kernels and operators``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the function that its view and the report use."""
-    columns: str = ""
-    """Columns that the command line shows, separated by spaces, as far as the frame has them;
-    all if empty.
-    """
-    largest_first: str = ""
-    """Column by which the command line sorts, largest first; if empty, rows keep the order of
-    the frame.
-    """
-    needs: tuple[str, ...] = ()
-    """Required arguments besides the trace, such as ``model``:
-
-    ``--model`` on the command line. Reports, exports and agents, which run all analyses of a trace,
-    leave such an analysis out.
-    """
-    takes: tuple[str, ...] = ()
-    """Optional arguments besides the trace that the command line sets by options of the same
-    names.
-    """
-    reported: bool = False
-    """Whether a report computes it and writes its frame."""
-    section: Section | str = ""
-    """Section of the report for its results, or the anchor of the section that it joins; none if
-    empty.
-    """
-    table: Place = ""
-    """Function that makes the table of its section.
-
-    It takes its frame and the name of the device's events (``"kernels and copies"``) and returns a
-    :class:`llmprof.report.page.Table`.
-    """
-    figures: tuple[Place, ...] = ()
-    """Figures of the section: each a :class:`llmprof.report.figures.Drawing`."""
-    only_with: str = ""
-    """Table that the analysis needs: without it a report leaves the analysis out, and does not
-    say why.
-    """
-    apart: tuple[str, ...] | None = None
-    """Options with which the rows of a rank depend on that rank alone, so that each rank of a
-    dataset has its worker; None if they never do.
-    """
-    with_calls: tuple[str, ...] | None = None
-    """Options with which they depend on that rank and its matched collective calls."""
-    first: tuple[str, ...] | None = None
-    """What the workers of the ranks run for an analysis of all ranks, beside finding the
-    collective calls.
-    """
     cached: bool = True
     """Whether the trace keeps its results: not where they depend on files."""
     package: str = ""
@@ -132,20 +55,6 @@ class Analysis:
         """Declare a function as this analysis."""
         declared: Any = per_trace(function) if self.cached else function
         declared.__record__ = self._of(declared)
-        if self.recorded:
-            lacks = self.recorded.replace(" and ", " or ")
-            recorded = set(re.split(", | or | and ", self.recorded))
-            errors = {"NotCapturedError": f"NotCapturedError\n    The trace holds no {lacks}."}
-            if "by" in inspect.signature(function).parameters:
-                errors["AnalysisError"] = "AnalysisError\n    ``by`` names an unknown column."
-            declared.__doc__ = completed(
-                function,
-                {"trace": f"trace : Trace\n    A trace with {self.recorded}."},
-                errors,
-                example=f">>> frame = analyze.{self._of(declared).room}{function.__name__}(trace)"
-                if recorded <= _IN_SAMPLE
-                else "",
-            )
         return cast("F", declared)
 
     def _of(self, function: Callable[..., pl.DataFrame]) -> Analysis:
@@ -170,9 +79,13 @@ class Analysis:
         return "by" in inspect.signature(self.function).parameters
 
     @property
-    def anchor(self) -> str:
-        """Anchor of its section of the report; empty where it has none."""
-        return self.section if isinstance(self.section, str) else self.section.anchor
+    def needs(self) -> tuple[str, ...]:
+        """Required arguments besides the trace, such as ``model``: ``--model`` on the command line.
+
+        Reports, exports and agents, which run all analyses of a trace, leave such an analysis out.
+        """
+        _, *others = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in others if p.default is p.empty and p.kind < p.VAR_POSITIONAL)
 
 
 def declaration(function: Callable[..., pl.DataFrame]) -> Analysis:
@@ -215,11 +128,13 @@ def analyses() -> tuple[Analysis, ...]:
     the report.
     """
     own = tuple(_declared())
-    others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
+    others = plugins.new_records(
+        plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis"
+    )
     out = list(own)
     for plugin, added in others:
         if any(added.view == other.view for other in out):
-            plugins.left_out(
+            plugins.warn_left_out(
                 f"{plugin.name!r} of {plugin.package}",
                 plugins.ANALYSES,
                 f"the view {added.view!r} is taken",

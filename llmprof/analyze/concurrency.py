@@ -11,8 +11,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import AtLeastOne
-from llmprof.errors import LlmprofError
+from llmprof.errors import AtLeastOne, LlmprofError
 from llmprof.theory import hardware
 from llmprof.trace import Trace
 
@@ -24,7 +23,6 @@ _REST = "(others)"
     help="pairs of kinds of work, and the time in which both run",
     view="concurrency",
     recorded="device activity or operators",
-    apart=("by", "top"),
 )
 def concurrency(
     trace: Trace,
@@ -36,6 +34,8 @@ def concurrency(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : {"category", "stage", "name", "stream"}
         What makes a kind of work. An event without one counts as ``(none)``.
     top : int
@@ -52,6 +52,17 @@ def concurrency(
         grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
         kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or
         an unknown device. Only pairs with time together, by device, the longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.concurrency(trace)
     """
     refuse_samples(trace, "what ran beside what")
     events = trace.events.filter(pl.col("dur_ns") > 0)

@@ -10,8 +10,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.host import is_synchronising
-from llmprof.arguments import AtLeastOne
-from llmprof.label.intervals import clip, time_bins
+from llmprof.errors import AtLeastOne
+from llmprof.label.intervals import clip_intervals, time_bins
 from llmprof.trace import Trace
 
 _ENDS = ["kind", "src_kind", "dst_kind"]
@@ -22,11 +22,6 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
     help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
     view="copies",
     recorded="copies",
-    columns=(
-        "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
-        " max_gbps"
-    ),
-    apart=(),
 )
 def copies(
     trace: Trace, *, by: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50
@@ -36,6 +31,8 @@ def copies(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with copies.
     by : {"kind", "time"}
         A row for each kind of copy and call, or for each kind in each bin of time.
     bins : int
@@ -59,6 +56,8 @@ def copies(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no copies.
     AnalysisError
         There is no bin, or there are more than a million.
     """
@@ -110,7 +109,7 @@ def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     key = ["rank", *_ENDS]
     grid = time_bins(rows, key, bins=bins)
     windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
-    parts = clip(rows.with_columns(_each=rate), windows, ["rank"])
+    parts = clip_intervals(rows.with_columns(_each=rate), windows, ["rank"])
     parts = parts.with_columns(
         windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns")
     )

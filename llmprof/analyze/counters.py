@@ -43,10 +43,7 @@ before a sample.
         " clocks"
     ),
     view="counters",
-    columns=(
-        "rank phase stage layer step cause gap name counter mean unit own_share work_ns samples max"
-        " device"
-    ),
+    recorded="device activity and samples of counters",
 )
 def counters(
     trace: Trace,
@@ -109,7 +106,7 @@ def counters(
     else:
         work = trace.events
     inside = [key for key in keys if key != "start_ns"]
-    found = averages(work, samples, inside)
+    found = counter_means(work, samples, inside)
     if "start_ns" in keys:
         found = found.join(
             work.select(*_DEVICE, *inside, "start_ns"),
@@ -122,7 +119,7 @@ def counters(
     return found.select(*_DEVICE, *keys, pl.exclude(*_DEVICE, *keys))
 
 
-def averages(work: pl.DataFrame, samples: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def counter_means(work: pl.DataFrame, samples: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Means of counters over the intervals of each device and value of the keys."""
     whole = [*_DEVICE, *keys]
     spans = merge(work.filter(pl.col("dur_ns") > 0), whole)
@@ -172,7 +169,7 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
     lines = samples.sort("time_ns", maintain_order=True).group_by(
         "rank", "device", "name", "unit", maintain_order=True
     )
-    alike: dict[bytes, _Held] = {}
+    alike: dict[bytes, _SamplesInWork] = {}
     for (_, _, name, unit), line in lines:
         line = line.unique("time_ns", keep="last", maintain_order=True)
         time, value = line["time_ns"].to_numpy(), line["value"].to_numpy()
@@ -235,7 +232,7 @@ def _usual(time: np.ndarray) -> int:
     return int(np.median(np.diff(time))) if len(time) > 1 else 0
 
 
-class _Held(NamedTuple):
+class _SamplesInWork(NamedTuple):
     """Pairs of a group and a sample, by group: how long the sample holds in the group's work,
     and at all.
     """
@@ -249,7 +246,9 @@ class _Held(NamedTuple):
     """… and the first pair of each."""
 
 
-def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarray) -> _Held:
+def _held(
+    begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarray
+) -> _SamplesInWork:
     """Which samples hold in the disjoint intervals of each group."""
     until = np.append(time[1:], time[-1:] + _usual(time))
     first = np.maximum(np.searchsorted(time, begin, side="right") - 1, 0)
@@ -266,4 +265,4 @@ def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarra
     pair, sample = pair[new], sample[new]
     own = np.add.reduceat(own, new) if len(new) else own
     starts = np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))[: len(pair)]
-    return _Held(sample, own, (until - time)[sample], pair[starts], starts)
+    return _SamplesInWork(sample, own, (until - time)[sample], pair[starts], starts)

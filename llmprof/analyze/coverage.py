@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
+from llmprof.label.completeness import completeness
 from llmprof.trace import Trace
 
 OF_OPERATORS = "summed time of outermost operators"
@@ -26,24 +27,36 @@ _MEASURES = {
     help="share of the device time that has a step, a stage, a launch …",
     view="coverage",
     recorded="device activity or operators",
-    columns="rank measure share covered_ns total_ns missing_events impossible_events of",
-    reported=True,
-    section="steps",
-    apart=(),
 )
 def coverage(trace: Trace) -> pl.DataFrame:
     """Share of the device time of each rank that steps, stages, categories, launches and operators
     explain.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity or operators.
 
     Returns
     -------
     polars.DataFrame
         ``rank, measure, share, covered_ns, total_ns, events, missing_events, impossible_events,
         of``, a row for each rank with events and each measure: step, stage, category, launch,
-        operator. ``total_ns`` is the summed duration of all kernels and copies of the rank
-        (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
-        ``impossible_events`` of the rank's files are in no table, because their time or length
-        cannot be: it is infinite, negative, absurdly large or no number.
+        operator; and ``recorded``: of the events that calls launched on the device, how many are
+        in the recording (without times; no row without launching calls). ``total_ns`` is the
+        summed duration of all kernels and copies of the rank (operators, for a run on CPU), ``of``
+        says so in words; the share is null if it is 0. ``impossible_events`` of the rank's files
+        are in no table, because their time or length cannot be: it is negative, no number, a day
+        from all others, before their own launch, or far longer than all others of their name.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.coverage(trace)
     """
     events = trace.events
     on_cpu = events.height > 0 and (events["source"] == "op").all()
@@ -61,7 +74,17 @@ def coverage(trace: Trace) -> pl.DataFrame:
         )
         for measure, covered in _MEASURES.items()
     ]
-    return (
+    sums = completeness(trace).group_by("rank").agg(pl.col("launched", "missing").sum())
+    launched = sums.select(
+        "rank",
+        measure=pl.lit("recorded"),
+        share=1 - pl.col("missing") / pl.col("launched"),
+        events="launched",
+        missing_events="missing",
+        impossible_events=pl.lit(0, dtype=pl.Int64),
+        of=pl.lit("events that were launched"),
+    )
+    rows = (
         pl.concat(parts)
         .with_columns(
             share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")),
@@ -81,5 +104,5 @@ def coverage(trace: Trace) -> pl.DataFrame:
             "impossible_events",
             "of",
         )
-        .sort("rank", maintain_order=True)
     )
+    return pl.concat([rows, launched], how="diagonal_relaxed").sort("rank", maintain_order=True)

@@ -9,11 +9,11 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.captures import CONTENT, with_captures
+from llmprof.analyze.captures import CONTENT, add_capture_labels
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
-from llmprof.label.activity import CAPTURED, EAGER, PLACE, with_recorded
-from llmprof.label.steps.steps import steps
+from llmprof.label.activity import CAPTURED, EAGER, EVENT_KEY, add_recorded
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
 
@@ -83,7 +83,7 @@ def add_operators(
     ['_vllm_fa3_C::fwd']
     """
     if captures is not None:
-        trace = with_captures(trace, captures)
+        trace = add_capture_labels(trace, captures)
         if eager is None:
             return trace
     return _with_eager_steps(trace, eager)
@@ -95,10 +95,10 @@ def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
     there = here if eager is None else _kernels(eager)
     unknown = here.filter(pl.col("operator").is_null())
     known = there.filter(pl.col("operator").is_not_null())
-    rows = steps(trace)
+    rows = steps_of(trace)
     stated = rows.filter(_stated()).select("rank", "step", stated=pl.lit(value=True))
     here = here.join(stated, on=["rank", "step"], how="left", maintain_order="left")
-    partners = _partners(rows, steps(trace if eager is None else eager))
+    partners = _partners(rows, steps_of(trace if eager is None else eager))
     none = pl.lit(None, dtype=pl.UInt32)
     found = pl.concat(
         [
@@ -112,23 +112,25 @@ def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
         ]
     ).unique("event", keep="first", maintain_order=True)
     found = (
-        unknown.select("event", "step", *PLACE)
+        unknown.select("event", "step", *EVENT_KEY)
         .join(found, on="event")
         .drop("event")
-        .unique(PLACE, keep="first")
+        .unique(EVENT_KEY, keep="first")
     )
     columns = {**{name: pl.String() for name in CONTENT}, "call": pl.UInt32(), "layer": pl.Int32()}
     columns = {name: kind for name, kind in columns.items() if name not in ("grid", "block")}
     texts = {name: pl.col(f"{given}_there") for name, given in _TEXTS.items()}
     call = pl.struct("rank", "step", "run", "call_there").rank("dense").cast(pl.UInt32)
-    given = found.select(*PLACE, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9))
+    given = found.select(
+        *EVENT_KEY, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9)
+    )
     given = given.with_columns(
         pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns
     )
-    given = given.rename({name: CAPTURED + name for name in given.columns if name not in PLACE})
+    given = given.rename({name: CAPTURED + name for name in given.columns if name not in EVENT_KEY})
     kernels, labels = trace.kernels, [name for name in given.columns if name.startswith(CAPTURED)]
     kernels = kernels.join(
-        given, on=PLACE, how="left", nulls_equal=True, maintain_order="left", suffix="_eager"
+        given, on=EVENT_KEY, how="left", nulls_equal=True, maintain_order="left", suffix="_eager"
     )
     both = [name for name in labels if f"{name}_eager" in kernels.columns]
     kernels = kernels.with_columns(pl.coalesce(name, f"{name}_eager").alias(name) for name in both)
@@ -146,8 +148,8 @@ def _kernels(trace: Trace) -> pl.DataFrame:
         calls.select("call", *_TEXTS.values()), on="call", how="left", maintain_order="left"
     )
     sizes = [name for name in _GRID if name in trace.kernels.columns]
-    events = with_recorded(
-        events.filter(pl.col("source") == "kernel"), trace.kernels.select(*PLACE, *sizes)
+    events = add_recorded(
+        events.filter(pl.col("source") == "kernel"), trace.kernels.select(*EVENT_KEY, *sizes)
     )
     absent = [pl.lit(None, dtype=pl.Int32).alias(name) for name in _GRID if name not in sizes]
     events = events.with_columns(*absent, readable=readable(events["name"]))

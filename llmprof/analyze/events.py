@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, Without
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.step_times import steady_steps
-from llmprof.arguments import Columns
+from llmprof.errors import Columns
 from llmprof.label.steps import steps as label_steps
 from llmprof.trace import Trace
 
@@ -17,27 +17,6 @@ from llmprof.trace import Trace
     help="every step of the engine on every rank",
     view="steps",
     recorded="device activity or operators",
-    columns=(
-        "rank step phase count start_ns dur_ns host_dur_ns context_tokens generation_requests"
-        " total_ns mean_ns median_ns min_ns max_ns source"
-    ),
-    takes=("steady",),
-    reported=True,
-    section=Section(
-        "steps",
-        "A step is one forward pass over one batch; in training, one iteration. Its time is summed"
-        " over {events}, so work on two {stream}s at once counts twice.",
-        without=Without(
-            "steps",
-            "Where does the {time} go?",
-            "No steps were found, so these are sums over the recording. Work on two {stream}s at"
-            " once counts twice.",
-        ),
-    ),
-    table="llmprof.report.folder:steps_table",
-    figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
-    apart=("steady",),
-    first=("steps",),
 )
 def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFrame:
     """Steps of every rank, or their times by phase or other columns.
@@ -54,6 +33,8 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
         Columns of the steps to sum them by, such as ``"phase"`` or ``("rank", "phase")``.
     steady : bool
@@ -78,12 +59,19 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
         With ``by``: its columns, ``count, total_ns, share`` (of all steps), ``mean_ns, median_ns,
         min_ns, max_ns`` (of ``dur_ns``).
 
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
     Examples
     --------
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    rows = steady_steps(trace) if steady else label_steps.steps(trace)
+    rows = steady_steps(trace) if steady else label_steps.steps_of(trace)
     return sums_of_groups(rows, by) if by else rows
 
 
@@ -91,15 +79,7 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     question="Which step, layer and stage does each event belong to?",
     help="every device event with its step, layer and stage",
     view="events",
-    columns="rank stream step phase layer stage start_ns dur_ns name",
-    section=Section(
-        "timeline",
-        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its"
-        " {event} and length.",
-        question="What does one step look like?",
-    ),
-    figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
-    apart=(),
+    recorded="device activity or operators",
 )
 def events(trace: Trace) -> pl.DataFrame:
     """Device activity with step, phase, layer and stage.

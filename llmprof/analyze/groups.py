@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.arguments import refuse_unknown
+from llmprof.errors import refuse_unknown
 
 
 def sums_of_groups(frame: pl.DataFrame, by: Sequence[str], *more: pl.Expr) -> pl.DataFrame:

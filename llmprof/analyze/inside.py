@@ -7,10 +7,10 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.theory.calls import Call, kind_of, recorded
+from llmprof.theory.calls import OperatorCall, operator_kind, parse_call
 from llmprof.theory.calls.call import ALLOCATION
 
-Texts = tuple[str, str | None, str | None, str | None, str | None]
+_CallTexts = tuple[str, str | None, str | None, str | None, str | None]
 
 _TEXTS: Final = ("name", "shapes", "dtypes", "torch_strides", "torch_inputs")
 
@@ -34,12 +34,12 @@ def texts_inside(owners: pl.Series, ops: pl.DataFrame) -> pl.Series:
     return owners.to_frame("row").join(table, on="row", how="left", maintain_order="left")["inside"]
 
 
-def calls_of_text(text: str | None) -> tuple[Call, ...]:
+def calls_of_text(text: str | None) -> tuple[OperatorCall, ...]:
     """Calls from a text of :func:`texts_inside`."""
-    return tuple(recorded(*texts) for texts in json.loads(text)) if text else ()
+    return tuple(parse_call(*texts) for texts in json.loads(text)) if text else ()
 
 
-def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[Texts]]:
+def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
     """Texts of the calls inside of each owner whose work needs some."""
     around = ops.select(
         "name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
@@ -48,7 +48,7 @@ def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[Texts]]:
     kinds = {
         name: kind
         for name in around["name"].unique()
-        if (kind := kind_of(name)) is not None and kind.inside
+        if (kind := operator_kind(name)) is not None and kind.inside
     }
     around = around.filter(pl.col("name").is_in([*kinds]))
     needed = {name: {*kind.inside.split()} for name, kind in kinds.items()}

@@ -9,8 +9,8 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, device_events, with_recorded
-from llmprof.theory.calls import kind_of
+from llmprof.label.activity import EVENT_KEY, add_recorded, launched_events
+from llmprof.theory.calls import operator_kind
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -24,7 +24,7 @@ _SIDES: Final = (
 _TYPE: Final = "ascend_op_type"
 _TYPES: Final = {"bf16": "bfloat16", "int16": "short", "uint32": "unsigned int"}
 
-Texts = tuple[str | None, str | None]
+_ArgumentTexts = tuple[str | None, str | None]
 
 
 def own_arguments(trace: Trace) -> bool:
@@ -38,12 +38,12 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
     has no known work.
     """
     texts = dict.fromkeys(("operator", "shapes", "dtypes"), pl.String)
-    events = device_events(trace)
+    events = launched_events(trace)
     if not own_arguments(trace):
         return pl.DataFrame(schema=texts).clear(events.height)
     types = trace.kernels[_TYPE].drop_nulls().unique()
-    known = [name for name in types if kind_of(PREFIX + name) is not None]
-    kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*PLACE, _TYPE, *_SIDES)
+    known = [name for name in types if operator_kind(PREFIX + name) is not None]
+    kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*EVENT_KEY, _TYPE, *_SIDES)
     distinct = kernels.select(_SIDES).unique()
     made = [_texts(*row) for row in distinct.iter_rows()]
     distinct = distinct.with_columns(
@@ -51,14 +51,14 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
         pl.Series("dtypes", [dtypes for _, dtypes in made], dtype=pl.String),
     )
     kernels = kernels.join(distinct, on=_SIDES, how="left", nulls_equal=True, maintain_order="left")
-    found = with_recorded(events.select(PLACE), kernels)
+    found = add_recorded(events.select(EVENT_KEY), kernels)
     operator = pl.when(pl.col("shapes").is_not_null()).then(PREFIX + pl.col(_TYPE))
     return found.select("shapes", "dtypes", operator=operator).select(*texts)
 
 
 def _texts(
     inputs: str | None, input_types: str | None, results: str | None, result_types: str | None
-) -> Texts:
+) -> _ArgumentTexts:
     """Shapes and types of inputs and results as a call has them: a list of each."""
     sides = [_listed(inputs, input_types), _listed(results, result_types)]
     if not sides[0][0] and not sides[1][0]:

@@ -10,9 +10,16 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.catalog import Analysis, Section
-from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
-from llmprof.errors import AnalysisError, listed
+from llmprof.analyze.catalog import Analysis
+from llmprof.errors import (
+    AnalysisError,
+    Columns,
+    NotNegative,
+    Window,
+    described,
+    listed,
+    refuse_unknown,
+)
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -22,20 +29,16 @@ from llmprof.trace.kept import per_trace
     help="time of each kernel",
     view="kernels",
     recorded="device activity or operators",
-    columns="rank step phase stage total_ns share count median_ns max_ns category readable",
-    reported=True,
-    section=Section(
-        "kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"
-    ),
-    table="llmprof.report.folder:kernels_table",
 )
 def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or
+        Columns of :attr:`llmprof.Trace.events` to group by first, such as ``("rank",)`` or
         ``("phase",)``.
 
     Returns
@@ -46,6 +49,17 @@ def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         median_ns, min_ns, max_ns`` and ``std_ns`` (sample standard deviation, null for a single
         run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
         Groups in order, nulls last, in each the longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.kernels(trace)
     """
     events = trace.events
     refuse_unknown(by, events.columns, "by")
@@ -110,11 +124,15 @@ LABELS: Final = (
 
 NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
 
-Where = Mapping[str, int | str | None]
+_Labels = Mapping[str, int | str | None]
 
 
 def events_within(
-    trace: Trace, *, where: Where | None = None, window: Window | None = None, absent: bool = False
+    trace: Trace,
+    *,
+    where: _Labels | None = None,
+    window: Window | None = None,
+    absent: bool = False,
 ) -> pl.DataFrame:
     """Labelled events of the device in a window, or with some labels; ``absent``: of ranks that
     are not there, none.
@@ -123,7 +141,7 @@ def events_within(
     return trace.events.filter(_conditions(where, window))
 
 
-def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: bool) -> None:
+def _check(trace: Trace, where: _Labels | None, window: Window | None, *, absent: bool) -> None:
     """Check labels and window, and unless they may be absent, that the ranks, steps and layers
     exist.
     """
@@ -151,7 +169,7 @@ def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: 
             )
 
 
-def _conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
+def _conditions(where: _Labels | None, window: Window | None) -> list[pl.Expr]:
     """Conditions for events with these labels in this window."""
     kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
     if window is not None:
@@ -179,7 +197,7 @@ def kernels_within(
     trace: Trace,
     *,
     by: Columns = (),
-    where: Where | None = None,
+    where: _Labels | None = None,
     window: Window | None = None,
     bins: NotNegative = 0,
     absent: bool = False,

@@ -8,12 +8,11 @@ from typing import Final, Literal
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.overlap import COMMUNICATION, transferring
 from llmprof.analyze.step_times import MAD_TO_SIGMA, MAX_DEVIATIONS
-from llmprof.arguments import Columns
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, Columns
 from llmprof.label.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.label.layers.kernels import STAGE
 from llmprof.label.nesting import outermost_ops
@@ -38,20 +37,8 @@ _MEASURES = (
     question="Which layers take the time?",
     help="every layer of every step by stage",
     view="layers",
-    columns=(
-        "rank step phase layer kind stage occurrence count start_ns dur_ns total_ns busy_ns kernels"
-        " host_dur_ns mean_ns median_ns min_ns max_ns"
-    ),
+    recorded="steps and attention kernels",
     options={"stages": True},
-    reported=True,
-    section=Section(
-        "layers",
-        "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark"
-        " row is a layer that differs, a dark column a step that was held up.",
-    ),
-    figures=("llmprof.report.figures:LAYERS",),
-    apart=("stages",),
-    first=("layers",),
 )
 def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFrame:
     """Layers of every step of every rank, their stages, or sums of these.
@@ -197,7 +184,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return spans.select("group", host_start_ns="begin", host_dur_ns=pl.col("end") - pl.col("begin"))
 
 
-Measure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
+GapMeasure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
 
 
 LEAST_SHARE = 0.1
@@ -210,11 +197,10 @@ others are.
     question="Which layers are slower than the typical layer?",
     help="layers with their gap to the typical one of their kind, rank and step",
     view="layer-gaps",
-    apart=(),
-    with_calls=("stage", "measure"),
+    recorded="steps and attention kernels",
 )
 def layer_gaps(
-    trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns"
+    trace: Trace, *, stage: str | None = None, measure: GapMeasure = "dur_ns"
 ) -> pl.DataFrame:
     """Layers of every step, each with its gap to the typical layer of the same kind, rank and step.
 

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.label.nesting import column, innermost
-from llmprof.label.steps.steps import steps
+from llmprof.label.nesting import innermost, lookup_column
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
@@ -73,21 +73,7 @@ _OWN_FRAMES: Final = (
     question="How much device memory is held, and by whom?",
     help="peak, fragmentation, allocations and releases of each device",
     view="memory",
-    columns=(
-        "rank device time_ns part holder operator step phase peak_bytes reserved_peak_bytes bytes"
-        " blocks"
-        " share evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes"
-        " known_share"
-    ),
-    reported=True,
-    only_with="memory",
-    section=Section(
-        "memory",
-        "Allocated is what tensors hold, reserved what the allocator took from the device. Who"
-        " holds memory follows from the call stack of the allocation, the profiler's category, or"
-        " how long it lives; the rest is unknown.",
-    ),
-    figures=("llmprof.report.figures:MEMORY", "llmprof.report.figures:HOLDERS"),
+    recorded="memory events",
 )
 def memory(
     trace: Trace,
@@ -148,7 +134,7 @@ def memory(
     """  # noqa: E501
     if at_ns is not None and by != "holder":
         raise AnalysisError("at_ns= belongs to by='holder'", expected=f"at_ns=None with by={by!r}")
-    rows = timeline(trace)
+    rows = _timeline(trace)
     if by == "time":
         return rows.select(*_PLACE, "time_ns", "allocated_bytes", "reserved_bytes")
     if by == "device":
@@ -178,7 +164,7 @@ def memory(
     return _by_step(trace, events)
 
 
-def timeline(trace: Trace) -> pl.DataFrame:
+def _timeline(trace: Trace) -> pl.DataFrame:
     """Allocated and reserved memory after each event, of PyTorch's allocator or of the driver."""
     rows = trace.memory.with_columns(device=pl.when("on_device").then("device"))
     if "ascend_component" in rows.columns and rows["ascend_component"].count():
@@ -395,7 +381,7 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if trace.has("ops") and events["thread"].count():
         spans = trace.ops.filter(pl.col("kind") == "op")
         events = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
-        events = events.with_columns(operator=column(spans, "name", "_span")).drop("_span")
+        events = events.with_columns(operator=lookup_column(spans, "name", "_span")).drop("_span")
     if "ascend_operator" in events.columns:
         events = events.with_columns(operator=pl.coalesce("operator", "ascend_operator"))
     if "torch_stack" in events.columns:
@@ -411,7 +397,7 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """
     begin = pl.coalesce("host_start_ns", "start_ns")
     labels = (
-        steps(trace)
+        steps_of(trace)
         .select("rank", "step", "phase", time_ns=begin)
         .drop_nulls("time_ns")
         .sort("time_ns")

@@ -17,8 +17,7 @@ from llmprof.trace import Trace
     question="How long does each module of the model take?",
     help="the tree of nn.Module with calls, host time and device time",
     view="modules",
-    columns="rank depth calls host_ns device_ns own_device_ns kernels path",
-    apart=("by",),
+    recorded="markers of modules",
 )
 def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.DataFrame:
     """Time of each module of the model, with and without the modules inside it.

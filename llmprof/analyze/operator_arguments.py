@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from llmprof.errors import AnalysisError
-from llmprof.names.replayable import DTYPES, NOT_LISTED, OPERATORS, REASONS, Replayable
+from llmprof.names.timeable import DTYPES, NOT_LISTED, OPERATORS, REASONS, Timeable
 from llmprof.units import format_bytes
 
 MOST_BYTES: Final = 16 << 30
@@ -34,7 +34,7 @@ _FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class RecordedTensor:
     """A tensor argument: a script fills it with random values, except as ``holds`` says."""
 
     shape: tuple[int, ...]
@@ -63,22 +63,31 @@ class Tensor:
         return self.elements * next(size for name, size in DTYPES.values() if name == self.dtype)
 
 
-Argument = Tensor | tuple[Tensor, ...] | tuple[int | float, ...] | float | int | bool | str | None
+RecordedArgument = (
+    RecordedTensor
+    | tuple[RecordedTensor, ...]
+    | tuple[int | float, ...]
+    | float
+    | int
+    | bool
+    | str
+    | None
+)
 """A tensor, a list of tensors, a list of numbers, a number, a text of llmprof's own, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """An operator and its arguments, ready to be written into a script."""
 
     operator: str
-    known: Replayable
-    arguments: tuple[Argument, ...]
+    known: Timeable
+    arguments: tuple[RecordedArgument, ...]
     assumed: tuple[str, ...]
     """Assumptions about data that the recording lacks, as text."""
 
 
-def reason(operator: str) -> str:
+def reason_against(operator: str) -> str:
     """Why an operator that is not in the list cannot be run alone."""
     return next((why for pattern, why in REASONS if re.search(pattern, operator)), NOT_LISTED)
 
@@ -91,11 +100,11 @@ def recorded_call(
     inputs: str | None = None,
     *,
     usual_dtype: str = "bfloat16",
-) -> Call:
+) -> RecordedCall:
     """A recorded call with checked arguments."""
-    replayable = OPERATORS.get(operator)
-    if replayable is None:
-        raise AnalysisError(reason(operator))
+    timeable = OPERATORS.get(operator)
+    if timeable is None:
+        raise AnalysisError(reason_against(operator))
     sizes, types = _listed(shapes), _listed(dtypes)
     if sizes is None or types is None:
         raise AnalysisError("its shapes were not recorded", hint="record with record_shapes=True")
@@ -104,28 +113,28 @@ def recorded_call(
     steps, values = _listed(strides), _listed(inputs)
     steps = steps if steps is not None and len(steps) == len(sizes) else None
     values = values if values is not None and len(values) == len(sizes) else None
-    assumed = [replayable.assumed] if replayable.assumed else []
-    out: list[Argument] = []
+    assumed = [timeable.assumed] if timeable.assumed else []
+    out: list[RecordedArgument] = []
     for place, (size, kind) in enumerate(zip(sizes, types, strict=True)):
         step = None if steps is None else steps[place]
         value = None if values is None else values[place]
-        out.append(_argument(_Recorded(place, size, kind, step, value), replayable, usual_dtype))
+        out.append(_argument(_Recorded(place, size, kind, step, value), timeable, usual_dtype))
     if steps is None:
         assumed.append("strides were not recorded: tensors are taken to be contiguous")
         if operator in _OF_WEIGHTS:
             out, assumed[-1] = (
-                _transposed(out, replayable),
+                _transposed(out, timeable),
                 assumed[-1] + ", and a weight to be transposed",
             )
     if any(
-        isinstance(argument, tuple) and argument and isinstance(argument[0], Tensor)
+        isinstance(argument, tuple) and argument and isinstance(argument[0], RecordedTensor)
         for argument in out
     ):
         assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
-    out = _numbers_for_scalars(out) if replayable.kind == "elementwise" else out
-    out, fewer = _fewer_pages(out, replayable)
+    out = _numbers_for_scalars(out) if timeable.kind == "elementwise" else out
+    out, fewer = _fewer_pages(out, timeable)
     assumed += fewer
-    out = [_content(replayable, place, out) for place in range(len(out))]
+    out = [_content(timeable, place, out) for place in range(len(out))]
     total = sum(argument.bytes for argument in _tensors(out))
     if total > MOST_BYTES:
         raise AnalysisError(
@@ -133,7 +142,7 @@ def recorded_call(
         )
     if not any(True for _ in _tensors(out)):
         raise AnalysisError("none of its arguments was recorded as a tensor")
-    return Call(operator, replayable, tuple(out), tuple(assumed))
+    return RecordedCall(operator, timeable, tuple(out), tuple(assumed))
 
 
 _OF_WEIGHTS: Final = ("aten::mm", "aten::addmm", "aten::matmul")
@@ -159,7 +168,7 @@ class _Recorded(NamedTuple):
     value: Any
 
 
-def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> Argument:
+def _argument(recorded: _Recorded, timeable: Timeable, usual_dtype: str) -> RecordedArgument:
     place, size, kind, step, value = recorded
     if (
         kind == "TensorList"
@@ -179,8 +188,8 @@ def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> 
     if kind not in ("Scalar", "ScalarList", ""):
         return _tensor(place, size, _dtype(place, kind), step)
     number = _value(value)
-    if number is None and place in replayable.usual:
-        return replayable.usual[place]
+    if number is None and place in timeable.usual:
+        return timeable.usual[place]
     if number is None and kind:
         raise AnalysisError(
             f"the value of argument {place} was not recorded", hint="record with torch 2.1 or later"
@@ -199,7 +208,7 @@ def _dtype(place: int, kind: Any) -> str:
     return dtype[0]
 
 
-def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
+def _tensor(place: int, size: Any, dtype: str, step: Any) -> RecordedTensor:
     shape = _whole(size)
     if shape is None:
         raise AnalysisError(f"argument {place} has no shape but {str(size)[:40]!r}")
@@ -208,7 +217,7 @@ def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
         raise AnalysisError(
             f"argument {place} has the strides {str(step)[:40]!r} for the shape {shape}"
         )
-    tensor = Tensor(shape, strides, dtype)
+    tensor = RecordedTensor(shape, strides, dtype)
     if tensor.elements > _LARGEST:
         raise AnalysisError(f"argument {place} has {tensor.elements:,} elements")
     return tensor
@@ -230,7 +239,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _value(text: Any) -> Argument:
+def _value(text: Any) -> RecordedArgument:
     """A recorded number or list of numbers; None for anything else."""
     if not isinstance(text, str):
         return None
@@ -253,56 +262,62 @@ def _number(text: str) -> int | float | None:
     return float(text) if _FLOAT.fullmatch(text) else None
 
 
-def _transposed(arguments: list[Argument], replayable: Replayable) -> list[Argument]:
+def _transposed(arguments: list[RecordedArgument], timeable: Timeable) -> list[RecordedArgument]:
     """Weights of a linear layer, whose product is called with the transposed weight."""
     return [
         replace(argument, strides=(1, argument.shape[0]))
-        if isinstance(argument, Tensor) and place in replayable.stored and len(argument.shape) == 2
+        if isinstance(argument, RecordedTensor)
+        and place in timeable.stored
+        and len(argument.shape) == 2
         else argument
         for place, argument in enumerate(arguments)
     ]
 
 
-def _numbers_for_scalars(arguments: list[Argument]) -> list[Argument]:
+def _numbers_for_scalars(arguments: list[RecordedArgument]) -> list[RecordedArgument]:
     """Replace tensors without axes by numbers if another argument has axes:
 
     Python numbers are recorded this way.
     """
-    if not any(isinstance(argument, Tensor) and argument.shape for argument in arguments):
+    if not any(isinstance(argument, RecordedTensor) and argument.shape for argument in arguments):
         return arguments
     return [
         (0.5 if argument.dtype in _FLOATS else 1)
-        if isinstance(argument, Tensor) and not argument.shape
+        if isinstance(argument, RecordedTensor) and not argument.shape
         else argument
         for argument in arguments
     ]
 
 
 def _fewer_pages(
-    arguments: list[Argument], replayable: Replayable
-) -> tuple[list[Argument], list[str]]:
+    arguments: list[RecordedArgument], timeable: Timeable
+) -> tuple[list[RecordedArgument], list[str]]:
     """Caches with as many pages as fit the limit."""
     fewer = 0
-    for place in replayable.pages:
+    for place in timeable.pages:
         cache = arguments[place] if place < len(arguments) else None
-        if isinstance(cache, Tensor) and cache.bytes > MOST_CACHE_BYTES and cache.shape[0] > 1:
+        if (
+            isinstance(cache, RecordedTensor)
+            and cache.bytes > MOST_CACHE_BYTES
+            and cache.shape[0] > 1
+        ):
             page = max(1, cache.bytes // cache.shape[0])
             fewer = max(1, min(cache.shape[0], MOST_CACHE_BYTES // page))
     if not fewer:
         return arguments, []
     made = [
         replace(argument, shape=(min(fewer, argument.shape[0]), *argument.shape[1:]))
-        if isinstance(argument, Tensor) and place in replayable.pages
+        if isinstance(argument, RecordedTensor) and place in timeable.pages
         else argument
         for place, argument in enumerate(arguments)
     ]
     return made, [f"the cache has {fewer:,} pages here, fewer than in the recording"]
 
 
-def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> Argument:
+def _content(timeable: Timeable, place: int, arguments: list[RecordedArgument]) -> RecordedArgument:
     """An argument with the values that its tensor must hold."""
-    argument, rule = arguments[place], replayable.holds.get(place)
-    if not isinstance(argument, Tensor) or rule is None:
+    argument, rule = arguments[place], timeable.holds.get(place)
+    if not isinstance(argument, RecordedTensor) or rule is None:
         return argument
     kind, *given = rule
     if kind == "ones":
@@ -314,7 +329,7 @@ def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> A
         if not isinstance(other, int):
             raise AnalysisError(f"the value of argument {given[0]} was not recorded")
         return replace(argument, holds=("filled" if kind == "value" else "below", other))
-    if not isinstance(other, Tensor) or not other.shape:
+    if not isinstance(other, RecordedTensor) or not other.shape:
         raise AnalysisError(f"argument {given[0]} was not recorded as a tensor")
     axis = 0
     if kind == "below_axis":
@@ -340,10 +355,10 @@ def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> A
     return replace(argument, holds=(kind, size))
 
 
-def _tensors(arguments: Sequence[Argument]) -> list[Tensor]:
+def _tensors(arguments: Sequence[RecordedArgument]) -> list[RecordedTensor]:
     flat = [
         part
         for argument in arguments
         for part in (argument if isinstance(argument, tuple) else (argument,))
     ]
-    return [argument for argument in flat if isinstance(argument, Tensor)]
+    return [argument for argument in flat if isinstance(argument, RecordedTensor)]

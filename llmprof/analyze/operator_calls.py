@@ -9,11 +9,11 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.operator_arguments import Call, reason, recorded_call
+from llmprof.analyze.operator_arguments import RecordedCall, reason_against, recorded_call
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside, parents
-from llmprof.names.replayable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
+from llmprof.names.timeable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
 from llmprof.trace import Trace
 
 _ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
@@ -50,13 +50,12 @@ _SCHEMA: Final = {
     ),
     view="operator-calls",
     recorded="operators",
-    columns="can total_ns share count median_ns kind operator shapes why",
 )
 def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
-    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and
+    (:data:`llmprof.names.timeable.OPERATORS`). The time of a call is that of all kernels and
     copies launched in it, or of the operator itself in a trace of a CPU run. Events outside of such
     operators have separate rows, so that the shares add up to 1 on a trace with a device.
 
@@ -70,14 +69,20 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         The longest first: ``key`` (names the operator and its arguments; null where it cannot be
         run), ``operator`` (null where none was recorded), ``kind`` (``gemm, attention, norm,
-        activation, rope, kv_cache, moe, quantise, all_reduce, embedding, elementwise, reduction``
-        or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over all ranks; launches where
-        there is no operator), ``total_ns, share`` (of the summed time of all rows), ``median_ns``
+        activation, rope, kv_cache_write, moe_routing, quantize, all_reduce, embedding,
+        elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls,
+        over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed
+        time of all rows), ``median_ns``
         (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
         ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
         phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),
         ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
         torch_inputs``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no operators.
 
     Examples
     --------
@@ -85,7 +90,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     >>> found["can"].any()
     True
     """
-    calls, others = recorded_calls(trace)
+    calls, others = _recorded_calls(trace)
     frame = pl.concat(
         [pl.DataFrame(schema=_SCHEMA), _grouped(calls), _others(others)], how="diagonal_relaxed"
     )
@@ -96,7 +101,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     )
 
 
-def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Calls of operators that llmprof can call, and the events outside of them."""
     ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
@@ -226,18 +231,18 @@ def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str |
     if row["between"]:
         return None, kind, False, BETWEEN, None
     try:
-        call = call_of(row, usual)
+        call = call_of_row(row, usual)
     except AnalysisError as error:
         return None, kind, False, str(error).rstrip("."), None
-    return key_of(row), kind, True, None, "; ".join(call.assumed) or None
+    return _key_of(row), kind, True, None, "; ".join(call.assumed) or None
 
 
-def call_of(row: dict[str, Any], usual: str) -> Call:
+def call_of_row(row: dict[str, Any], usual: str) -> RecordedCall:
     """The call of a row of :func:`operator_calls`."""
     return recorded_call(row["operator"], *(row[name] for name in _ARGUMENTS), usual_dtype=usual)
 
 
-def key_of(row: dict[str, Any]) -> str:
+def _key_of(row: dict[str, Any]) -> str:
     """Key of an operator and its arguments in scripts and results."""
     text = json.dumps([row["operator"], *(row[name] for name in _ARGUMENTS)])
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
@@ -270,4 +275,6 @@ def _why(op: str | None, graph: bool | None) -> str:
         return IN_GRAPH
     if op is None:
         return NO_OPERATOR
-    return "the kernel was launched outside of the operator" if op in OPERATORS else reason(op)
+    return (
+        "the kernel was launched outside of the operator" if op in OPERATORS else reason_against(op)
+    )

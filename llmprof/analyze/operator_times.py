@@ -311,7 +311,7 @@ WORTH: Final = 0.05
 """Least share of the timed operators that the time above the bound must take."""
 
 
-def suggestions(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
+def timing_suggestions(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
     """What to look at: ``rule, phase, operator, figure``."""
     # `dominates`: an operator without others inside takes this share of the median step (mean over
     # ranks); `launch_bound`: in this share of the timed calls the device had caught up with the

@@ -18,25 +18,33 @@ from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
 from llmprof.analyze.passes import with_passes
 from llmprof.analyze.roofline import noted_work, stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.label.activity import (
     CAPTURED,
     EAGER,
-    PLACE,
-    called,
+    EVENT_KEY,
+    add_recorded,
+    called_operators,
     coded_operators,
-    launched_by,
-    with_recorded,
+    launching_operators,
 )
 from llmprof.label.groups import distinct_keys
-from llmprof.label.nesting import holding, innermost, outermost
+from llmprof.label.nesting import holds_any, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
-from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
+from llmprof.names.timeable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
-from llmprof.theory.calls import KINDS, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.theory.calls import (
+    KINDS,
+    CallWork,
+    Lengths,
+    NoWorkError,
+    OperatorKind,
+    operator_kind,
+    parse_call,
+    work_of,
+)
 from llmprof.theory.calls.experts import SPREAD
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape
@@ -51,7 +59,7 @@ COLLECTIVE: Final = (
     "a collective waits for other ranks: analyze.collectives compares it with the links"
 )
 
-Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
+_DeviceCalls = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 """Device events with the number of their ``call``; calls with their texts; and operators on the
 host.
 """
@@ -85,13 +93,8 @@ _WORK: Final = {
         " of it"
     ),
     view="operators",
-    columns=(
-        "rank phase gap_ns total_ns count operator kernel shapes flop_per_s bytes_per_s bound_by"
-        " bound_share cause why note"
-    ),
-    largest_first="total_ns",
+    recorded="kernels and operators",
     cached=False,
-    takes=("model",),
 )
 def operators(
     trace: Trace,
@@ -106,16 +109,16 @@ def operators(
     A call's time is that of all kernels and copies launched in it. Its work follows from the
     recorded shapes and types (:mod:`llmprof.theory.calls`), its bound is the longest of three
     times: FLOPs at the peak of the matrix unit for their type, bytes at the peak of the memory, and
-    the shortest kernel of the recording for each of its kernels. Every byte counts as one from the
-    device memory: where a call's operands fit into the device's cache, it can be faster, and
-    ``fits_cache`` says so.
+    the shortest kernel of the recording (at most 5 us) for each of its kernels. Every byte counts
+    as one from the device memory: where a call's operands fit into the device's cache, it can be
+    faster, and ``fits_cache`` says so.
 
     Parameters
     ----------
     trace : Trace
         A trace with kernels and operators; shapes need ``record_shapes=True``.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",
+        Columns of :attr:`llmprof.Trace.events` to group by first, such as ``("rank",
         "phase")``.
     device : str, path or Device, optional
         Peaks: a name, a YAML file (:func:`llmprof.theory.read_device`), or a device such as the one
@@ -249,8 +252,8 @@ def with_operators(trace: Trace) -> Trace:
 
 
 def _of_model(
-    found: Found, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
-) -> tuple[Found, list[Work]]:
+    found: _DeviceCalls, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
+) -> tuple[_DeviceCalls, list[CallWork]]:
     """The calls, where those of a stage of a layer that has no other work are one, with the work of
     the model.
 
@@ -319,7 +322,7 @@ def _of_model(
     made = made.with_columns(into=(pl.col("call") - base).cast(pl.UInt32))
     made = made.join(stages, on="into", how="left", maintain_order="left")
     works = [
-        Work(flops or None, read, written, unit or "", assumed, "model and step label")
+        CallWork(flops or None, read, written, unit or "", assumed, "model and step label")
         for flops, read, written, unit, assumed in made.select(
             "flops", "read_bytes", "written_bytes", "matrix", "assumed"
         ).iter_rows()
@@ -363,13 +366,13 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
         return None, str(error).split(";")[0].rstrip(".")
 
 
-def calls_of(trace: Trace, by: Sequence[str]) -> Found:
+def calls_of(trace: Trace, by: Sequence[str]) -> _DeviceCalls:
     """Device events with the number of their ``call``; calls with their texts; and operators on
     the host.
     """
     trace.table("kernels")
     events = trace.events.filter(pl.col("source") != "op")
-    ops = called(trace)
+    ops = called_operators(trace)
     ops = with_texts(ops)
     owner = _owned(trace, len(KINDS))["owner"][events["event"]]
     own = of_kernels(trace)[events["event"]]
@@ -457,7 +460,7 @@ def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
     """For each event of the device the row of its operator as ``owner``; a replayed one has
     none.
     """
-    direct, ops, events = launched_by(trace)["row"], called(trace), trace.events
+    direct, ops, events = launching_operators(trace)["row"], called_operators(trace), trace.events
     if not ops.is_empty():
         direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
     return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(value=False), None)})
@@ -473,7 +476,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
 
     def of_kinds(names: tuple[str, ...]) -> pl.Series:
         return pl.Series(
-            [(kind := kind_of(name)) is not None and 1 + kind.whole for name in names],
+            [(kind := operator_kind(name)) is not None and 1 + kind.whole for name in names],
             dtype=pl.Int8,
         )
 
@@ -492,7 +495,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
     for inner, outer in zip(
         (np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True
     ):
-        outer = outer[holding(spans[outer], spans["start_ns"][inner])]
+        outer = outer[holds_any(spans[outer], spans["start_ns"][inner])]
         if len(inner) and len(outer):
             found = innermost(spans[inner], spans[outer], _THREAD, at="start_ns", name="_at")
             longer = (
@@ -531,10 +534,14 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if f"{CAPTURED}inside" not in kernels.columns:
         kernels = kernels.with_columns(pl.lit(None, dtype=pl.String).alias(f"{CAPTURED}inside"))
     rows = kernels.select(
-        *PLACE, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call"
+        *EVENT_KEY,
+        **{name: CAPTURED + given for name, given in names.items()},
+        _call=f"{CAPTURED}call",
     )
-    numbered = events.select(*PLACE, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32))
-    found = with_recorded(numbered, rows)
+    numbered = events.select(
+        *EVENT_KEY, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32)
+    )
+    found = add_recorded(numbered, rows)
     # a call of a capture is one of each replay of its graph; one of an eager recording was counted
     # for each place
     replay = pl.when(pl.col("evidence").ne_missing(EAGER)).then("correlation")
@@ -546,10 +553,10 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def _rows(
     trace: Trace,
-    found: Found,
+    found: _DeviceCalls,
     by: Sequence[str],
     peaks: tuple[Device | None, str],
-    works: Sequence[Work] = (),
+    works: Sequence[CallWork] = (),
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The frame of :func:`operators`, and the ``row`` of each ``call``."""
     events, calls, ops = found
@@ -557,7 +564,7 @@ def _rows(
     names = events["_name"]
     alone: pl.Expr = pl.when(pl.col("operator").is_null()).then(names[calls["_event"]])
     lengths, sums = _lengths(trace, calls)
-    said: list[Lengths | Work] = [*sums, *works]
+    said: list[Lengths | CallWork] = [*sums, *works]
     if works:
         alone = pl.coalesce(pl.col("stage_name").cast(pl.Categorical), alone)
         lengths = pl.select(pl.coalesce(calls["stage_work"] + len(sums), lengths)).to_series()
@@ -613,7 +620,12 @@ def _rows(
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     noted = trace.meta.get("model")
     spread = isinstance(noted, dict) and bool(noted.get("expert_parallel"))
-    bound = _Bound(*peaks, float(least or 0), trace.capture.platform.words["graph"], spread=spread)
+    bound = _Bound(
+        *peaks,
+        min(float(least or 0), MAX_EMPTY_NS),
+        trace.capture.platform.words["graph"],
+        spread=spread,
+    )
     each = _work(rows, coded, ops, said, bound)
     rows = rows.drop(
         "labelled",
@@ -768,7 +780,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     names = [
         name
         for name in calls["operator"].unique().drop_nulls()
-        if (kind := kind_of(name)) and kind.lengths
+        if (kind := operator_kind(name)) and kind.lengths
     ]
     if not names:
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
@@ -784,7 +796,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
 @per_trace
 def _lengths_of_steps(trace: Trace) -> tuple[pl.DataFrame, list[Lengths]]:
     """``rank, step`` and the number of the ``lengths`` of its sequences, and these lengths."""
-    frame = steps(trace)
+    frame = steps_of(trace)
     sums: list[Lengths] = []
     numbers: dict[Lengths, int] = {}
     rows = []
@@ -822,6 +834,10 @@ def _stated_pairs(label: str | None) -> float | None:
     return prompts - squares / 2 + generated
 
 
+MAX_EMPTY_NS: Final = 5_000.0
+"""Longest time (ns) that a kernel without work takes: 1 to 3 us on the devices of the samples."""
+
+
 class _Bound:
     """Least time of a call on a device: its arithmetic, its bytes, and its kernels."""
 
@@ -831,7 +847,7 @@ class _Bound:
         self.peaks, self.no_peaks, self.least_ns, self.graph = peaks, no_peaks, least_ns, graph
         self.spread = spread  # each rank has a part of the experts
 
-    def of(self, work: Work, kernels: float) -> tuple[float | None, str | None, bool | None]:
+    def of(self, work: CallWork, kernels: float) -> tuple[float | None, str | None, bool | None]:
         """Bound in ns, what sets it, and whether all operands fit into the cache."""
         if self.peaks is None or not self.peaks.memory_bytes_per_s:
             return None, None, None
@@ -852,7 +868,7 @@ def _work(
     rows: pl.DataFrame,
     coded: pl.DataFrame,
     ops: pl.DataFrame,
-    sums: list[Lengths | Work],
+    sums: list[Lengths | CallWork],
     bound: _Bound,
 ) -> pl.DataFrame:
     """Work and bound of each row: means over the lengths of its steps."""
@@ -873,7 +889,7 @@ def _work(
     )
     made = []
     for row in rows.iter_rows(named=True):
-        kind = None if row["operator"] is None else kind_of(row["operator"])
+        kind = None if row["operator"] is None else operator_kind(row["operator"])
         try:
             one = _one(
                 row,
@@ -898,8 +914,8 @@ def _work(
 
 def _one(
     row: dict[str, Any],
-    kind: Kind | None,
-    lengths: list[tuple[Lengths | Work | None, int]],
+    kind: OperatorKind | None,
+    lengths: list[tuple[Lengths | CallWork | None, int]],
     bound: _Bound,
 ) -> dict[str, Any]:
     """Columns of a row's work and bound; the reason where it has none."""
@@ -915,12 +931,12 @@ def _one(
     if kind and kind.name == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
     texts, inner = [row[name] for name in _TEXTS], calls_of_text(row["inside"])
-    found: list[tuple[int, Work]] = []
+    found: list[tuple[int, CallWork]] = []
     for known, count in lengths:
-        if isinstance(known, Work):
+        if isinstance(known, CallWork):
             found.append((count, known))
             continue
-        call = recorded(*texts, lengths=known, kernel=row["kernel"], inside=inner)
+        call = parse_call(*texts, lengths=known, kernel=row["kernel"], inside=inner)
         found.append((count, work_of(call)))
     whole = sum(count for count, _ in found)
     bounds = [(count, *bound.of(work, row["kernels"])) for count, work in found]
@@ -938,7 +954,7 @@ def _one(
     by = max(bounds, key=lambda each: each[0] * (each[1] or 0))[2]
     slow: dict[str, Any] = {}
     if least is not None and bound.peaks is not None and not of_model:
-        mean = Work(
+        mean = CallWork(
             None if flops is None else flops / whole,
             read,
             written,

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, Without
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import Columns, Window, refuse_unknown
-from llmprof.errors import AnalysisError, listed
-from llmprof.label.intervals import clip, length_within, union_lengths
+from llmprof.errors import AnalysisError, Columns, Window, listed, refuse_unknown
+from llmprof.label.intervals import clip_intervals, length_within, union_lengths
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -34,27 +33,7 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
     help="compute, exposed and hidden communication, copies and idle time",
     view="overlap",
     recorded="device activity or operators",
-    columns=(
-        "rank step phase stage total_ns compute_ns exposed_communication_ns "
-        "exposed_wait_ns exposed_transfer_ns exposed_unknown_ns "
-        "hidden_communication_ns exposed_copy_ns idle_ns"
-    ),
     options={"by": ("rank", "step", "phase"), "waits": True},
-    reported=True,
-    section=Section(
-        "communication",
-        "A collective ends when its last rank has arrived: on all the others its {event} mostly"
-        " waits. Communication is hidden while compute runs beside it.",
-        question="How much of the communication is waiting?",
-        without=Without(
-            "collectives",
-            "What runs at the same time?",
-            "Each moment counts once: as compute if any runs, else as a copy, else as idle.",
-        ),
-    ),
-    figures=("llmprof.report.figures:OVERLAP",),
-    apart=("by",),
-    with_calls=("by", "waits"),
 )
 def overlap(
     trace: Trace, *, by: Columns = (), waits: bool = False, window: Window | None = None
@@ -67,17 +46,19 @@ def overlap(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.events` that divide the events into groups: rank and step
         if not given. ``rank`` is added in front if it is missing. Without ``step`` the idle time
         between steps counts. A rank with several devices is busy while any of them is; add
         ``device`` to see each.
-    window : (start_ns, end_ns), optional
-        Only the parts of events inside it, in ns from the start of the trace, by rank. Its length
-        is ``total_ns``, and what lies before the first event in it and after the last is idle.
     waits : bool
         Also tell waiting from transfer in the exposed communication, by matching the collectives
         over the ranks.
+    window : (start_ns, end_ns), optional
+        Only the parts of events inside it, in ns from the start of the trace, by rank. Its length
+        is ``total_ns``, and what lies before the first event in it and after the last is idle.
 
     Returns
     -------
@@ -100,6 +81,13 @@ def overlap(
         ``compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = total_ns``. The
         columns of copies are null where the capture did not record copies. Sorted by ``by``, nulls
         last.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
 
     Examples
     --------
@@ -241,7 +229,7 @@ def overlap_within(
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
-    inside = clip(
+    inside = clip_intervals(
         events.select("rank", "category", "source", "start_ns", "dur_ns", "^communicates$"),
         windows,
         ["rank"],

@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import AtLeastOne
+from llmprof.errors import AtLeastOne
 from llmprof.label.intervals import length_within, merge
 from llmprof.trace import Trace
 
@@ -19,11 +19,6 @@ _STREAM = ["rank", "device", "stream"]
     help="launches in the queue of each stream, and the time in which it is full",
     view="queues",
     recorded="device activity and runtime calls",
-    columns=(
-        "rank device stream time_ns length launches mean_length max_length full_ns blocked_ns"
-        " without_launch"
-    ),
-    apart=("by", "full"),
 )
 def queue_length(
     trace: Trace, *, by: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024
@@ -35,6 +30,8 @@ def queue_length(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity and runtime calls.
     by : {"stream", "time"}
         A row for each stream, or for each moment at which a length changes.
     full : int
@@ -49,6 +46,17 @@ def queue_length(
         length), ``mean_length`` (over the time from the first launch to the last start),
         ``max_length, full_ns`` (time with at least ``full`` launches) and ``blocked_ns`` (time that
         launching calls of the stream spend while it is full). Times in ns.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or runtime calls.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.queue_length(trace)
     """
     trace.table("runtime")
     events = trace.events.filter(pl.col("source") != "op", pl.col("stream").is_not_null())

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.analyze.balance import rank_balance
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import ArgumentError
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -51,17 +51,7 @@ _IN_DESCRIPTION: Final = {
         " place its node and parallel groups, with --by group how often these arrive last"
     ),
     view="ranks",
-    section=Section(
-        "ranks",
-        "A row is a rank, a column a step. Ranks that work together end a step together: the late"
-        " one is the row that waits least.",
-    ),
-    figures=(
-        "llmprof.report.figures:RANK_STEPS",
-        "llmprof.report.figures:RANK_WAITS",
-        "llmprof.report.figures:LATE_GROUPS",
-    ),
-    first=("steps", "overlap", "events"),
+    recorded="several ranks",
 )
 def ranks(
     trace: Trace,
@@ -265,7 +255,7 @@ def _by_sizes(numbers: Sequence[int], tp: object, pp: object) -> dict[int, dict[
 @per_trace
 def rank_steps(trace: Trace) -> pl.DataFrame:
     """Times of each step of each rank: ``analyze.ranks(trace, by="step")``."""
-    timed = steps(trace).filter(pl.col("dur_ns").is_not_null())
+    timed = steps_of(trace).filter(pl.col("dur_ns").is_not_null())
     timed = timed.select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )

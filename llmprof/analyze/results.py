@@ -178,9 +178,9 @@ without_launch | whole | events | events whose launch was not recorded
 host_call_ns | whole | ns | time in launching calls
 gap | whole | | number of the gap
 in_step | yes/no | | whether the step had begun on the device
-doing | text | | what the launching thread did
-doing_kind | text | | call, operator, Python function or range
-doing_share | number | 0 to 1 | part of the gap that it did it
+host_activity | text | | what the launching thread did
+host_activity_kind | text | | call, operator, Python function or range
+host_activity_share | number | 0 to 1 | part of the gap that it did it
 held_by | text | | what launched work waited for
 held_kind | text | | call, graph, event, copy or stream
 sync_name | text | | synchronising call
@@ -487,7 +487,7 @@ def subjects() -> dict[str, tuple[ResultColumn, ...]]:
 
 
 @cache
-def columns() -> dict[str, ResultColumn]:
+def result_columns() -> dict[str, ResultColumn]:
     """The columns by name."""
     return {column.name: column for rows in subjects().values() for column in rows}
 
@@ -496,7 +496,7 @@ def column_of(name: str) -> ResultColumn | None:
     """The column that a name stands for: itself, or what a statistic or side is of; None if no
     result may have it.
     """
-    known = columns()
+    known = result_columns()
     if name in known:
         return known[name]
     side, _, rest = name.partition("_")

@@ -15,16 +15,16 @@ from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.label.groups import last_before
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
-from llmprof.theory.catalog import known, read_config
+from llmprof.theory.catalog import catalogue_name, read_config
 from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Batch, Plan, Requests, number_format
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
-from llmprof.theory.work import Operator, places
+from llmprof.theory.work import OperatorWork, placed_operators
 from llmprof.trace import Trace
 
 COLUMNS: Final = {
@@ -80,9 +80,6 @@ Per = Literal["stage", "layer", "step"]
     help="least possible and measured time of each stage of each step",
     view="bound",
     recorded="device activity or operators",
-    needs=("model",),
-    columns="rank step phase stage bound_ns bound measured_ns bound_share gap_ns why",
-    largest_first="gap_ns",
     cached=False,
 )
 def roofline(
@@ -101,7 +98,7 @@ def roofline(
     """Least possible and measured time of each stage of each step.
 
     Work follows from the step's label and the model's shape (:mod:`llmprof.theory.work`), its least
-    time from the device's stated peaks, the measured time from :func:`llmprof.analyze.attribute`.
+    time from the device's stated peaks, the measured time from :attr:`llmprof.Trace.events`.
     Time without any kernel is in rows of the stage ``idle``, from a step's first event to the next
     step's first one (or its own last one).
 
@@ -143,6 +140,8 @@ def roofline(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no device activity or operators.
     AnalysisError
         No step says its tokens; the trace names no device; or the layers of a rank are not those of
         the model.
@@ -162,7 +161,7 @@ def roofline(
     machine = _machine(
         trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel
     )
-    batch_of = batches(steps(trace), context=context)
+    batch_of = batches(steps_of(trace), context=context)
     if not batch_of:
         found = "no step of the trace says how many tokens it computed"
         raise AnalysisError(
@@ -223,8 +222,8 @@ def _machine(
 ) -> Machine:
     """The machine of a trace: its device, and a layout that fits the layers of its ranks."""
     (tp_size, pp_size), (dtype, kv_cache_dtype) = sizes, formats
-    named = device if device is not None else trace.meta.get("device")
-    if not named:
+    device_name = device if device is not None else trace.meta.get("device")
+    if not device_name:
         raise AnalysisError(
             "the trace names no device", hint="give it: roofline(trace, model, 'H200')"
         )
@@ -254,7 +253,7 @@ def _machine(
         weight_bytes=None if dtype else read.weight_bytes,
     )
     plan.check(read)
-    machine = find_device(named)
+    machine = find_device(device_name)
     if not machine.flop_per_s.get("bf16"):
         plan = replace(
             plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16"
@@ -292,7 +291,9 @@ def noted_work(trace: Trace, device: str | Path | Device | None = None) -> pl.Da
         return None
     try:
         name, config = str(noted["name"]), noted["config"]
-        read = shape(config if isinstance(config, Mapping) else known(str(config)), name=name)
+        read = shape(
+            config if isinstance(config, Mapping) else catalogue_name(str(config)), name=name
+        )
         found = stage_work(
             trace,
             read,
@@ -337,7 +338,7 @@ def stage_work(
     """
     read = shape(model)
     events = with_passes(trace).filter(pl.col("step").is_not_null())
-    rows, batch_of = steps(trace), batches(steps(trace))
+    rows, batch_of = steps_of(trace), batches(steps_of(trace))
     if not batch_of:
         hint = (
             "where its operators were recorded in another run, take them from there: --eager,"
@@ -431,7 +432,7 @@ def _gathered(
     return found
 
 
-def _moved(machine: Machine, work: list[Operator]) -> pl.DataFrame:
+def _moved(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
     """FLOPs and bytes of each stage: every byte of weights, cache and activations, in a cache of
     the device or not.
     """
@@ -457,7 +458,7 @@ def _expected(
     machine: Machine,
     batch_of: dict[tuple[int, int], tuple[Batch, str]],
     events: pl.DataFrame,
-    summed: Callable[[Machine, list[Operator]], pl.DataFrame] | None = None,
+    summed: Callable[[Machine, list[OperatorWork]], pl.DataFrame] | None = None,
 ) -> pl.DataFrame:
     """Work and least time of each stage of each layer of each step; equal batches are computed
     once.
@@ -516,10 +517,10 @@ def _stages(
     read: Shape,
     machine: Machine,
     batch: Batch,
-    summed: Callable[[Machine, list[Operator]], pl.DataFrame],
+    summed: Callable[[Machine, list[OperatorWork]], pl.DataFrame],
 ) -> pl.DataFrame:
     """Stages of a step: one row per layer and stage, and one per stage outside the layers."""
-    before, inside, after = places(read, batch, machine.plan)
+    before, inside, after = placed_operators(read, batch, machine.plan)
     of_kind = {layer: summed(machine, work) for layer, work in inside.items()}
     frames = [
         of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32))
@@ -533,7 +534,7 @@ def _stages(
     )
 
 
-def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
+def _summed(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
     """Work and least time of each stage of some operators."""
     rows = []
     for operator in work:
@@ -681,7 +682,7 @@ def stage_observations(
     rank = joined["rank"].min()
     batch_of = {
         step: batch
-        for (r, step), (batch, _) in batches(steps(trace)).items()
+        for (r, step), (batch, _) in batches(steps_of(trace)).items()
         if r == rank and len(batch) == 1
     }
     waited = pl.col("stage") == "all_reduce"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from llmprof.findings import sentences
 from llmprof.names.tiles import Tile, tile
-from llmprof.theory.calls import Work
+from llmprof.theory.calls import CallWork
 from llmprof.theory.hardware import Device
+from llmprof.units import format_share
 
 CAUSES: Final[tuple[str, ...]] = ("other_kernels", "start", "few_blocks", "waves", "padding")
 """In the order in which they are taken from the time beyond the bound."""
@@ -89,8 +89,18 @@ class _Spread:
     tile: Tile | None
     tiles: int | None
 
+    @property
+    def tile_words(self) -> str | None:
+        """Rows and columns of a tile."""
+        return f"{self.tile.rows}x{self.tile.columns}" if self.tile else None
 
-def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
+    @property
+    def pieces(self) -> str:
+        """Count of the parts, in words."""
+        return f"{self.items:,} {f'tiles of {self.tile_words}' if self.tile else 'blocks'}"
+
+
+def _spread(launch: Launch, work: CallWork, multiprocessors: int) -> _Spread | None:
     """None where neither launch nor name says how the work is divided."""
     shape = tile(launch.kernel) if work.result else None
     tiles, padded = None, 1.0
@@ -114,7 +124,7 @@ def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
 
 
 def shortfall(
-    work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float
+    work: CallWork, bound_ns: float, launch: Launch, device: Device, start_ns: float
 ) -> dict[str, Any]:
     """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a
     call.
@@ -124,7 +134,7 @@ def shortfall(
     units = device.multiprocessors
     spread = _spread(launch, work, units) if units else None
     said: dict[str, Any] = {
-        "tile": f"{spread.tile.rows}x{spread.tile.columns}" if spread and spread.tile else None,
+        "tile": spread.tile_words if spread else None,
         "blocks": launch.blocks,
         "turns": spread.turns if spread else None,
     }
@@ -152,31 +162,60 @@ def shortfall(
             if launch.mixed and by_memory
             else "rest"
         )
-    figures = {
-        "share": shares.get(cause, rest / gap),
-        "kernels": round(launch.kernels, 1),
-        "blocks": launch.blocks,
-        "units": units,
-        "resident": launch.resident,
-        "items": spread.items if spread else None,
-        "turns": spread.turns if spread else None,
-        "workers": spread.workers if spread else None,
-        "tile": said["tile"],
-        "full": (spread.items - (spread.turns - 1) * spread.workers) / spread.workers
-        if spread
-        else None,
-        "rows": work.result[1] if work.result else None,
-        "columns": work.result[2] if work.result else None,
-        "padded": 1 - 1 / spread.padded if spread else None,
-        "split": bool(_SPLIT_SUM.search(launch.kernel)),
-    }
+    share = shares.get(cause, rest / gap)
     return {
         **said,
         **{f"{name}_share": shares.get(name) for name in CAUSES},
         "rest_share": rest / gap,
         "cause": cause,
-        "reason": sentences.say(sentences.SHORTFALL[cause], **figures),
+        "reason": _reason(cause, share, work, launch, spread=spread, units=units),
     }
+
+
+def _reason(
+    cause: str,
+    share: float,
+    work: CallWork,
+    launch: Launch,
+    *,
+    spread: _Spread | None,
+    units: int | None,
+) -> str:
+    """A cause as a sentence; what it needs to know, is known where it was found."""
+    of_rest = f"{format_share(share)} of the time beyond the bound"
+    if cause == "other_kernels":
+        split = ", which add up the parts of split sums" if _SPLIT_SUM.search(launch.kernel) else ""
+        return f"Other kernels of the call take {of_rest}{split}."
+    if cause == "start":
+        what = "a kernel" if round(launch.kernels, 1) == 1 else "kernels"
+        return f"Beginning and ending {what} takes {of_rest}."
+    if cause == "few_blocks" and spread is not None:
+        room = f", each with room for {launch.resident:,}" if launch.resident > 1 else ""
+        return f"{spread.pieces} are too few for {units:,} multiprocessors{room}: {of_rest}."
+    if cause == "waves" and spread is not None:
+        full = (spread.items - (spread.turns - 1) * spread.workers) / spread.workers
+        return (
+            f"{spread.pieces} on {spread.workers:,} multiprocessors take {spread.turns:,} turns,"
+            f" and the last one fills {format_share(full)} of them: {of_rest}."
+        )
+    if cause == "padding" and spread is not None and work.result is not None:
+        _, rows, columns = work.result
+        return (
+            f"Tiles of {spread.tile_words} do not divide {rows:,} x {columns:,}:"
+            f" {format_share(1 - 1 / spread.padded)} of what they compute is thrown away,"
+            f" {of_rest}."
+        )
+    if cause == "alignment":
+        return (
+            "The kernel reads its operands in small pieces (rows do not begin at multiples of 16"
+            " bytes)."
+        )
+    if cause == "strides":
+        return (
+            "Its operands lie in different orders in memory: what runs along the rows of one jumps"
+            " in the other."
+        )
+    return f"Neither the launch nor other kernels explain {of_rest}."
 
 
 _SPLIT_SUM: Final = re.compile(r"(?i)split_?k")
@@ -184,7 +223,7 @@ _NARROW: Final = re.compile(r"align[124](?!\d)")
 
 
 def _of_spread(
-    spread: _Spread, work: Work, launch: Launch, device: Device, left: float
+    spread: _Spread, work: CallWork, launch: Launch, device: Device, left: float
 ) -> dict[str, float]:
     """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without
     padding.

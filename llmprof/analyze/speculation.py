@@ -9,7 +9,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError
 from llmprof.label.intervals import union_lengths
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 _NOTED: Final = ("phase", "step", "engine_id", "tokens", "computed")
@@ -33,6 +33,7 @@ SCHEMA: Final = {
     question="What does speculative decoding cost, and what does it give?",
     help="decode steps with drafts: drafting, verifying, accepted tokens, time of a token",
     view="speculation",
+    recorded="steps",
 )
 def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl.DataFrame:
     """Drafting and verifying in each step that decodes, and the tokens that it gives.
@@ -79,7 +80,7 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
         raise AnalysisError(
             f"engine_steps has no {missing[0]}", expected="the frame run.engine_steps"
         )
-    found = steps(trace).filter(pl.col("phase") != "empty").sort("rank", "start_ns")
+    found = steps_of(trace).filter(pl.col("phase") != "empty").sort("rank", "start_ns")
     found = found.with_columns(
         requests="generation_requests",
         draft_tokens=pl.col("generation_tokens") - pl.col("generation_requests"),

@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.nsys.nvtx import nvtx_kernels
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 _LEAST_STEPS = 5
@@ -19,9 +19,7 @@ _LEAST_STEPS = 5
     question="In which steps does a kernel or a range take unusually long?",
     help="times of kernels or ranges in single steps beside their usual time",
     view="spikes",
-    largest_first="gap_ns",
-    columns="rank step phase count dur_ns typical_ns ratio gap_ns start_ns name",
-    apart=("by", "min_ratio"),
+    recorded="kernels and steps",
 )
 def spikes(
     trace: Trace, *, by: Literal["kernel", "range"] = "kernel", min_ratio: float = 1.5
@@ -61,7 +59,9 @@ def spikes(
     else:
         ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
         spans = (
-            steps(trace).filter(pl.col("host_start_ns").is_not_null()).sort("rank", "host_start_ns")
+            steps_of(trace)
+            .filter(pl.col("host_start_ns").is_not_null())
+            .sort("rank", "host_start_ns")
         )
         spans = spans.select(
             "rank",

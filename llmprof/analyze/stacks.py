@@ -7,7 +7,7 @@ from typing import Final, Literal
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.label.nesting import innermost_pieces, inside
 from llmprof.names.mangled import demangled
@@ -176,16 +176,7 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     question="Which functions does the CPU spend its time in?",
     help="functions of sampled call stacks, with the time in them and in what they call",
     view="hotspots",
-    only_with="samples",
-    columns="rank self_share total_share self unit name",
-    reported=True,
-    section=Section(
-        "hotspots",
-        "A sampler looked at the call stack at fixed intervals. Self is the time in the function"
-        " itself, total includes what it calls; waiting threads are seen only by samplers that"
-        " record them.",
-    ),
-    figures=("llmprof.report.figures:FLAME",),
+    recorded="call stacks",
 )
 def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.DataFrame:
     """Functions by their own time, and by their time with all functions that they call.
@@ -240,14 +231,6 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     help="names with the count and sum of their times, of summaries without single times",
     view="totals",
     recorded="summary of a profiler",
-    only_with="totals",
-    columns="kind share total_ns count mean_ns category name",
-    reported=True,
-    section=Section(
-        "totals",
-        "The file holds sums, not single times: there are no steps, no order and no overlap in it.",
-    ),
-    figures=("llmprof.report.figures:TOTALS",),
 )
 def totals(trace: Trace) -> pl.DataFrame:
     """Sums of times by name, from profilers that keep no single times.
@@ -265,6 +248,11 @@ def totals(trace: Trace) -> pl.DataFrame:
         no device work), ``count, total_ns, mean_ns, median_ns, min_ns, max_ns``, ``share`` (of the
         times of one kind of a rank) and ``flop_per_s, bytes_per_s`` (where the program stated its
         work), the longest of a kind first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no summary of a profiler.
 
     Examples
     --------

@@ -10,9 +10,10 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
+from llmprof.label.completeness import incomplete_steps
 from llmprof.label.groups import is_sorted
-from llmprof.label.intervals import clip, length_within, union_lengths
-from llmprof.label.steps.steps import steps
+from llmprof.label.intervals import clip_intervals, length_within, union_lengths
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -24,7 +25,11 @@ MAD_TO_SIGMA = 1.4826
 @per_trace
 def steady_steps(trace: Trace) -> pl.DataFrame:
     """Decode steps that represent the run: ``analyze.steps(trace, steady=True)``."""
-    step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
+    ran = (pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null()
+    step_rows = steps_of(trace).filter(ran)
+    step_rows = step_rows.join(
+        incomplete_steps(trace), on=["rank", "step"], how="anti", maintain_order="left"
+    )
     decode = pl.col("phase") == "decode"
     after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
     step_rows = step_rows.with_columns(
@@ -68,7 +73,7 @@ SCHEMA = {
     question="What is a step's time made of?",
     help="time of steps by phase and part",
     view="step-time",
-    first=("steps", "overlap"),
+    recorded="device activity or operators",
 )
 def step_time(trace: Trace) -> pl.DataFrame:
     """Time of the steps by phase and part, over all ranks.
@@ -91,7 +96,7 @@ def step_time(trace: Trace) -> pl.DataFrame:
     >>> analyze.step_time(trace).columns
     ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
-    phases = steps(trace).select("rank", "step", "phase").filter(pl.col("phase") != "empty")
+    phases = steps_of(trace).select("rank", "step", "phase").filter(pl.col("phase") != "empty")
     rows = overlap(trace).join(phases, on=["rank", "step"])
     sums = rows.group_by("phase").agg(
         *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
@@ -132,9 +137,9 @@ WINDOWS = {
 @per_trace
 def step_windows(trace: Trace) -> pl.DataFrame:
     """Time of each step, from its first event to that of the next step of the rank, so that idle
-    time counts once.
+    time counts once; without steps of which events were launched that were not recorded.
     """
-    step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
+    step_rows = steps_of(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
     end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
     step_rows = step_rows.with_columns(
@@ -144,8 +149,34 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     step_rows = step_rows.filter(
         (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
     )
+    step_rows = step_rows.join(incomplete_steps(trace), on=["rank", "step"], how="anti")
     lanes = trace.events.select(LANE).unique()
-    return step_rows.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
+    return (
+        _after_edge(step_rows.join(lanes, on="rank"), trace)
+        .select(list(WINDOWS))
+        .sort(*LANE, "start_ns")
+    )
+
+
+def edges(trace: Trace) -> pl.DataFrame:
+    """Idle time of each device in which it still did what was launched before the recording."""
+    return idle(trace).filter(pl.col("held_kind") == "before")
+
+
+def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Windows without what the device did of work from before the recording."""
+    last = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    at = edges(trace).group_by(LANE).agg(edge_ns=last)
+    if not at.height:
+        return windows
+    cut = pl.col("edge_ns").fill_null(-1)
+    inside = (pl.col("start_ns") <= cut) & (cut < pl.col("start_ns") + pl.col("dur_ns"))
+    lost = pl.when(inside).then(cut - pl.col("start_ns")).otherwise(0)
+    return windows.join(at, on=LANE, how="left", maintain_order="left").with_columns(
+        pl.col("start_ns") + lost,
+        pl.col("dur_ns") - lost,
+        span_ns=pl.max_horizontal(pl.col("span_ns") - lost, 0),
+    )
 
 
 LONG = 10
@@ -227,7 +258,7 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
     waits = _waits(trace, events)
     rows = pl.concat([rows, waits], how="diagonal_relaxed")
-    cut = clip(rows, windows, LANE)
+    cut = clip_intervals(rows, windows, LANE)
     cut = (
         cut
         if is_sorted(cut, ["window", "start_ns"])
@@ -340,7 +371,9 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
 
 def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Idle time of the windows by cause."""
-    parts = clip(idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE)
+    parts = clip_intervals(
+        idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE
+    )
     explained = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
     whole = windows.with_row_index("window").select("window", "dur_ns")
     rest = (

@@ -16,8 +16,6 @@ from llmprof.trace import Trace
     help="calls in which the host waited for the device, with their operators",
     view="host-sync",
     recorded="runtime calls",
-    largest_first="host_dur_ns",
-    apart=(),
 )
 def host_synchronisation(trace: Trace) -> pl.DataFrame:
     """Calls in which the host waited for the device, with the operator that made each.
@@ -25,12 +23,26 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     ``aten::to``, ``aten::item`` and similar operators copy to the host and return only when all
     earlier work is done. Until then this thread launches nothing.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with runtime calls.
+
     Returns
     -------
     polars.DataFrame
         One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns),
         ``call``, and the ``operator`` of the thread that holds the call (the outermost one), null
         where there is none or operators were not recorded.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no runtime calls.
+
+    Examples
+    --------
+    >>> frame = analyze.host_synchronisation(trace)
     """
     calls = trace.table("runtime")
     calls = calls.filter(is_synchronising(pl.col("name"))).select(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, refuse_unknown
+from llmprof.errors import Columns, refuse_unknown
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
@@ -80,8 +80,10 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
 
     Parameters
     ----------
+    trace : Trace
+        A trace with kernels.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by, such as ``name``, ``stage`` or
+        Columns of :attr:`llmprof.Trace.events` to group by, such as ``name``, ``stage`` or
         ``phase``.
 
     Returns
@@ -91,6 +93,17 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
         unknown_ns`` (its parts), ``with_share`` (of ``with_ns + without_ns``; null where names tell
         of less than half of the total) and ``known_share`` (of ``total_ns``, what names tell of);
         the longest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.tensor_cores(trace)
     """
     trace.table("kernels")
     refuse_unknown(by, trace.events.columns, "by")

@@ -5,10 +5,7 @@ columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altai
 the first chart.
 """
 
-from llmprof.arguments import door
-from llmprof.lazy import put_off_formats
-
-put_off_formats()
+from llmprof.errors import door
 
 from llmprof.charts.base.dark import follow_theme, themed
 from llmprof.charts.base.save import save, to_html, to_png_bytes
@@ -18,7 +15,7 @@ from llmprof.charts.collectives import collectives
 from llmprof.charts.compare import diff, diff_waterfall, opportunities
 from llmprof.charts.counters import counters
 from llmprof.charts.flame import flame, speedscope
-from llmprof.charts.heatmaps import layers, ranks, utilisation
+from llmprof.charts.heatmaps import layers, ranks, utilization
 from llmprof.charts.idle import critical_path, idle, launch_delay
 from llmprof.charts.kernels import cuda_api, kernels, stalls
 from llmprof.charts.memory import memory

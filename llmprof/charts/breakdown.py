@@ -9,8 +9,8 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.analyze.overlap import EXPOSED
-from llmprof.arguments import Share
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import Share
 from llmprof.trace import Trace
 
 _WORK = {
@@ -32,7 +32,6 @@ _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
 @draw.chart_of(
     "trace.events, layers(trace, stages=True) or kernels(trace, by=...)",
-    refuses="all times are zero",
 )
 def breakdown(
     frame: Trace | pl.DataFrame,
@@ -65,6 +64,18 @@ def breakdown(
     work : {"kernels and copies", "operators", "timed operators"}
         What the rows are: events of a device, operators of the host in their place, or samples of
         operators.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
 
     Examples
     --------
@@ -83,7 +94,7 @@ def breakdown(
     parts, small = _gathered(sums, min_share, "other")
     palette = _palette(color, parts)
     order = list(sums["row"].unique(maintain_order=True))
-    unit = theme.time_unit(draw.number(sums["row_ns"].max()))
+    unit = theme.time_unit(draw.float_of(sums["row_ns"].max()))
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in order))
     y = theme.row_axis(order)
     smaller, _ = _gathered(small, min_share, "smaller")
@@ -99,14 +110,16 @@ def breakdown(
         *draw.stacked_bars(parts, table, width=width, title=time, unit=unit, inside=False)
     )
     panels.append(
-        bars.properties(width=width, height=26 * len(order), title=theme.heading(time.capitalize()))
+        bars.properties(
+            width=width, height=26 * len(order), title=theme.panel_heading(time.capitalize())
+        )
     )
-    chart = compose.rows(*panels, spacing=20)
+    chart = compose.vconcat(*panels, spacing=20)
     unattributed = frame[color].null_count()
     notes = [note]
     if unattributed:
         notes.append(f"{unattributed:,} rows without a {color} count as other.")
-    return theme.finish(chart, title or _headline(parts, rows, color, time), " ".join(notes))
+    return theme.finish_chart(chart, title or _headline(parts, rows, color, time), " ".join(notes))
 
 
 def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
@@ -165,23 +178,25 @@ def _shares(
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
     axis = alt.Axis(title="share (%)", grid=False, tickCount=5 if theme.is_narrow() else 10)
-    x = alt.X("start:Q", scale=theme.span(0, 100), axis=axis)
+    x = alt.X("start:Q", scale=theme.exact_scale(0, 100), axis=axis)
     marks = [draw.bars_of(data, table, x, y)]
     lines: list[tuple[str, float, str, str, int]] = []
     for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():
         room, middle, ink = share / 100 * width, end - share / 2, theme.ink_on(table[part])
-        if draw.fitting((part,), room, margin=6):
+        if draw.fitting_text((part,), room, margin=6):
             lines += [(row, middle, part, ink, -7), (row, middle, theme.percent(share), ink, 8)]
-        elif draw.fitting((theme.percent(share),), room, margin=6):
+        elif draw.fitting_text((theme.percent(share),), room, margin=6):
             lines.append((row, middle, theme.percent(share), ink, 0))
     texts = pl.DataFrame(lines, schema=["row", "start", "label", "ink", "dy"], orient="row")
     for (ink, dy), group in texts.group_by("ink", "dy", maintain_order=True):
         text = alt.Chart(draw.inline(group.drop("ink", "dy"))).mark_text(
-            baseline="middle", color=str(ink), dy=draw.number(dy)
+            baseline="middle", color=str(ink), dy=draw.float_of(dy)
         )
         marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = 46 * data["row"].n_unique()
-    return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(title))
+    return theme.layered(*marks).properties(
+        width=width, height=height, title=theme.panel_heading(title)
+    )
 
 
 def _headline(parts: pl.DataFrame, rows: str, color: str, time: str) -> str:
@@ -248,7 +263,7 @@ PARTS: dict[str, str] = {
 _ROW, _NAME_PX = 34, 76
 
 
-@draw.chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
+@draw.chart_of("llmprof.analyze.overlap(trace)")
 def overlap(
     frame: Trace | pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None
 ) -> alt.VConcatChart:
@@ -264,12 +279,24 @@ def overlap(
         Rows of ``overlap(trace, waits=True)``, by rank and optionally by step or phase.
     work : {"kernels and copies", "operators"}
         What ran: events of a device, or operators of the host in their place.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all totals are zero.
 
     Examples
     --------
     >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
-    frame = draw.frame_of(frame, analyze.overlap, waits=True)
+    frame = draw.chart_frame(frame, analyze.overlap, waits=True)
     draw.check_choice(work, _WORK, chart="overlap", option="work")
     draw.require(frame, _COLUMNS, chart="overlap")
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
@@ -281,7 +308,7 @@ def overlap(
     )
     if sums.is_empty():
         raise draw.nothing("overlap", "the totals are zero")
-    unit = theme.time_unit(draw.number(sums["total_ns"].max()))
+    unit = theme.time_unit(draw.float_of(sums["total_ns"].max()))
     parts = _parts(sums.sort("rank"))
     drawn = set(parts.filter(pl.col("ns") > 0)["part"]) | {"compute", "idle"}
     table = {name: fill for name, fill in PARTS.items() if name in drawn}
@@ -294,7 +321,7 @@ def overlap(
         panel = theme.layered(*draw.stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
         panels.append(
-            panel.properties(title=theme.heading(theme.STEPS if name == "other" else name))
+            panel.properties(title=theme.panel_heading(theme.STEPS if name == "other" else name))
             if name
             else panel
         )
@@ -317,8 +344,8 @@ def overlap(
         notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
-    return theme.finish(
-        compose.rows(*panels, spacing=14), title or _overlap_headline(sums, frame), notes
+    return theme.finish_chart(
+        compose.vconcat(*panels, spacing=14), title or _overlap_headline(sums, frame), notes
     )
 
 
@@ -351,13 +378,13 @@ def _overlap_headline(sums: pl.DataFrame, frame: pl.DataFrame) -> str:
     """Exposed communication and idle time, as the range over the ranks."""
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
-    if not draw.number(
+    if not draw.float_of(
         sums.select(
             pl.col("exposed_communication_ns", "hidden_communication_ns").sum()
         ).sum_horizontal()[0]
     ):
         columns[0] = ("compute_ns", "compute")
-    if "exposed_wait_ns" in sums.columns and draw.number(sums["exposed_wait_ns"].sum()) > 0:
+    if "exposed_wait_ns" in sums.columns and draw.float_of(sums["exposed_wait_ns"].sum()) > 0:
         columns.insert(1, ("exposed_wait_ns", "of it waiting"))
     by_rank = sums.group_by("rank").agg(
         pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum()

@@ -19,7 +19,6 @@ _EDGES = (("start", "from"), ("end", "to"))
 @draw.chart_of(
     "llmprof.analyze.collectives(trace)",
     "rank kind bytes dur_ns wait_ns transfer_ns",
-    refuses="there is no call of this kind",
 )
 def collectives(
     frame: Trace | pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None
@@ -30,14 +29,28 @@ def collectives(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.collectives(trace)``.
     kind : str
         Kind of collective.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no call of this kind.
 
     Examples
     --------
     >>> chart = charts.collectives(analyze.collectives(ranks))
     """
-    frame = draw.frame_of(frame, analyze.collectives)
+    frame = draw.chart_frame(frame, analyze.collectives)
     rows = frame.filter((pl.col("kind") == kind) & (pl.col("dur_ns") > 0))
     if rows.is_empty():
         others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
@@ -45,8 +58,8 @@ def collectives(
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
     sized = rows.drop_nulls("bytes")
     panels = [*([_by_size(rows, sized)] if sized.height else []), _by_rank(rows, matched)]
-    lower = theme.rows_of(panels, 1 if theme.is_narrow() else 2, spacing=_SPACE)
-    chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
+    lower = theme.panel_rows(panels, 1 if theme.is_narrow() else 2, spacing=_SPACE)
+    chart = compose.vconcat(_distributions(rows, matched), *lower, spacing=40)
     notes = [
         "Wait: from a rank's own start until the last rank has started the same call. Transfer: the"
         " rest of the call."
@@ -60,7 +73,7 @@ def collectives(
         notes.append(f"Both are known for {matched.height:,} of {rows.height:,} calls.")
     if sized.is_empty():
         notes.append("Bytes were not captured.")
-    return theme.finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
+    return theme.finish_chart(chart, title or _headline(rows, matched, kind), " ".join(notes))
 
 
 def _half() -> int:
@@ -74,12 +87,12 @@ def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
         "Collectives of no known kind" if kind == "other" else kind.replace("_", "-").capitalize()
     )
     if matched.is_empty():
-        return f"{name}: a call takes {format_ns(draw.number(rows['dur_ns'].median()))} (median)"
+        return f"{name}: a call takes {format_ns(draw.float_of(rows['dur_ns'].median()))} (median)"
     wait, transfer = (
-        draw.number(matched["wait_ns"].sum()),
-        draw.number(matched["transfer_ns"].sum()),
+        draw.float_of(matched["wait_ns"].sum()),
+        draw.float_of(matched["transfer_ns"].sum()),
     )
-    median = format_ns(draw.number(matched["transfer_ns"].median()))
+    median = format_ns(draw.float_of(matched["transfer_ns"].median()))
     share = theme.percent(100 * wait / max(1.0, wait + transfer))
     return f"{name}: {share} of its time is waiting for the last rank, a transfer takes {median}"
 
@@ -101,7 +114,7 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
             f"time of a call on a rank ({unit.symbol}, log scale)" if last else None,
             labels=last,
         )
-        median = draw.number(source[column].median())
+        median = draw.float_of(source[column].median())
         tips = draw.tips(
             *((f"{end}:Q", f"{word} ({unit.symbol})", ",.4~r") for end, word in _EDGES),
             ("n:Q", "calls"),
@@ -115,9 +128,9 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
             if median > 0
             else theme.layered(bars)
         )
-        head = theme.heading(f"{words}: median {format_ns(median)}")
+        head = theme.panel_heading(f"{words}: median {format_ns(median)}")
         panels.append(drawn.properties(width=theme.inner() - 64, height=84, title=head))
-    return compose.rows(*panels, spacing=8)
+    return compose.vconcat(*panels, spacing=8)
 
 
 def _table(rows: pl.DataFrame) -> dict[str, str]:
@@ -141,16 +154,19 @@ def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
         [_spread(sized, "duration", "dur_ns"), _spread(sized, "transfer", "transfer_ns")]
     )
     data = data.sort("bytes", "measure")
-    unit = theme.time_unit(draw.number(data["median"].median()))
+    unit = theme.time_unit(draw.float_of(data["median"].median()))
     data = data.with_columns(
         pl.col("median", "low", "high") / unit.ns,
         size=pl.col("bytes").map_elements(format_bytes, return_dtype=pl.String),
         label=draw.duration("median"),
     )
     sizes = list(data["size"].unique(maintain_order=True))
-    low, high = draw.number(data["low"].min()) / 2.5, draw.number(data["high"].max()) * 1.5
-    scale = theme.span(low, high, type="log")
-    axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
+    low, high = (
+        draw.float_of(data["low"].min()) / 2.5,
+        draw.float_of(data["high"].max()) * 1.5,
+    )
+    scale = theme.exact_scale(low, high, type="log")
+    axis = theme.titled_axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
     sizes_axis = alt.Axis(title="size of the call", labelAngle=0, labelOverlap=True)
     beside_each_other = alt.Scale(domain=_MEASURES, paddingInner=0, paddingOuter=0.2)
     base = alt.Chart(draw.inline(data)).encode(
@@ -158,13 +174,16 @@ def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
         xOffset=alt.XOffset("measure:N", sort=None, scale=beside_each_other),
     )
     tips = draw.tips("size:N", "measure:N", ("label:N", "median"), "calls:Q")
-    shade, y = theme.colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
+    shade, y = (
+        theme.colour_encoding("measure", _table(rows)),
+        alt.Y("median:Q", scale=scale, axis=axis),
+    )
     marks = [
         base.mark_rule(strokeWidth=2.5).encode(
             y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
         ),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
-        theme.beside(
+        theme.heading_mark(
             f"By size{share}: median" + ("" if theme.is_narrow() else ", 10th to 90th percentile")
         ),
     ]
@@ -206,4 +225,6 @@ def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
         long, _table(rows), width=_half(), title="time of all calls", inside=split
     )
     height = max(_HEIGHT, 26 * sums.height)
-    return theme.layered(*marks, theme.beside("By rank")).properties(width=_half(), height=height)
+    return theme.layered(*marks, theme.heading_mark("By rank")).properties(
+        width=_half(), height=height
+    )

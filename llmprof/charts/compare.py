@@ -10,10 +10,10 @@ import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, words_of
-from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
-from llmprof.arguments import AtLeastOne
+from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, part_words
+from llmprof.analyze.compare.story import waterfall_rows as diff_waterfall_of
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import AtLeastOne
 from llmprof.text import shorten, step_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -38,7 +38,6 @@ MIN_SHARE = 0.002
 @draw.chart_of(
     "llmprof.analyze.diff(a, b)",
     "phase stage category a_ns b_ns delta_ns status",
-    refuses="nothing differs",
 )
 def diff(
     frame: Trace | pl.DataFrame,
@@ -61,12 +60,24 @@ def diff(
     top : int
         Most bars of a phase; other changes, and those below 0.2 % of the phase, are merged into
         ``other (n)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or nothing differs.
 
     Examples
     --------
     >>> chart = charts.diff(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
-    frame = draw.frame_of(frame, analyze.diff, other)
+    frame = draw.chart_frame(frame, analyze.diff, other)
     by_part = "level" in frame.columns
     if by_part:
         frame = _parts(frame)
@@ -82,7 +93,7 @@ def diff(
     compared = rows.drop_nulls("delta_ns")
     if (compared["delta_ns"] == 0).all():
         raise draw.nothing("diff", "no time differs in a phase that both traces have")
-    unit = theme.time_unit(draw.number(compared["delta_ns"].abs().max()))
+    unit = theme.time_unit(draw.float_of(compared["delta_ns"].abs().max()))
     whole = frame["phase"].null_count() == frame.height
     less, more = ("less time", "more time") if whole else ("faster", "slower")
     table = {
@@ -104,7 +115,7 @@ def diff(
     panels = []
     for phase in phases:
         part = compared.filter(phase=phase)
-        a, b = (format_ns(draw.number(part[column].sum())) for column in ("a_ns", "b_ns"))
+        a, b = (format_ns(draw.float_of(part[column].sum())) for column in ("a_ns", "b_ns"))
         head = f"{phase}: {a} ({first}), {b} ({second})"
         panel = _panel(
             _gather(part, top, by_part=by_part),
@@ -114,7 +125,7 @@ def diff(
             (first, second),
             title=axis if phase == phases[-1] else None,
         )
-        panels.append(panel.properties(title=theme.heading(head)))
+        panels.append(panel.properties(title=theme.panel_heading(head)))
     what = "Time from step to step on a rank" if by_part else "Device time a step and rank"
     notes = [
         f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."
@@ -126,14 +137,14 @@ def diff(
         ]
     if alone := sorted(set(rows["phase"]) - set(compared["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
-    return theme.finish(
-        compose.rows(*panels, spacing=20),
+    return theme.finish_chart(
+        compose.vconcat(*panels, spacing=20),
         title or _headline(compared, phases, first, second, by_part=by_part),
         notes,
     )
 
 
-@draw.chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
+@draw.chart_of("llmprof.analyze.diff(a, b)")
 def diff_waterfall(
     frame: Trace | pl.DataFrame,
     other: Trace | None = None,
@@ -149,16 +160,30 @@ def diff_waterfall(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.diff(a, b)``.
     phase : str, optional
         Phase whose steps are compared; the one with the most time if not given.
     names : (str, str), optional
         What the two runs are called; by default as the frame says.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the runs share no such phase.
 
     Examples
     --------
     >>> chart = charts.diff_waterfall(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
-    frame = draw.frame_of(frame, analyze.diff, other)
+    frame = draw.chart_frame(frame, analyze.diff, other)
     draw.require(frame, _COLUMNS[3:], chart="diff_waterfall")
     if names is not None:
         frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
@@ -172,7 +197,7 @@ def diff_waterfall(
         "unexplained": theme.REST,
     }
     shown = {name: fill for name, fill in table.items() if name in set(bars["way"])}
-    panel, least_ns = waterfall(bars, what, shown)
+    panel, least_ns = _waterfall(bars, what, shown)
     note = (
         "Each bar begins where the one above ends. Where several things run at once, compute counts"
         " first."
@@ -183,15 +208,17 @@ def diff_waterfall(
     own = phase or next(iter(compared_phases(frame)), None)
     subject = f"A {step_of(own)}" if own else "The recording"
     change = f"{subject}: {bars['text'][0]} ({first}), {bars['text'][-1]} ({second})"
-    return theme.finish(compose.rows(panel), title or change, note)
+    return theme.finish_chart(compose.vconcat(panel), title or change, note)
 
 
-def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt.LayerChart, float]:
+def _waterfall(
+    bars: pl.DataFrame, what: str, table: dict[str, str]
+) -> tuple[alt.LayerChart, float]:
     """Bars from ``from_ns`` to ``to_ns`` with ``row, text, both`` (a tooltip), ``way``; and
     where the axis begins.
     """
-    most_ns, least_ns = draw.number(bars["to_ns"].max()), _axis_start(bars)
-    most_ns = max(most_ns, draw.number(bars["from_ns"].max()))
+    most_ns, least_ns = draw.float_of(bars["to_ns"].max()), _axis_start(bars)
+    most_ns = max(most_ns, draw.float_of(bars["from_ns"].max()))
     unit = theme.time_unit(most_ns)
     width = (
         theme.inner()
@@ -200,8 +227,8 @@ def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt
     )
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(theme.text_px(text) for text in bars["text"]) + 16
-    scale = theme.span(least, least + (most - least) * width / max(200.0, width - room))
-    axis = theme.axis(f"{what} ({unit.symbol})", tickCount=8)
+    scale = theme.exact_scale(least, least + (most - least) * width / max(200.0, width - room))
+    axis = theme.titled_axis(f"{what} ({unit.symbol})", tickCount=8)
     low, high = (
         fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal)
     )
@@ -214,10 +241,10 @@ def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt
     tips = draw.tips(("row:N", "part"), ("text:N", "change"), "both:N")
     marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
     marks = marks.encode(
-        x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips
+        x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour_encoding("way", table), tooltip=tips
     )
     end = alt.X("high:Q", scale=scale, axis=axis)
-    words = draw.said(
+    words = draw.text_marks(
         data.select("row", "high", "text"), end, y, "text:N", align="left", dx=5, color=theme.INK
     )
     panel = theme.layered(marks, words).properties(width=width, height=_ROW * data.height)
@@ -226,11 +253,11 @@ def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt
 
 def _axis_start(bars: pl.DataFrame) -> float:
     """Start of the axis of a waterfall (ns): not 0 if the changes would be too small to see."""
-    most = draw.number(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
+    most = draw.float_of(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
     inner = bars.filter(pl.col("group") != "total")
     least = min(
-        draw.number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()),
-        draw.number(bars["to_ns"][-1]),
+        draw.float_of(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()),
+        draw.float_of(bars["to_ns"][-1]),
     )
     return max(0.0, least - 0.5 * (most - least)) if least > AXIS_FROM * most else 0.0
 
@@ -266,7 +293,7 @@ def _parts(frame: pl.DataFrame) -> pl.DataFrame:
     """Parts of the steps, and the time to the next one, in the columns of events."""
     rows = frame.filter(pl.col("level").is_in(["part", "between"]))
     named = [
-        "until the next step" if level == "between" else words_of(kind, part)[1]
+        "until the next step" if level == "between" else part_words(kind, part)[1]
         for level, kind, part in rows.select("level", "kind", "part").iter_rows()
     ]
     return rows.with_columns(pl.Series("stage", named, dtype=pl.String), category="kind")
@@ -282,7 +309,7 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     named = named.filter(pl.col("delta_ns") != 0).sort(
         pl.col("delta_ns").abs(), "row", descending=[True, False]
     )
-    smaller = min(draw.number(rows["a_ns"].sum()), draw.number(rows["b_ns"].sum()))
+    smaller = min(draw.float_of(rows["a_ns"].sum()), draw.float_of(rows["b_ns"].sum()))
     large = pl.col("delta_ns").abs() >= MIN_SHARE * smaller
     matters = large if by_part else large | pl.col("status").is_in(["only_a", "only_b"])
     kept = named.filter(matters).head(top)
@@ -315,13 +342,13 @@ def _panel(
     )
     less, more = data.filter(pl.col("delta_ns") < 0), data.filter(pl.col("delta_ns") >= 0)
     least, most = (
-        min(0.0, draw.number(data["delta"].min())),
-        max(0.0, draw.number(data["delta"].max())),
+        min(0.0, draw.float_of(data["delta"].min())),
+        max(0.0, draw.float_of(data["delta"].max())),
     )
     left, right = (max(map(theme.text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
-    scale = theme.span(least - left * per_px, most + right * per_px)
-    axis = theme.axis(title, tickCount=8)
+    scale = theme.exact_scale(least - left * per_px, most + right * per_px)
+    axis = theme.titled_axis(title, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
     data = data.with_columns(
@@ -329,11 +356,13 @@ def _panel(
     )
     y = theme.row_axis(data["row"])
     tips = draw.tips(("row:N", "part"), ("label:N", "change"), "status:N")
-    length, shade = alt.X("drawn:Q", scale=scale, axis=axis), theme.colour("change", table)
+    length, shade = alt.X("drawn:Q", scale=scale, axis=axis), theme.colour_encoding("change", table)
     bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=length, y=y, color=shade, tooltip=tips)
     zero = alt.Chart(draw.constant({"delta": 0})).mark_rule(color=theme.MUTED).encode(x=x)
     texts = [
-        draw.said(part.select("row", "delta", "label"), x, y, align=align, dx=dx, color=theme.INK)
+        draw.text_marks(
+            part.select("row", "delta", "label"), x, y, align=align, dx=dx, color=theme.INK
+        )
         for part, align, dx in ((less, "right", -5), (more, "left", 5))
     ]
     return theme.layered(bars, zero, *texts).properties(width=width, height=_ROW * data.height)
@@ -383,8 +412,6 @@ _SMALLER, _LEAST = "smaller ones", 0.01
 
 @draw.chart_of(
     "llmprof.analyze.opportunities(trace)",
-    refuses="no operator has a bound, or all are at their target",
-    runs=False,
 )
 def opportunities(
     frame: Trace | pl.DataFrame, *, phase: str | None = None, title: str | None = None
@@ -397,15 +424,29 @@ def opportunities(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.opportunities(trace)``.
     phase : str, optional
         Phase whose steps are meant; the one with most time if not given.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no operator has a bound, or all are at their target.
 
     Examples
     --------
     >>> trace = llmprof.sample("torch_transformers_generate")
     >>> chart = charts.opportunities(analyze.opportunities(trace))
     """
-    frame = draw.frame_of(frame, analyze.opportunities)
+    frame = draw.chart_frame(frame, analyze.opportunities)
     draw.require(frame, _OPPORTUNITIES, chart="opportunities")
     chosen = frame["phase"][0] if phase is None and frame.height else phase
     rows = frame.filter(pl.col("phase").eq_missing(pl.lit(chosen, dtype=pl.String)))
@@ -413,7 +454,7 @@ def opportunities(
     gaps = rows.filter(pl.col("part").is_in(["opportunity", "others"]) & (pl.col("gap_ns") > 0))
     if gaps.is_empty():
         raise draw.nothing("opportunities", "no operator has a bound, or all are at their target")
-    whole, gap, gain = (draw.number(step[name][0]) for name in ("total_ns", "gap_ns", "gain_ns"))
+    whole, gap, gain = (draw.float_of(step[name][0]) for name in ("total_ns", "gap_ns", "gain_ns"))
     targets = gaps["target_share"].drop_nulls().unique()
     target = (
         f"{theme.percent(100 * targets[0])} of its bound" if len(targets) == 1 else "its target"
@@ -463,7 +504,7 @@ def opportunities(
         for name, shade in _OF_A_STEP.items()
         if name not in _REMAINS or name in remaining["part"]
     }
-    panel, least = waterfall(pl.concat([totals[0], parts, *totals[1:]]), "time of a step", table)
+    panel, least = _waterfall(pl.concat([totals[0], parts, *totals[1:]]), "time of a step", table)
     width = theme.inner() - 24 - round(theme.text_px("what remains", theme.TEXT_PX))
     bar = draw.stacked_bars(remaining, table, width=width, title="time of a step")
     panels = [panel, theme.layered(*bar).properties(width=width, height=30)]
@@ -476,7 +517,7 @@ def opportunities(
     ]
     if least:
         notes.append(f"The axis begins at {format_ns(least)}.")
-    beside = -draw.number(rows.filter(part="beside other work")["total_ns"].sum())
+    beside = -draw.float_of(rows.filter(part="beside other work")["total_ns"].sum())
     if beside > 0.005 * whole:
         notes.append(f"Work at the same time counts twice below: {format_ns(beside)}.")
-    return theme.finish(compose.rows(*panels, spacing=20), title or said, " ".join(notes))
+    return theme.finish_chart(compose.vconcat(*panels, spacing=20), title or said, " ".join(notes))

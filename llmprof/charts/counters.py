@@ -44,7 +44,7 @@ _PREFIXES: Final = {
 }
 
 
-class Scale(NamedTuple):
+class CounterScale(NamedTuple):
     """How the values of a counter are written: divided by ``size``, under a title with the unit."""
 
     size: float
@@ -71,13 +71,13 @@ def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def scale_of(rows: pl.DataFrame) -> Scale:
+def counter_scale(rows: pl.DataFrame) -> CounterScale:
     """Largest unit in which the greatest value of a counter is at least 1."""
     name, unit = str(rows["name"][0]), rows["unit"][0] or ""
-    greatest = draw.number(rows["value"].abs().max())
+    greatest = draw.float_of(rows["value"].abs().max())
     prefixes = _PREFIXES.get(unit, ((1, "" if unit == "1" else unit),))
     size, symbol = next((p for p in prefixes if greatest >= p[0]), prefixes[-1])
-    return Scale(
+    return CounterScale(
         size, f"{name} ({symbol})" if symbol else name, unit == "%", name.startswith(_SWITCH)
     )
 
@@ -90,7 +90,7 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
     width = max(
         1,
         -(
-            -int(draw.number(rows["time_ns"].max()) - draw.number(rows["time_ns"].min()) + 1)
+            -int(draw.float_of(rows["time_ns"].max()) - draw.float_of(rows["time_ns"].min()) + 1)
             // most
         ),
     )
@@ -107,7 +107,7 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
     return points.drop("bin")
 
 
-def throttled(frame: pl.DataFrame) -> str:
+def _throttled(frame: pl.DataFrame) -> str:
     """Reasons for lower clocks with the share of their samples, as text; empty if there is none."""
     reasons = frame.filter(pl.col("name").str.starts_with(_SWITCH) & ~pl.col("name").is_in(_QUIET))
     shares = reasons.group_by("name").agg(share=pl.col("value").mean()).filter(pl.col("share") > 0)
@@ -118,14 +118,14 @@ def throttled(frame: pl.DataFrame) -> str:
     return ", ".join(words)
 
 
-def headline(frame: pl.DataFrame) -> str:
+def _headline(frame: pl.DataFrame) -> str:
     """How busy GPUs or processors were."""
     for name, who in (("gpu.utilization", "GPU"), ("cpu.utilization", "processors")):
         rows = lines_of(frame.filter(name=name))
         if rows.height:
             means = rows.group_by("line").agg(pl.col("value").mean())["value"]
             seconds = (
-                draw.number(frame["time_ns"].max()) - draw.number(frame["time_ns"].min())
+                draw.float_of(frame["time_ns"].max()) - draw.float_of(frame["time_ns"].min())
             ) / NS_PER_S
             several = rows["line"].n_unique() > 1 or who == "processors"
             subject = (
@@ -152,7 +152,6 @@ _LINES = (
 @draw.chart_of(
     "trace.counters of a run with monitor_hz, or of a monitor's file",
     "time_ns name value unit",
-    refuses="there is nothing but zeros",
 )
 def counters(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """A small panel for each counter over the time of the run, a line for each device.
@@ -165,21 +164,35 @@ def counters(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VC
     frame : Trace or polars.DataFrame
         Counters of a trace. Those that are always zero, and those beyond the first 15, are named
         below the title instead.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing but zeros.
     """
     frame = frame.counters if isinstance(frame, Trace) else frame
     chart, left = counters_panel(frame, theme.inner())
     if chart is None:
         raise draw.nothing("counters", "all counters stay at zero")
     early = "; the dashed line is the start of the trace, before it the engine gets ready"
-    notes = [f"{frame.height:,} samples{early if draw.number(frame['time_ns'].min()) < 0 else ''}."]
-    if slowed := throttled(frame):
+    notes = [
+        f"{frame.height:,} samples{early if draw.float_of(frame['time_ns'].min()) < 0 else ''}."
+    ]
+    if slowed := _throttled(frame):
         notes.append(f"The clocks were held back by {slowed}.")
     moving = frame.filter(pl.col("value") != 0)["name"]
     if still := sorted(set(frame["name"].unique()) - set(moving.unique())):
         notes.append(f"Always zero: {', '.join(still)}.")
     if left:
         notes.append(f"Not shown: {', '.join(left)}.")
-    return theme.finish(chart, title or headline(frame), notes)
+    return theme.finish_chart(chart, title or _headline(frame), notes)
 
 
 def counters_panel(
@@ -195,8 +208,8 @@ def counters_panel(
     shown, left = names[:most], names[most:]
     rows = lines_of(frame.filter(pl.col("name").is_in(shown)))
     low, high = (
-        draw.number(rows["time_ns"].min()) / NS_PER_S,
-        draw.number(rows["time_ns"].max()) / NS_PER_S,
+        draw.float_of(rows["time_ns"].min()) / NS_PER_S,
+        draw.float_of(rows["time_ns"].max()) / NS_PER_S,
     )
     domain = (low, max(high, low + 0.1))
     table = {
@@ -209,8 +222,8 @@ def counters_panel(
         _panel(rows.filter(name=name), plot, domain, table, bottom=i + across >= len(shown))
         for i, name in enumerate(shown)
     ]
-    grid = theme.rows_of(panels, across, spacing=_SPACE + _AXIS)
-    return compose.rows(*grid, spacing=24), left
+    grid = theme.panel_rows(panels, across, spacing=_SPACE + _AXIS)
+    return compose.vconcat(*grid, spacing=24), left
 
 
 def _panel(
@@ -221,14 +234,14 @@ def _panel(
     *,
     bottom: bool,
 ) -> alt.LayerChart:
-    scale = scale_of(rows)
+    scale = counter_scale(rows)
     data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
     title = "time (s)" if bottom else None
-    x_axis = theme.axis(title, labels=bottom, ticks=bottom, tickCount=4, grid=False)
+    x_axis = theme.titled_axis(title, labels=bottom, ticks=bottom, tickCount=4, grid=False)
     x = alt.X("time:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=x_axis)
     ends, y_axis = _ends(data, scale)
     y_scale = alt.Scale(domain=list(ends), nice=False)
-    shade = theme.colour("line", table)
+    shade = theme.colour_encoding("line", table)
     if len(table) > 1:
         for key, value in {
             "symbolType": "stroke",
@@ -258,16 +271,18 @@ def _panel(
         interpolate="step-after" if scale.switch else "linear",
     )
     marks.append(line.encode(x=x, y=mean, color=shade, tooltip=tips))
-    return theme.layered(*marks, theme.beside(scale.title)).properties(width=plot, height=_HEIGHT)
+    return theme.layered(*marks, theme.heading_mark(scale.title)).properties(
+        width=plot, height=_HEIGHT
+    )
 
 
-def _ends(data: pl.DataFrame, scale: Scale) -> tuple[tuple[float, float], alt.Axis]:
+def _ends(data: pl.DataFrame, scale: CounterScale) -> tuple[tuple[float, float], alt.Axis]:
     """Ends of the vertical axis, and the axis; shares go to 100 %, switches are on or off."""
     if scale.switch:
-        return (-0.05, 1.05), theme.axis(None, values=[0, 1], minExtent=_AXIS - 8)
-    low, high = draw.number(data["low"].min()), draw.number(data["high"].max())
+        return (-0.05, 1.05), theme.titled_axis(None, values=[0, 1], minExtent=_AXIS - 8)
+    low, high = draw.float_of(data["low"].min()), draw.float_of(data["high"].max())
     if scale.percent and low >= 0 and high <= 100:
-        return (0.0, 100.0), theme.axis(None, values=[0, 50, 100], minExtent=_AXIS - 8)
-    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.axis(
+        return (0.0, 100.0), theme.titled_axis(None, values=[0, 50, 100], minExtent=_AXIS - 8)
+    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.titled_axis(
         None, tickCount=3, minExtent=_AXIS - 8
     )

@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.charts.base.draw import chart_of, frame_of, inline, nothing, number, require, tips
-from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, layered, percent, span
-from llmprof.lazy import Later
+from llmprof.charts.base.draw import chart_frame, chart_of, float_of, inline, nothing, require, tips
+from llmprof.charts.base.theme import (
+    BLACK,
+    PAPER,
+    TEXT_PX,
+    exact_scale,
+    finish_chart,
+    inner,
+    layered,
+    percent,
+)
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Later("altair")
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
 _COLUMNS: Final = ("stack", "value", "unit")
@@ -34,8 +38,6 @@ _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F
 @chart_of(
     "llmprof.analyze.stacks(trace)",
     "stack value unit",
-    refuses="there is nothing to draw",
-    runs=False,
 )
 def flame(
     frame: Trace | pl.DataFrame,
@@ -55,12 +57,24 @@ def flame(
         Rows of ``stacks(trace)``, or some of them.
     depth : int
         Most frames of a stack that are drawn, counted from the first frame in which stacks differ.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing to draw.
     """
-    frame = frame_of(frame, analyze.stacks)
+    frame = chart_frame(frame, analyze.stacks)
     rows = frame.filter((pl.col("value") > 0) & (pl.col("stack").list.len() > 0))
     if rows.is_empty():
         raise nothing("flame", "no stack has any time")
-    total = number(rows["value"].sum())
+    total = float_of(rows["value"].sum())
     unit = rows["unit"][0]
     trunk = trunk_of(rows["stack"])
     nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), depth)
@@ -90,11 +104,11 @@ def flame(
         ),
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="flame_zoom")
-    levels = max(_LEAST_ROWS, int(number(drawn["level"].max())) + 1)
+    levels = max(_LEAST_ROWS, int(float_of(drawn["level"].max())) + 1)
     base = alt.Chart(inline(data))
-    x = alt.X("x:Q", title="share of the whole (%)", scale=span(0, 100))
+    x = alt.X("x:Q", title="share of the whole (%)", scale=exact_scale(0, 100))
     y, tones = (
-        alt.Y("y:Q", axis=None, scale=span(levels, 0)),
+        alt.Y("y:Q", axis=None, scale=exact_scale(levels, 0)),
         alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES)),
     )
     shade, shown = (
@@ -119,10 +133,10 @@ def flame(
             f" All stacks begin with {len(trunk)} frame{'s' * (len(trunk) > 1)}, down to"
             f" {shorten(trunk[-1], 60)}."
         )
-    hidden = 1 - number(drawn.filter(pl.col("level") == 0)["value"].sum()) / total
+    hidden = 1 - float_of(drawn.filter(pl.col("level") == 0)["value"].sum()) / total
     if hidden > 0.001:
         note += f" {percent(100 * hidden)} are in frames too narrow to draw."
-    return finish(chart, title or head, note)
+    return finish_chart(chart, title or head, note)
 
 
 def _label(name: str, width: float) -> str:
@@ -150,7 +164,7 @@ def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
     order = sums.with_columns(_text=pl.col("stack").list.join("\x00")).sort("_text")
     order = order.with_columns(x=pl.col("value").cum_sum() - pl.col("value"))
     levels = []
-    for level in range(min(depth, int(number(order["stack"].list.len().max())))):
+    for level in range(min(depth, int(float_of(order["stack"].list.len().max())))):
         reach = order.filter(pl.col("stack").list.len() > level)
         levels.append(
             reach.with_columns(_head=pl.col("stack").list.head(level + 1).list.join("\x00"))

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.charts.base import compose
 from llmprof.charts.base.draw import inline, nothing, require, tips
-from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish, inner, shades
+from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish_chart, inner, shades
 
 _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unknown": "#9AA5B1"}
 
@@ -40,7 +40,7 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
     words = (
         "Bars: measured (the slowest device; the best size of product); ticks: stated by the vendor"
     )
-    return finish(compose.rows(*parts, spacing=24), "What the hardware reaches", words)
+    return finish_chart(compose.vconcat(*parts, spacing=24), "What the hardware reaches", words)
 
 
 def _beside_peak(rows: pl.DataFrame, unit: str) -> Any:
@@ -95,7 +95,7 @@ def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) 
             alt.Tooltip(field) for field in (f"{by}:N", "bytes:Q", "latency_us:Q", f"{value}:Q")
         ],
     )
-    return finish(
+    return finish_chart(
         chart.properties(width=inner() - 260, height=280),
         heading,
         "Both axes are logarithmic; medians",
@@ -129,8 +129,8 @@ def length_curves(points: pl.DataFrame) -> Any:
             )
             .properties(width=290, height=280)
         )
-    return finish(
-        compose.columns(*parts, spacing=30),
+    return finish_chart(
+        compose.hconcat(*parts, spacing=30),
         "Prefill and decode over the length of the prompt",
         "Medians of repeats",
     )
@@ -159,7 +159,7 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
         ),
     )
     height = 34 * rows["layout"].n_unique()
-    return finish(
+    return finish_chart(
         chart.properties(width=inner() - 240, height=height),
         "Several devices against one",
         "A point for each workload",
@@ -180,7 +180,7 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
     points = base.mark_point(color=COMPUTE, opacity=0.5).encode(
         x=x, y=alt.Y("value:Q", title=metric), tooltip=tips("run:O", "value:Q")
     )
-    return finish(
+    return finish_chart(
         points + base.mark_line(color=COMPUTE).encode(x=x, y=alt.Y("median(value):Q")),
         f"{metric} over the runs",
     )

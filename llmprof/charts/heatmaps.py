@@ -26,7 +26,6 @@ _AXIS, _PHASE_PX = 40, 18
 
 @draw.chart_of(
     "llmprof.analyze.layers(trace)",
-    refuses="no value is known, or a layer has several rows in a step",
 )
 def layers(
     frame: Trace | pl.DataFrame, *, value: str = "dur_ns", title: str | None = None
@@ -42,10 +41,28 @@ def layers(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.layers(trace)``.
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no value is known, or a layer has several rows in a step.
+
+    Examples
+    --------
+    >>> chart = charts.layers(analyze.layers(trace))
     """
-    frame = draw.frame_of(frame, analyze.layers)
+    frame = draw.chart_frame(frame, analyze.layers)
     draw.check_choice(value, _MEANING, chart="layers", option="value")
     draw.require(frame, ("rank", "step", "phase", "layer", value), chart="layers")
     rows = frame.drop_nulls(["step", "layer"])
@@ -53,7 +70,7 @@ def layers(
         raise draw.nothing("layers", f"no row has a step, a layer and {value}")
     if rows.select("rank", "step", "layer").is_duplicated().any():
         raise draw.nothing("layers", "a layer has several rows in a step")
-    rows, ranks, left_out = draw.ranks_shown(rows, MAX_RANKS)
+    rows, shown_ranks, left_out = draw.ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
     times = rows[value].drop_nulls()
     cap = end_of_scale(times)
@@ -65,10 +82,10 @@ def layers(
     )
     known = rows.select("rank", "step", "layer", value, time=pl.col(value) / unit.ns)
     cells = every.join(known, on=["rank", "step", "layer"], how="left")
-    few = len(ranks) == 1 or (theme.is_narrow() and len(ranks) <= 4)
-    across = 1 if few else 2 if len(ranks) <= 8 or theme.is_narrow() else 4
+    few = len(shown_ranks) == 1 or (theme.is_narrow() and len(shown_ranks) <= 4)
+    across = 1 if few else 2 if len(shown_ranks) <= 8 or theme.is_narrow() else 4
     plot = (theme.inner() - (0 if theme.is_narrow() else 90)) // across - _AXIS
-    shade = colour_of_time(times, cap, unit, rows["layer"].n_unique())
+    shade = _colour_of_time(times, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(
             cells.filter(rank=rank),
@@ -76,15 +93,15 @@ def layers(
             shade,
             plot,
             left=i % across == 0,
-            low=i + across >= len(ranks),
+            low=i + across >= len(shown_ranks),
         )
-        for i, rank in enumerate(ranks)
+        for i, rank in enumerate(shown_ranks)
     ]
-    lines = theme.rows_of(panels, across, spacing=_AXIS)
+    lines = theme.panel_rows(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
     notes += filter(None, [kinds_in_words(frame)])
     if beyond := times.filter(times > cap).len():
-        longest = format_ns(draw.number(times.max()))
+        longest = format_ns(draw.float_of(times.max()))
         notes.append(
             f"Darkest: {format_ns(cap)} and more ({beyond:,} of {times.len():,} cells, up to"
             f" {longest})."
@@ -92,7 +109,9 @@ def layers(
     if gaps := cells["time"].null_count():
         notes.append(f"Grey and crossed: not captured ({gaps:,} of {cells.height:,} cells).")
     notes += filter(None, (condensed, left_out))
-    return theme.finish(compose.rows(*lines, spacing=30), title or _headline(cells, value), notes)
+    return theme.finish_chart(
+        compose.vconcat(*lines, spacing=30), title or _headline(cells, value), notes
+    )
 
 
 def kinds_in_words(frame: pl.DataFrame) -> str:
@@ -114,18 +133,18 @@ def end_of_scale(times: pl.Series) -> float:
     """End of the scale of colours (ns): the longest time, or the 99th percentile if that is far
     below.
     """
-    longest, nearly = draw.number(times.max()), draw.number(times.quantile(0.99))
+    longest, nearly = draw.float_of(times.max()), draw.float_of(times.quantile(0.99))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
-def colour_of_time(
+def _colour_of_time(
     times: pl.Series, cap: float, unit: theme.Unit, rows: int, *, offset: int = 18
 ) -> alt.Color:
     """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``:
     height of its legend.
     """
-    least, small = draw.number(times.min()), theme.is_narrow()
-    log = least > 0 and cap > 8 * draw.number(times.median())
+    least, small = draw.float_of(times.min()), theme.is_narrow()
+    log = least > 0 and cap > 8 * draw.float_of(times.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
     domain = [least / unit.ns, cap / unit.ns]
     scale = alt.Scale(
@@ -185,20 +204,22 @@ def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
 def _panel(
     cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left: bool, low: bool
 ) -> alt.LayerChart:
-    steps, layers = (
+    steps, layer_numbers = (
         cells["step"].unique().sort().to_list(),
         cells["layer"].unique().sort().to_list(),
     )
-    height = min(420, max(140, 8 * len(layers)))
+    height = min(420, max(140, 8 * len(layer_numbers)))
     step_axis = alt.Axis(
         title="step" if low else None, labelAngle=0, labelOverlap=True, labelSeparation=4
     )
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
-    every = layers[:: max(1, -(-len(layers) // 8))]
+    every = layer_numbers[:: max(1, -(-len(layer_numbers) // 8))]
     layer_axis = alt.Axis(
         title="layer" if left else None, values=every, ticks=False, labelPadding=6
     )
-    y = alt.Y("layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layers, padding=0))
+    y = alt.Y(
+        "layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layer_numbers, padding=0)
+    )
     tips = draw.tips("step:O", "phase:N", "layer:O", ("time:Q", None, theme.NUMBER))
     timed = cells.filter(pl.col("time").is_not_null()).drop("rank")
     gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
@@ -209,12 +230,12 @@ def _panel(
         base = alt.Chart(draw.inline(gone)).encode(x=x, y=y)
         cross = base.mark_text(text="×", color=theme.MUTED, fontSize=theme.LABEL_PX)
         marks += [base.mark_rect(color=theme.MISSING), cross]
-    name = theme.beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))
-    marks += [*phase_strip(cells, x, plot / len(steps)), name]
+    name = theme.heading_mark(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))
+    marks += [*_phase_strip(cells, x, plot / len(steps)), name]
     return theme.layered(*marks).properties(width=plot, height=height)
 
 
-def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
+def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     """Strip above the cells that names the phase of each run of steps."""
     by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
     palette = theme.colours("phase", by_step["phase"].unique())
@@ -230,7 +251,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     )
     marks: list[alt.Chart] = [strip]
     for phase, steps in runs.select("phase", "step").iter_rows():
-        label = draw.fitting((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
+        label = draw.fitting_text((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
         data = draw.constant({"step": steps[(len(steps) - 1) // 2], "label": label})
         shift = (
             0.0 if len(steps) % 2 else width / 2
@@ -262,7 +283,7 @@ MOST_LINES, MOST_NAMES = 32, 16
 _OFFSET: Final = 84
 
 
-@draw.chart_of('llmprof.analyze.ranks(trace, by="step")', refuses="no value is known")
+@draw.chart_of('llmprof.analyze.ranks(trace, by="step")')
 def ranks(
     frame: Trace | pl.DataFrame,
     *,
@@ -279,12 +300,30 @@ def ranks(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.ranks(trace, by="step")``.
     value : {"dur_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
         What the colour shows.
     groups : polars.DataFrame, optional
         Rows of ``rank_places(trace)``: lines divide the known nodes, and tooltips name them.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart | altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no value is known.
+
+    Examples
+    --------
+    >>> chart = charts.ranks(analyze.ranks(trace, by="step"))
     """
-    frame = draw.frame_of(frame, analyze.ranks, by="step")
+    frame = draw.chart_frame(frame, analyze.ranks, by="step")
     if "last_share" in frame.columns:
         return _late(frame, title)
     draw.check_choice(value, MEANING, chart="ranks", option="value")
@@ -300,11 +339,11 @@ def ranks(
         if groups is None
         else groups.select(row=pl.col("rank") // size * size, node="node").drop_nulls()
     )
-    ranks = pl.col("row").cast(pl.String)
+    rank_numbers = pl.col("row").cast(pl.String)
     if size > 1:
-        last = (pl.col("row") + size - 1).clip(0, int(draw.number(frame["rank"].max())))
-        ranks = pl.format("{} to {}", "row", last)
-    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=ranks)
+        last = (pl.col("row") + size - 1).clip(0, int(draw.float_of(frame["rank"].max())))
+        rank_numbers = pl.format("{} to {}", "row", last)
+    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=rank_numbers)
     if nodes is not None:
         names = nodes.group_by("row").agg(pl.col("node").unique(maintain_order=True).str.join(", "))
         cells = cells.join(names, on="row", how="left", maintain_order="left")
@@ -317,15 +356,15 @@ def ranks(
         notes.append(f"A column is the median of {width} consecutive steps.")
     if gaps := cells["ns"].null_count():
         notes.append(f"Grey: not known ({gaps:,} of {cells.height:,} cells).")
-    shade = colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
+    shade = _colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
     chart = _drawn(cells.drop("ns"), shade, nodes if lined else None)
-    return theme.finish(chart, title or _headline_of_ranks(frame, value), notes)
+    return theme.finish_chart(chart, title or _headline_of_ranks(frame, value), notes)
 
 
 def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
     """``row, step, phase, ns``, the ranks of a row and the steps of a column."""
     size = 1
-    while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
+    while draw.float_of(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2  # so that nodes stay together
     steps = frame["step"].unique().sort()
     width = -(-steps.len() // (MAX_STEPS // 3 if theme.is_narrow() else MAX_STEPS))
@@ -368,7 +407,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
             .mark_rect(color=theme.MISSING)
             .encode(x=x, y=y)
         )
-    marks += phase_strip(cells, x, plot / len(steps))
+    marks += _phase_strip(cells, x, plot / len(steps))
     if nodes is not None:
         marks += _borders(nodes, y, plot)
     return theme.layered(*marks).properties(width=plot, height=height)
@@ -408,7 +447,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
     by_rank = rows.group_by("rank").agg(pl.col(value).median()).drop_nulls().sort(value, "rank")
     if not by_rank.height:
         return MEANING[value][0].removesuffix(" takes")
-    middle = format_ns(draw.number(rows[value].median()))
+    middle = format_ns(draw.float_of(rows[value].median()))
     (low, least), (high, most) = by_rank.row(0), by_rank.row(-1)
     text = f"{MEANING[value][0]}{'' if value == 'dur_ns' else ':'} {middle}"
     text += f" in {phase[0]}" if phase.len() and phase[0] != "other" else ""
@@ -423,23 +462,39 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
 @draw.chart_of(
     "llmprof.analyze.nsys.gpu_time_util_map(trace, bins=150)",
     "rank device start_ns dur_ns share",
-    runs=False,
 )
-def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+def utilization(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Heat map of ranks over time: the share of each bin of time in which the device of a rank runs
     something.
 
     Of more than 128 ranks a row shows the least busy of several.
 
+    Parameters
+    ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.nsys.gpu_time_util_map(trace, bins=150)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+
     Examples
     --------
-    >>> chart = charts.utilisation(analyze.nsys.gpu_time_util_map(trace, bins=150))
+    >>> chart = charts.utilization(analyze.nsys.gpu_time_util_map(trace, bins=150))
     """
-    frame = draw.frame_of(frame, analyze.nsys.gpu_time_util_map, bins=150)
+    frame = draw.chart_frame(frame, analyze.nsys.gpu_time_util_map, bins=150)
     size = 1
-    while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
+    while draw.float_of(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2
-    unit = theme.time_unit(draw.number((frame["start_ns"] + frame["dur_ns"]).max()))
+    unit = theme.time_unit(draw.float_of((frame["start_ns"] + frame["dur_ns"]).max()))
     cells = frame.group_by("start_ns", "dur_ns", row=pl.col("rank") // size * size).agg(
         pl.col("share").min()
     )
@@ -485,7 +540,7 @@ def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
     )
     plot = theme.inner() - 46 - (0 if small else 104)
     chart = theme.layered(marks).properties(width=plot, height=min(640, max(120, 8 * len(rows))))
-    return theme.finish(chart, title or f"Devices are busy {shown} of the time", notes)
+    return theme.finish_chart(chart, title or f"Devices are busy {shown} of the time", notes)
 
 
 _BY: Final = {
@@ -526,7 +581,7 @@ def _late(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     ]
     notes.append("Line: the group's part of the ranks of these calls.")
     notes += ["The twelve latest of each kind are shown."] if cut else []
-    return theme.finish(compose.rows(*panels, spacing=24), title or text, notes)
+    return theme.finish_chart(compose.vconcat(*panels, spacing=24), title or text, notes)
 
 
 def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
@@ -559,5 +614,5 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     return theme.layered(bars, lines).properties(
         width=theme.inner() - room - 20,
         height=24 * rows.height,
-        title=theme.heading(f"By {_BY.get(by, by)}"),
+        title=theme.panel_heading(f"By {_BY.get(by, by)}"),
     )

@@ -23,12 +23,33 @@ _MEANING = {
 _SPACE = 80
 
 
-@draw.chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause", refuses="there is no gap")
+@draw.chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause")
 def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Idle time of each rank by cause, and the gaps by length: how many, and how much time they
     hold.
+
+    Parameters
+    ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.idle(trace)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no gap.
+
+    Examples
+    --------
+    >>> chart = charts.idle(analyze.idle(trace))
     """
-    frame = draw.frame_of(frame, analyze.idle)
+    frame = draw.chart_frame(frame, analyze.idle)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
     if rows.is_empty():
         raise draw.nothing("idle", "no gap is longer than zero")
@@ -46,15 +67,17 @@ def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConca
         *draw.stacked_bars(sums, palette, width=plot, title="idle time", extra=("gaps",))
     )
     height = 34 * sums["row"].n_unique()
-    by_rank = bars.properties(width=plot, height=height, title=theme.heading("By cause and rank"))
+    by_rank = bars.properties(
+        width=plot, height=height, title=theme.panel_heading("By cause and rank")
+    )
     meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
     what = (
         "A gap counts when no stream of the device runs anything; it is split at the call that"
         " launched what ends it."
     )
     notes = [what, f"{meanings}."]
-    chart = compose.rows(by_rank, *_lengths(rows, palette), spacing=36)
-    return theme.finish(chart, title or _headline(rows), notes)
+    chart = compose.vconcat(by_rank, *_lengths(rows, palette), spacing=36)
+    return theme.finish_chart(chart, title or _headline(rows), notes)
 
 
 def _headline(rows: pl.DataFrame) -> str:
@@ -64,9 +87,11 @@ def _headline(rows: pl.DataFrame) -> str:
         .sort("dur_ns", "cause", descending=[True, False])
     )
     ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum())["dur_ns"]
-    figures = theme.spread(format_ns(draw.number(ranks.min())), format_ns(draw.number(ranks.max())))
+    figures = theme.range_text(
+        format_ns(draw.float_of(ranks.min())), format_ns(draw.float_of(ranks.max()))
+    )
     cause, longest = causes.row(0)
-    share = theme.percent(100 * longest / draw.number(ranks.sum()))
+    share = theme.percent(100 * longest / draw.float_of(ranks.sum()))
     return (
         f"The device is idle for {figures}{' a rank' if ranks.len() > 1 else ''}; {share} of that"
         f" is {cause}"
@@ -75,7 +100,10 @@ def _headline(rows: pl.DataFrame) -> str:
 
 def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> list[Any]:
     """Gaps by length on one axis: their number, and their time."""
-    unit, total = draw.log_unit(rows["dur_ns"]), theme.time_unit(draw.number(rows["dur_ns"].sum()))
+    unit, total = (
+        draw.log_unit(rows["dur_ns"]),
+        theme.time_unit(draw.float_of(rows["dur_ns"].sum())),
+    )
     places = {cause: i for i, cause in enumerate(palette)}
     bins = draw.log_bins(rows, "dur_ns", unit, by="cause", per_decade=12).with_columns(
         time=pl.col("sum_ns") / total.ns
@@ -86,7 +114,7 @@ def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> list[Any]:
     long = _columns(
         bins, "time", axis, unit=unit, palette=palette, title="Time in parts of that length"
     )
-    return theme.rows_of([many, long], 1 if theme.is_narrow() else 2, spacing=_SPACE)
+    return theme.panel_rows([many, long], 1 if theme.is_narrow() else 2, spacing=_SPACE)
 
 
 def _columns(
@@ -101,7 +129,7 @@ def _columns(
     upper = pl.col(field).cum_sum().over("start")
     stacked = bins.with_columns(bottom=upper - pl.col(field), top=upper)
     x = draw.log_axis(draw.domain_of(bins), f"length of the part ({unit.symbol}, log scale)")
-    y = alt.Y("bottom:Q", axis=theme.axis(axis, tickCount=4))
+    y = alt.Y("bottom:Q", axis=theme.titled_axis(axis, tickCount=4))
     figures = (
         ("start:Q", f"from ({unit.symbol})"),
         ("end:Q", f"to ({unit.symbol})"),
@@ -114,12 +142,12 @@ def _columns(
         x2=alt.X2("end:Q"),
         y=y,
         y2=alt.Y2("top:Q"),
-        color=theme.colour("cause", palette),
+        color=theme.colour_encoding("cause", palette),
         tooltip=tips,
     )
     whole = theme.inner() - 76
     half = whole if theme.is_narrow() else (whole - _SPACE) // 2
-    return theme.layered(drawn, theme.beside(title)).properties(width=half, height=150)
+    return theme.layered(drawn, theme.heading_mark(title)).properties(width=half, height=150)
 
 
 MAX_RANKS = 16
@@ -130,7 +158,6 @@ _TABLE = {"median": theme.COMPUTE, "least to 95th percentile": theme.BAND}
 @draw.chart_of(
     "llmprof.analyze.launch_delay(trace)",
     "rank step median_ns p95_ns max_ns min_ns",
-    refuses="no step has a launch",
 )
 def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Time from the host's launch call to the start of the kernel over the steps, a panel for each
@@ -142,19 +169,35 @@ def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> al
     ----------
     frame : Trace or polars.DataFrame
         Rows of ``launch_delay(trace)``; those outside steps are left out.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no step has a launch.
+
+    Examples
+    --------
+    >>> chart = charts.launch_delay(analyze.launch_delay(trace))
     """
-    frame = draw.frame_of(frame, analyze.launch_delay)
+    frame = draw.chart_frame(frame, analyze.launch_delay)
     rows, ranks, left_out = draw.ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
     if rows.is_empty():
         raise draw.nothing("launch_delay", "no step has a kernel whose launch was captured")
-    unit = theme.time_unit(draw.number(rows["median_ns"].max()))
+    unit = theme.time_unit(draw.float_of(rows["median_ns"].max()))
     measures = (
         pl.col(f"{name}_ns").truediv(unit.ns).alias(name) for name in ("median", "p95", "min")
     )
     data = rows.select("rank", "step", *measures)
     medians = rows.group_by("rank").agg(pl.col("median_ns").median())["median_ns"]
     scale, axis = _scale(
-        data, unit, draw.number(medians.max()) / max(1.0, draw.number(medians.min()))
+        data, unit, draw.float_of(medians.max()) / max(1.0, draw.float_of(medians.min()))
     )
     quiet = alt.Axis(title=None, labels=False, ticks=False, domain=False, values=axis.values)
     across = min(2 if theme.is_narrow() else 4, len(ranks))
@@ -168,9 +211,9 @@ def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> al
         panels.append(
             _panel(data.filter(rank=rank), alt.Y("min:Q", axis=y, scale=scale), plot, title_x, rank)
         )
-    lines = theme.rows_of(panels, across, spacing=_LAUNCH_DELAY_SPACE)
-    between = theme.spread(
-        format_ns(draw.number(medians.min())), format_ns(draw.number(medians.max()))
+    lines = theme.panel_rows(panels, across, spacing=_LAUNCH_DELAY_SPACE)
+    between = theme.range_text(
+        format_ns(draw.float_of(medians.min())), format_ns(draw.float_of(medians.max()))
     )
     who = "median, by rank" if len(ranks) > 1 else "median"
     notes = [
@@ -179,25 +222,25 @@ def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> al
     ]
     if (
         "launched_share" in rows.columns
-        and (share := draw.number(rows["launched_share"].mean())) < 0.995
+        and (share := draw.float_of(rows["launched_share"].mean())) < 0.995
     ):
         notes.append(
             f"Of the kernels in these steps {theme.percent(100 * share)} have a launch in the"
             " capture."
         )
     text = title or f"A kernel starts {between} after its launch call ({who})"
-    return theme.finish(compose.rows(*lines, spacing=30), text, [*notes, left_out])
+    return theme.finish_chart(compose.vconcat(*lines, spacing=30), text, [*notes, left_out])
 
 
 def _scale(data: pl.DataFrame, unit: theme.Unit, ratio: float) -> tuple[alt.Scale, alt.Axis]:
     """Vertical scale of all panels; logarithmic if the ranks differ by orders of magnitude."""
-    low, high = draw.number(data["min"].min()), draw.number(data["p95"].max())
+    low, high = draw.float_of(data["min"].min()), draw.float_of(data["p95"].max())
     if low > 0 and ratio > _LOG_RATIO:
         low, high = low / 1.3, high * 1.3
         ticks = draw.log_ticks(low, high)
-        axis = theme.axis(f"launch to start ({unit.symbol}, log scale)", values=ticks)
-        return theme.span(low, high, type="log"), axis
-    axis = theme.axis(f"launch to start ({unit.symbol})", tickCount=5)
+        axis = theme.titled_axis(f"launch to start ({unit.symbol}, log scale)", values=ticks)
+        return theme.exact_scale(low, high, type="log"), axis
+    axis = theme.titled_axis(f"launch to start ({unit.symbol})", tickCount=5)
     return alt.Scale(domain=[min(0.0, low), high], nice=True), axis
 
 
@@ -215,7 +258,7 @@ def _panel(
     tips = draw.tips(
         "step:Q", ("min:Q", None, ",.4~r"), ("median:Q", None, ",.4~r"), ("p95:Q", None, ",.4~r")
     )
-    shade = theme.colour("part", _TABLE)
+    shade = theme.colour_encoding("part", _TABLE)
     bars = data.select("step", "min", "p95", part=pl.lit(list(_TABLE)[1]))
     middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
     size = max(6.0, min(32.0, 700 / data.height))
@@ -229,20 +272,39 @@ def _panel(
         point=alt.OverlayMarkDef(size=size), strokeWidth=2
     )
     drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
-    return theme.layered(band, drawn, theme.beside(f"rank {rank}")).properties(
+    return theme.layered(band, drawn, theme.heading_mark(f"rank {rank}")).properties(
         width=plot, height=180
     )
 
 
-@draw.chart_of(
-    "llmprof.analyze.critical_path(trace)", "step phase part dur_ns", refuses="there is no path"
-)
+@draw.chart_of("llmprof.analyze.critical_path(trace)", "step phase part dur_ns")
 def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Parts of the critical path, which set the time of a step, as a mean step of each phase.
 
     One bar for each phase.
+
+    Parameters
+    ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.critical_path(trace)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no path.
+
+    Examples
+    --------
+    >>> chart = charts.critical_path(analyze.critical_path(trace))
     """
-    frame = draw.frame_of(frame, analyze.critical_path)
+    frame = draw.chart_frame(frame, analyze.critical_path)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("part").cast(pl.String))
     if rows.is_empty():
         raise draw.nothing("critical_path", "no step ends on a device")
@@ -282,7 +344,9 @@ def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> a
             title="time" if whole else "time of a step",
         )
     )
-    about = theme.heading("The recording, by part" if whole else "Mean step of each phase, by part")
+    about = theme.panel_heading(
+        "The recording, by part" if whole else "Mean step of each phase, by part"
+    )
     chart = bars.properties(width=plot, height=34 * len(order), title=about)
     ends = (
         ""
@@ -305,6 +369,6 @@ def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> a
         .sort("dur_ns", "part", descending=[True, False])
     )
     part, longest = parts.row(0)
-    share = theme.percent(100 * longest / draw.number(parts["dur_ns"].sum()))
+    share = theme.percent(100 * longest / draw.float_of(parts["dur_ns"].sum()))
     head = title or f"What sets the pace: {share} of the critical path is {part}"
-    return theme.finish(compose.rows(chart), head, notes)
+    return theme.finish_chart(compose.vconcat(chart), head, notes)

@@ -6,8 +6,8 @@ import altair as alt
 import polars as pl
 
 from llmprof import analyze, names
-from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import AtLeastOne
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
 from llmprof.trace import Trace
@@ -19,7 +19,6 @@ from llmprof.units import format_ns
 @draw.chart_of(
     "llmprof.analyze.kernels(trace)",
     "name category total_ns count",
-    refuses="there is no row, or all times are zero",
 )
 def kernels(
     frame: Trace | pl.DataFrame,
@@ -41,12 +40,28 @@ def kernels(
     variants : bool
         Draw one bar for each row of the frame; otherwise all variants of a kernel function share
         one bar.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no row, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.kernels(analyze.kernels(trace))
     """
-    frame = draw.frame_of(frame, analyze.kernels)
+    frame = draw.chart_frame(frame, analyze.kernels)
     rows = kernel_rows(frame, top, variants=variants)
     if rows.is_empty():
         raise draw.nothing("kernels", "the times add up to zero")
-    total = draw.number(frame["total_ns"].sum())
+    total = draw.float_of(frame["total_ns"].sum())
     first = rows.row(0, named=True)
     head = (
         f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the"
@@ -57,8 +72,8 @@ def kernels(
         " full, a collective with its waiting."
     )
     table = theme.colours("category", rows["part"])
-    bars = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
-    return theme.finish(compose.rows(bars), title or head, note, at_edge=True)
+    bars = draw.ranked_bars(rows, width=theme.inner() - 8, title="total time", table=table)
+    return theme.finish_chart(compose.vconcat(bars), title or head, note, at_edge=True)
 
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
@@ -95,7 +110,7 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
                 ),
             ]
         )
-    total = draw.number(sums["ns"].sum())
+    total = draw.float_of(sums["ns"].sum())
     labels = [
         f"{theme.percent(100 * ns / total)}, {count:,} ×"
         f" {format_ns(ns / count) if count else '0 ns'}"
@@ -126,7 +141,6 @@ _PATTERNS = (
 @draw.chart_of(
     "llmprof.analyze.nsys.cuda_api_sum(trace)",
     "name total_ns count median_ns",
-    refuses="all times are zero",
 )
 def cuda_api(
     frame: Trace | pl.DataFrame,
@@ -138,10 +152,28 @@ def cuda_api(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.nsys.cuda_api_sum(trace)``.
     top : int
         Bars.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.cuda_api(analyze.nsys.cuda_api_sum(trace))
     """
-    frame = draw.frame_of(frame, analyze.nsys.cuda_api_sum)
+    frame = draw.chart_frame(frame, analyze.nsys.cuda_api_sum)
     named = frame.with_columns(
         pl.col("name").str.replace(r"_v\d{4,}$", "")
     )  # nsys adds the version of the call
@@ -153,7 +185,7 @@ def cuda_api(
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])
     if sums.is_empty():
         raise draw.nothing("cuda_api", "the times add up to zero")
-    total, kept = draw.number(sums["ns"].sum()), sums.head(top)
+    total, kept = draw.float_of(sums["ns"].sum()), sums.head(top)
     labels = [
         f"{format_ns(ns)}, {theme.percent(100 * ns / total)}, {count:,} × {format_ns(median)}"
         for ns, count, median in kept.select("ns", "count", "median_ns").rows()
@@ -165,7 +197,7 @@ def cuda_api(
         "ns", "count", row="name", part=kind, label=pl.Series(labels, dtype=pl.String)
     )
     table = {name: fill for name, fill in KINDS.items() if name in rows["part"].to_list()}
-    chart = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
+    chart = draw.ranked_bars(rows, width=theme.inner() - 8, title="total time", table=table)
     first = rows.row(0, named=True)
     head = (
         f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the time"
@@ -177,7 +209,7 @@ def cuda_api(
     )
     if (left := sums.height - kept.height) > 0:
         notes += f" {left} shorter calls are not shown."
-    return theme.finish(compose.rows(chart), title or head, notes, at_edge=True)
+    return theme.finish_chart(compose.vconcat(chart), title or head, notes, at_edge=True)
 
 
 READY = "could run"
@@ -207,9 +239,7 @@ _MAX_NAME_NARROW = 14
 _LEAST = 1e-4
 
 
-@draw.chart_of(
-    "llmprof.analyze.ncu.stalls(metrics)", "kernel_id reason share", refuses="no share is known"
-)
+@draw.chart_of("llmprof.analyze.ncu.stalls(metrics)", "kernel_id reason share")
 def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in
     which they could run.
@@ -224,8 +254,24 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
         ``speed_of_light(metrics)``, joined by ``kernel_id``) the longest kernels come first; with
         ``stage`` (of ``ncu.layers(metrics)``) they name the bars. Without names each launch has a
         bar.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no share is known.
+
+    Examples
+    --------
+    >>> chart = charts.stalls(analyze.ncu.stalls(metrics))
     """
-    frame = draw.frame_of(frame, analyze.ncu.stalls)
+    frame = draw.chart_frame(frame, analyze.ncu.stalls)
     valid = frame.filter(
         ((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False)
     )
@@ -251,7 +297,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     top = _means(states.with_columns(bar=pl.lit("")), "bar").sort(
         "share", "reason", descending=[True, False]
     )
-    reason, share = str(top["reason"][0]), theme.percent(100 * draw.number(top["share"][0]))
+    reason, share = str(top["reason"][0]), theme.percent(100 * draw.float_of(top["share"][0]))
     notes = ["Shares of the time between two instructions of a warp."]
     what = "kernels" if {"stage", "kernel_name"} & set(frame.columns) else "launches"
     if (count := states["bar"].n_unique()) > bars.height:
@@ -261,7 +307,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
-    return theme.finish(compose.rows(chart), headline, notes, at_edge=True)
+    return theme.finish_chart(compose.vconcat(chart), headline, notes, at_edge=True)
 
 
 def _named(valid: pl.DataFrame) -> pl.DataFrame:
@@ -350,9 +396,11 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
         .agg(pl.col("share").sum())
         .sort("share", "part", descending=[True, False])
     )
-    names = sums["part"].to_list()
-    last = [name for name in names if name.startswith("other (")] + [READY] * (READY in names)
-    return {n: REASONS.get(n, theme.REST) for n in names if n not in last} | {
+    shown_parts = sums["part"].to_list()
+    last = [name for name in shown_parts if name.startswith("other (")] + [READY] * (
+        READY in shown_parts
+    )
+    return {n: REASONS.get(n, theme.REST) for n in shown_parts if n not in last} | {
         n: theme.IDLE if n == READY else theme.REST for n in last
     }
 
@@ -363,11 +411,11 @@ def _marks(
     axis = alt.Axis(
         title="share of a warp's time (%)", grid=False, tickCount=5 if theme.is_narrow() else 10
     )
-    x = alt.X("start:Q", scale=theme.span(0, 100, clamp=True), axis=axis)
+    x = alt.X("start:Q", scale=theme.exact_scale(0, 100, clamp=True), axis=axis)
     y = theme.row_axis(bars["row"])
     tips = draw.tips(("bar:N", "kernel"), ("part:N", "reason"))
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
-    shade = theme.colour("part", table)  # with a legend that is as wide as the bars
+    shade = theme.colour_encoding("part", table)  # with a legend that is as wide as the bars
     widest = max(theme.text_px(part, theme.TEXT_PX) for part in table) + 34
     shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
     drawn = alt.Chart(draw.inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)

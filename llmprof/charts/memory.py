@@ -8,8 +8,8 @@ import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import AtLeastOne
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_bytes
@@ -33,8 +33,6 @@ _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 @draw.chart_of(
     'llmprof.analyze.memory(trace, by="time"), or by="holder"',
-    refuses="nothing is allocated",
-    runs=False,
 )
 def memory(
     frame: Trace | pl.DataFrame,
@@ -50,20 +48,39 @@ def memory(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.memory(trace, by="time"), or by="holder"``.
     by : {"time", "holder"}
         What is drawn of a trace; a frame says it itself.
     top : int
         Most bars of holders; one more bar sums up all others.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart | altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or nothing is allocated.
     """
-    frame = draw.frame_of(frame, analyze.memory, by=by)
+    frame = draw.chart_frame(frame, analyze.memory, by=by)
     if "holder" in frame.columns:
         return _held(frame, top, title)
     draw.require(frame, _OVER_TIME, chart="memory")
     highest = frame["allocated_bytes"].max()
-    if not draw.number(highest):
+    if not draw.float_of(highest):
         raise draw.nothing("memory", "nothing is allocated at any time")
-    size, symbol = _unit(max(draw.number(highest), draw.number(frame["reserved_bytes"].max() or 0)))
-    first, last = draw.number(frame["time_ns"].min()), draw.number(frame["time_ns"].max())
+    size, symbol = _unit(
+        max(draw.float_of(highest), draw.float_of(frame["reserved_bytes"].max() or 0))
+    )
+    first, last = (
+        draw.float_of(frame["time_ns"].min()),
+        draw.float_of(frame["time_ns"].max()),
+    )
     unit = theme.time_unit(last - first)
     whole = alt.Scale(
         domain=[0, (last - first) / unit.ns or 1], nice=False
@@ -96,7 +113,7 @@ def memory(
                 interpolate="step-after", color=theme.DURATION, strokeDash=[4, 3], size=1.4
             )
             marks.append(line.encode(x=x, y=alt.Y("reserved:Q", title=symbol)))
-        peak = part.row(int(draw.number(part["allocated_bytes"].arg_max())), named=True)
+        peak = part.row(int(draw.float_of(part["allocated_bytes"].arg_max())), named=True)
         at_peak = pl.DataFrame(
             {
                 "t": [(peak["time_ns"] - first) / unit.ns],
@@ -113,18 +130,18 @@ def memory(
         text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
         panels.append(
             theme.layered(*marks).properties(
-                width=theme.inner() - 60, height=150, title=theme.heading(text)
+                width=theme.inner() - 60, height=150, title=theme.panel_heading(text)
             )
         )
-    chart = compose.rows(*panels, spacing=22)
-    head = f"At most {format_bytes(draw.number(highest))} are allocated"
+    chart = compose.vconcat(*panels, spacing=22)
+    head = f"At most {format_bytes(draw.float_of(highest))} are allocated"
     held = frame["reserved_bytes"].max()
     if held is not None:
-        head += f", and {format_bytes(draw.number(held))} reserved"
+        head += f", and {format_bytes(draw.float_of(held))} reserved"
     words = "Filled: what is allocated."
     if held is not None:
         words += " Dashed: what the allocator has taken from the device."
-    return theme.finish(chart, title or head, words)
+    return theme.finish_chart(chart, title or head, words)
 
 
 def _unit(most: float) -> tuple[int, str]:
@@ -135,7 +152,10 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     """The row with most allocated memory in each of some thousand intervals of time."""
     if rows.height <= _MOST_POINTS:
         return rows
-    first, last = draw.number(rows["time_ns"].min()), draw.number(rows["time_ns"].max())
+    first, last = (
+        draw.float_of(rows["time_ns"].min()),
+        draw.float_of(rows["time_ns"].max()),
+    )
     bins = rows.with_columns(
         _bin=((pl.col("time_ns") - first) * (_MOST_POINTS // 2) // max(1, last - first))
     )
@@ -151,7 +171,7 @@ def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
     rows = frame.with_columns(part=pl.col("part").fill_null("unknown")).filter(pl.col("bytes") > 0)
     if rows.is_empty():
         raise draw.nothing("memory", "nothing is held")
-    total = draw.number(rows["bytes"].sum())
+    total = draw.float_of(rows["bytes"].sum())
     named = rows.with_columns(holder=pl.coalesce("holder", "part"))
     sums = named.group_by("part", "holder").agg(pl.col("bytes").sum(), pl.col("blocks").sum())
     sums = sums.sort("bytes", "holder", descending=[True, False])
@@ -162,7 +182,7 @@ def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
             [kept, rest.select(**others, bytes=pl.sum("bytes"), blocks=pl.sum("blocks"))]
         )
     room = 130 if theme.is_narrow() else 340
-    size, symbol = _unit(draw.number(kept["bytes"].max()))
+    size, symbol = _unit(draw.float_of(kept["bytes"].max()))
     labels = [f"{format_bytes(n)}, {theme.percent(100 * n / total)}" for n in kept["bytes"]]
     rows_named = [
         shorten(name, room // 7) + "\u200b" * place for place, name in enumerate(kept["holder"])
@@ -179,7 +199,7 @@ def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
     )
     base = alt.Chart(draw.inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=room - 10))
-    widest = draw.number(shown["value"].max())
+    widest = draw.float_of(shown["value"].max())
     room_of = alt.Scale(domain=[0, widest * (2.4 if theme.is_narrow() else 1.25)])
     x = alt.X("value:Q", title=symbol, scale=room_of, axis=alt.Axis(format=theme.NUMBER))
     legend = alt.Legend(title=None, orient="top", columns=2 if theme.is_narrow() else 5)
@@ -202,10 +222,10 @@ def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
         "unknown": "of unknown holders",
     }.get(part, part)
     head = f"{theme.percent(100 * most / total)} of {format_bytes(total)} is {what}"
-    chart = compose.layers(bars, words).properties(
+    chart = compose.overlay(bars, words).properties(
         width=theme.inner() - room, height=24 * kept.height
     )
     note = (
         "By who allocated it: the innermost frame of the program, or the operator that was running."
     )
-    return theme.finish(chart, title or head, note)
+    return theme.finish_chart(chart, title or head, note)

@@ -36,12 +36,12 @@ _ROW = 42
 def _summed(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     """Median and 99th percentile of each latency, on a logarithmic axis of time."""
     draw.require(frame, ("phase", "mean", "p50", "p99", "n"), chart="latencies")
-    chart = requests_panel(frame, theme.inner() - 8)
+    chart = _requests_panel(frame, theme.inner() - 8)
     if chart is None:
         raise draw.nothing("latencies", "the engine reported no latency of a request")
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
     words = [
-        f"{name} {format_ns(draw.number(rows['p50'][0]))}"
+        f"{name} {format_ns(draw.float_of(rows['p50'][0]))}"
         for metric, name in (
             ("ttft_ns", "first token"),
             ("tpot_ns", "each further one"),
@@ -51,17 +51,17 @@ def _summed(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     ]
     head = f"Median latencies: {', '.join(words)}" if words else "Latencies of the requests"
     counts = ", ".join(
-        f"{draw.number(rows['n'].min()):,.0f} requests {name}"
+        f"{draw.float_of(rows['n'].min()):,.0f} requests {name}"
         for phase, (name, _) in _PHASES.items()
         if (
             rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))
         ).height
     )
     note = f"Dot: median; line: to the 99th percentile. {counts}."
-    return theme.finish(compose.rows(chart), title or head, note, at_edge=True)
+    return theme.finish_chart(compose.vconcat(chart), title or head, note, at_edge=True)
 
 
-def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
+def _requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     """Dots and lines of the latencies; None if none is above zero."""
     rows = frame.filter(
         pl.col("metric").is_in(list(LATENCIES))
@@ -74,7 +74,7 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     table = {
         name: fill for phase, (name, fill) in _PHASES.items() if phase in rows["phase"].to_list()
     }
-    unit = theme.time_unit(draw.number(rows["p50"].median()))
+    unit = theme.time_unit(draw.float_of(rows["p50"].median()))
     data = rows.select(
         row=pl.col("metric").replace_strict(LATENCIES, return_dtype=pl.String),
         part=pl.col("phase").replace_strict(
@@ -85,13 +85,16 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
         label=draw.duration("p50"),
     )
     across = width - 20 - round(max(theme.text_px(name, theme.TEXT_PX) for name in names))
-    low, high = draw.number(data["middle"].min()) / 1.6, draw.number(data["high"].max()) * 2.2
-    scale = theme.span(low, high, type="log")
-    axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
+    low, high = (
+        draw.float_of(data["middle"].min()) / 1.6,
+        draw.float_of(data["high"].max()) * 2.2,
+    )
+    scale = theme.exact_scale(low, high, type="log")
+    axis = theme.titled_axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
     x, y, shade = (
         alt.X("middle:Q", scale=scale, axis=axis),
         theme.row_axis(names),
-        theme.colour("part", table),
+        theme.colour_encoding("part", table),
     )
     shade["legend"]["symbolOpacity"] = 1
     shade["legend"]["symbolType"] = "circle"
@@ -118,7 +121,6 @@ _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 @draw.chart_of(
     "run.requests, or llmprof.run.launch.run.requests.requests_of(worker)",
-    refuses="the engine reported none of the latencies",
 )
 def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Cumulative distribution of each latency that the engine reported, without and under the
@@ -133,6 +135,18 @@ def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCh
         Rows of ``run.requests``, one for each request, or their sums
         (``llmprof.run.launch.run.requests.summarize(run.requests)``). Warm-up is left out; all
         repeats of a phase are merged.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the engine reported none of the latencies.
     """
     if "metric" in frame.columns:
         return _summed(frame, title)
@@ -148,7 +162,7 @@ def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCh
         _panel(points, name, plot, phases, first=i % across == 0)
         for i, (name, points) in enumerate(values.items())
     ]
-    grid = theme.rows_of(panels, across, spacing=_SPACE)
+    grid = theme.panel_rows(panels, across, spacing=_SPACE)
     repeats = pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
     counts = rows.group_by("phase").agg(pl.len(), repeats=repeats)
     counted = {phase: row for phase, *row in counts.iter_rows()}
@@ -158,8 +172,8 @@ def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCh
         for part, (n, times) in ((part, counted[phase]) for phase, (part, _) in phases.items())
     ]
     note = f"{'; '.join(notes)}. Warm-up is left out."
-    return theme.finish(
-        compose.rows(*grid, spacing=30),
+    return theme.finish_chart(
+        compose.vconcat(*grid, spacing=30),
         title or _headline(values, phases),
         note[0].upper() + note[1:],
     )
@@ -186,22 +200,22 @@ def _values(rows: pl.DataFrame, name: str) -> pl.DataFrame:
 def _panel(
     values: pl.DataFrame, name: str, plot: int, phases: dict[str, tuple[str, str]], *, first: bool
 ) -> alt.LayerChart:
-    unit = theme.time_unit(draw.number(values["ns"].max()))
+    unit = theme.time_unit(draw.float_of(values["ns"].max()))
     table = dict(phases.values())
     data = _steps(values, phases).with_columns(value=pl.col("ns") / unit.ns)
-    low, high = draw.number(data["value"].min()), draw.number(data["value"].max())
+    low, high = draw.float_of(data["value"].min()), draw.float_of(data["value"].max())
     air = (high - low) * 0.06 or high * 0.1 or 1.0
     x = alt.X(
         "value:Q",
-        scale=theme.span(max(0.0, low - air), high + air),
-        axis=theme.axis(f"time ({unit.symbol})", tickCount=5, grid=False),
+        scale=theme.exact_scale(max(0.0, low - air), high + air),
+        axis=theme.titled_axis(f"time ({unit.symbol})", tickCount=5, grid=False),
     )
     quiet = {"labels": first, "ticks": first, "domain": first}
     axis = alt.Axis.from_dict(
         {"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet}
     )
-    y = alt.Y("share:Q", scale=theme.span(0, 104), axis=axis)
-    shade = theme.colour("part", table)
+    y = alt.Y("share:Q", scale=theme.exact_scale(0, 104), axis=axis)
+    shade = theme.colour_encoding("part", table)
     for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3}.items():
         shade["legend"][key] = value
     tips = draw.tips("part:N", ("value:Q", None, ",.4~r"), ("share:Q", None, ",.3~r"))
@@ -216,7 +230,7 @@ def _panel(
             filled=True, size=26, opacity=1
         )
         marks.append(dots.encode(x=x, y=y, color=shade, tooltip=tips))
-    return theme.layered(*marks, theme.beside(LATENCIES[name].capitalize())).properties(
+    return theme.layered(*marks, theme.heading_mark(LATENCIES[name].capitalize())).properties(
         width=plot, height=_HEIGHT
     )
 
@@ -253,7 +267,7 @@ def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]
             else pl.Series([], dtype=pl.Float64)
         )
         if ns.len():
-            words.append(f"{what} {format_ns(draw.number(ns.median()))}")
+            words.append(f"{what} {format_ns(draw.float_of(ns.median()))}")
     return f"Median {part}: {', '.join(words)}" if words else "Time from token to token"
 
 
@@ -263,7 +277,7 @@ _KERNELS, _DASHBOARD_ROW, _TILES, _COUNTERS = 8, 30, 6, 6
 def dashboard(
     *,
     figures: Sequence[tuple[str, str]] = (),
-    requests: pl.DataFrame | None = None,
+    request_summary: pl.DataFrame | None = None,
     where: pl.DataFrame | None = None,
     kernels: pl.DataFrame | None = None,
     counters: pl.DataFrame | None = None,
@@ -277,7 +291,7 @@ def dashboard(
     ----------
     figures : sequence of (str, str)
         Names and figures for the tiles on top.
-    requests : polars.DataFrame, optional
+    request_summary : polars.DataFrame, optional
         Rows of ``launch.run.requests.summarize(run.requests)``.
     where : polars.DataFrame, optional
         Time of the steps: ``phase, part, ns`` with the parts of an overlap, and ``steps, ranks``.
@@ -295,35 +309,38 @@ def dashboard(
     """
     panels: list[alt.LayerChart | alt.VConcatChart] = []
     rows = [list(figures[i : i + _TILES]) for i in range(0, len(figures), _TILES)]
-    panels += [draw.tiles(row, theme.inner()) for row in rows]
-    if requests is not None and (latencies := requests_panel(requests, theme.inner())) is not None:
+    panels += [draw.figure_tiles(row, theme.inner()) for row in rows]
+    if (
+        request_summary is not None
+        and (panel := _requests_panel(request_summary, theme.inner())) is not None
+    ):
         panels.append(
-            _indented(latencies).properties(
-                title=theme.heading("Latencies of the requests: median, and up to p99")
+            _indented(panel).properties(
+                title=theme.panel_heading("Latencies of the requests: median, and up to p99")
             )
         )
-    if where is not None and draw.number(where["ns"].sum()) > 0:
+    if where is not None and draw.float_of(where["ns"].sum()) > 0:
         panels.append(_where(where))
-    if kernels is not None and draw.number(kernels["total_ns"].sum()) > 0:
+    if kernels is not None and draw.float_of(kernels["total_ns"].sum()) > 0:
         words = "Longest kernels: total over ranks and steps, share, count"
         longest = kernel_rows(kernels, _KERNELS)
-        bars = draw.ranking(
+        bars = draw.ranked_bars(
             longest,
             width=theme.inner(),
             title=None,
             table=theme.colours("category", longest["part"]),
         )
-        panels.append(_indented(bars).properties(title=theme.heading(words)))
+        panels.append(_indented(bars).properties(title=theme.panel_heading(words)))
     if counters is not None and counters.height:
         chart, _ = counters_panel(counters, theme.inner() - 34, _COUNTERS)
         if chart is not None:
             words = "Monitors over the time of the run (s; 0: start of the recording)"
-            panels.append(chart.properties(title=theme.heading(words)))
+            panels.append(chart.properties(title=theme.panel_heading(words)))
     if not panels:
         source = "a finished run: llmprof.Visualizer(folder)"
         raise draw.nothing("dashboard", "the run has neither metrics nor a trace", source)
-    page: alt.VConcatChart = compose.rows(*panels, spacing=26).resolve_scale(color="independent")
-    return theme.finish(page, title, subtitle)
+    page: alt.VConcatChart = compose.vconcat(*panels, spacing=26).resolve_scale(color="independent")
+    return theme.finish_chart(page, title, subtitle)
 
 
 def _where(where: pl.DataFrame) -> alt.LayerChart:
@@ -344,11 +361,11 @@ def _where(where: pl.DataFrame) -> alt.LayerChart:
     table = {
         name: fill
         for name, fill in PARTS.items()
-        if draw.number(parts.filter(part=name)["ns"].sum()) > 0
+        if draw.float_of(parts.filter(part=name)["ns"].sum()) > 0
     }
     bars = theme.layered(*draw.stacked_bars(parts, table, width=width, title="time of one step"))
     bars = bars.properties(width=width, height=_DASHBOARD_ROW * len(names))
-    return _indented(bars).properties(title=theme.heading("Where the time of a step goes"))
+    return _indented(bars).properties(title=theme.panel_heading("Where the time of a step goes"))
 
 
 def _indented(panel: alt.LayerChart) -> alt.LayerChart:
@@ -388,35 +405,52 @@ _TABLE = {
 _WATERFALL_ROW, _MOST = 15, 60
 
 
-@draw.chart_of("llmprof.analyze.requests(run)", runs=False, refuses="there are no requests")
+@draw.chart_of("llmprof.analyze.requests(run)")
 def requests(frame: AnyRun | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Requests over time, one in each row: waiting, prefill and decode.
 
     A row for each request in the order of arrival; if there are more than 60, the 60 with the
     latest first token. The parts of the waiting are drawn in a fixed order, not at the times at
     which they happened; prefill ends with the first token.
+
+    Parameters
+    ----------
+    frame : AnyRun or polars.DataFrame
+        What was recorded, or rows of ``analyze.requests(run)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no requests.
     """
-    frame = draw.frame_of(frame, analyze.requests)
+    frame = draw.chart_frame(frame, analyze.requests)
     draw.require(frame, _WATERFALL_COLUMNS, chart="requests")
     shown = frame.sort("ttft_ns", descending=True).head(_MOST).sort("start_ns", "request")
-    first = int(draw.number(shown["start_ns"].min()))
-    unit = theme.time_unit(draw.number(shown["end_ns"].max()) - first)
+    first = int(draw.float_of(shown["start_ns"].min()))
+    unit = theme.time_unit(draw.float_of(shown["end_ns"].max()) - first)
     rows = [f"request {one}" for one in shown["request"]]
     bars = _bars(shown, first).with_columns(
         start=pl.col("start") / unit.ns, end=pl.col("end") / unit.ns
     )
     colours = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
-    top = draw.number(bars["end"].max())
-    scale = theme.span(0, top * 1.02 or 1)
-    axis = theme.axis(
+    top = draw.float_of(bars["end"].max())
+    scale = theme.exact_scale(0, top * 1.02 or 1)
+    axis = theme.titled_axis(
         f"time since the first arrival ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8
     )
     x, y = alt.X("start:Q", scale=scale, axis=axis), theme.row_axis(rows)
     tips = draw.tips(("row:N", "request"), "part:N", ("long:N", "time"), ("reason:N", "mostly"))
     base = alt.Chart(draw.inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", colours), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour_encoding("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame(
         {"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()}
@@ -433,7 +467,9 @@ def requests(frame: AnyRun | pl.DataFrame, *, title: str | None = None) -> alt.V
     )
     if frame.height > _MOST:
         note += f" The {_MOST} of {frame.height} requests with the latest first token are shown."
-    return theme.finish(compose.rows(chart), title or slowest(frame)["title"], note, at_edge=True)
+    return theme.finish_chart(
+        compose.vconcat(chart), title or slowest(frame)["title"], note, at_edge=True
+    )
 
 
 def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:

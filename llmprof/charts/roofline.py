@@ -13,12 +13,12 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.base.save import Box, Segment, along, around, place
+from llmprof.charts.base.save import Box, LineSegment, along, around, free_place
 from llmprof.names import kernels
-from llmprof.replay.targets import OF_ANYTHING
+from llmprof.names.dtypes import type_format
+from llmprof.replay.targets import ANY_STAGE
 from llmprof.text import shorten
 from llmprof.theory import hardware
-from llmprof.theory.calls.call import number_of
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
@@ -73,7 +73,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
     """
     with_roof = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
     slope = pl.col("roof_flop_per_s") / pl.col("intensity")
-    steepest = draw.number(with_roof.select(slope.max()).item())
+    steepest = draw.float_of(with_roof.select(slope.max()).item())
     flat = (
         with_roof.filter(slope < steepest * (1 - _EXACT))
         .group_by("dtype")
@@ -88,7 +88,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
     return Roofs(steepest if below or agree else None, peaks)
 
 
-def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
+def _lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
     """Marks of the roofs with their names, and the areas that they cover."""
     marks: list[alt.Chart] = []
     taken: list[Box] = []
@@ -99,7 +99,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
         ridge = rate / roofs.bandwidth if roofs.bandwidth else plane.x[0]
         start, end = plane.at(max(ridge, plane.x[0]), rate), plane.at(plane.x[1], rate)
         name = f"{', '.join(types)}: {rate / 1e12:,.4g} TFLOP/s"
-        marks.append(segment((*start, *end), theme.MUTED, 1.5))
+        marks.append(_segment((*start, *end), theme.MUTED, 1.5))
         marks.append(_name(name, (end[0] - 4, end[1] - 5), align="right", baseline="bottom"))
         width = theme.text_px(name, theme.TEXT_PX)
         taken += [*along(start, end), Box(end[0] - 4 - width, end[1] - 20, end[0], end[1])]
@@ -121,7 +121,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
                 start[0] + (end[0] - start[0]) * 0.4,
                 start[1] + (end[1] - start[1]) * 0.4,
             )
-            marks.append(segment((*start, *end), theme.MUTED, 1.5))
+            marks.append(_segment((*start, *end), theme.MUTED, 1.5))
             name = f"memory: {roofs.bandwidth / 1e12:,.4g} TB/s"
             lean = math.radians(angle)
             above = (start_of_name[0] + 9 * math.sin(lean), start_of_name[1] - 9 * math.cos(lean))
@@ -138,7 +138,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
     return marks, taken
 
 
-def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
+def _segment(ends: LineSegment, colour: str, width: float) -> alt.Chart:
     """A straight line between two places of the plot (x, y, x, y in px)."""
     x, y, x2, y2 = ends
     rule = alt.Chart(draw.constant({})).mark_rule(color=colour, strokeWidth=width, aria=False)
@@ -212,11 +212,11 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     types = frame.select(
         pl.when(much & pl.col("kind").str.contains(_OF_MATRICES)).then("dtypes")
     ).to_series()
-    formats = [number_of(name)[0] if name else None for name in types.str.extract(_FORMATS)]
+    formats = [type_format(name)[0] if name else None for name in types.str.extract(_FORMATS)]
     rate, by = pl.col("flops") / pl.col("bound_ns") * 1e9, pl.col("bound_by")
     of_unit = ~by.is_in(["memory", "launch"])
     stage = (
-        {"stage": pl.when(~pl.col("stage").is_in(OF_ANYTHING)).then("stage")}
+        {"stage": pl.when(~pl.col("stage").is_in(ANY_STAGE)).then("stage")}
         if "stage" in frame.columns
         else {}
     )
@@ -235,8 +235,6 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
 
 @draw.chart_of(
     "llmprof.analyze.operators(trace), roofline(trace, model) or speed_of_light(metrics)",
-    refuses="nothing has operations and memory traffic",
-    runs=False,
 )
 def roofline(
     frame: Trace | Metrics | pl.DataFrame,
@@ -268,18 +266,27 @@ def roofline(
         The device; the chart then has its roofs for all number types in the frame. By default the
         roofs follow from ``roof_flop_per_s``: a type has its flat roof if a launch of this type
         lies under it.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart | altair.VConcatChart
+        900 px wide.
 
     Raises
     ------
+    AnalysisError
+        A column is missing, or nothing has operations and memory traffic.
     LlmprofError
         The device is unknown.
     """
     if isinstance(frame, Metrics):
         frame = analyze.ncu.speed_of_light(frame)
     if model is None:
-        frame = draw.frame_of(frame, analyze.operators)
+        frame = draw.chart_frame(frame, analyze.operators)
     else:
-        frame = draw.frame_of(frame, analyze.roofline, model, peaks)
+        frame = draw.chart_frame(frame, analyze.roofline, model, peaks)
     if "measured_ns" in frame.columns:
         return _gaps(frame, title)
     of_operators = "bound_share" in frame.columns
@@ -306,10 +313,10 @@ def roofline(
     table = theme.colours("stage", present) if by == "stage" else bounds
     roofs = derived(rows) if peaks is None else given(hardware.device(peaks), rows)
     plane = _plane(rows, roofs)
-    drawn, taken = lines(roofs, plane)
+    drawn, taken = _lines(roofs, plane)
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
     chart = theme.layered(*marks).properties(width=plane.width, height=_HEIGHT)
-    longest = format_ns(draw.number(rows["duration_ns"].max()))
+    longest = format_ns(draw.float_of(rows["duration_ns"].max()))
     what = "an operator with its shapes" if of_operators else "a launch"
     notes = [f"A point is {what}; its area is its time, at most {longest}."]
     if not roofs.bandwidth and not roofs.peaks:
@@ -317,7 +324,7 @@ def roofline(
     rest = named.filter(~pl.col("drawable"))
     left_out = _operators_left_out(rest) if of_operators else _left_out(rest)
     among = " of what is drawn" if of_operators and left_out else ""
-    return theme.finish(
+    return theme.finish_chart(
         chart, title or _headline(rows, among), [" ".join(notes), left_out] if left_out else notes
     )
 
@@ -328,8 +335,8 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
     """
     intensity, rate = rows["intensity"], rows["flop_per_s"]
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
-    left = min(draw.number(intensity.min()), *ridges, math.inf) / 2.5
-    right = max(draw.number(intensity.max()), *ridges, 0.0)
+    left = min(draw.float_of(intensity.min()), *ridges, math.inf) / 2.5
+    right = max(draw.float_of(intensity.max()), *ridges, 0.0)
     widest = max(
         theme.text_px(shorten(label, _MAX_LABEL), theme.TEXT_PX) for label in rows["label"].unique()
     )
@@ -337,8 +344,8 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
     aside = min(widest + _ASIDE, plot / 3)
     x = (left, left * (right / left) ** (plot / (plot - aside)))
     low, high = (
-        draw.number(rate.min()) / 3,
-        max(draw.number(rate.max()), *roofs.peaks.values(), 0.0) * 2,
+        draw.float_of(rate.min()) / 3,
+        max(draw.float_of(rate.max()), *roofs.peaks.values(), 0.0) * 2,
     )
     unit = next((u for u in (1e12, 1e9, 1e6) if high >= u), 1.0)
     return Plane(plot, _HEIGHT, x, (low / unit, high / unit), unit)
@@ -371,7 +378,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
         y=_axis("rate", f"{symbol} (log scale)", plane.y, alt.Y),
         size=alt.Size("area:Q", scale=None, legend=None),
-        color=theme.colour("group", table),
+        color=theme.colour_encoding("group", table),
         tooltip=tips,
     )
     return points
@@ -382,12 +389,12 @@ def _axis(
 ) -> alt.X | alt.Y:
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
     return channel(
-        f"{field}:Q", scale=scale, axis=theme.axis(title, values=draw.log_ticks(*domain))
+        f"{field}:Q", scale=scale, axis=theme.titled_axis(title, values=draw.log_ticks(*domain))
     )
 
 
 def _area(rows: pl.DataFrame) -> pl.Series:
-    share = rows["duration_ns"] / draw.number(rows["duration_ns"].max())
+    share = rows["duration_ns"] / draw.float_of(rows["duration_ns"].max())
     return (share * _LARGEST).clip(_LEAST)
 
 
@@ -412,18 +419,18 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         others = [box for same, box in near if not (same and box.meets(own))]
         text = shorten(label, _MAX_LABEL)
         size = (theme.text_px(text, theme.TEXT_PX), theme.TEXT_PX + 2.0)
-        spot = place(point, radius, size, (plane.width, plane.height), [*taken, *others])
+        spot = free_place(point, radius, size, (plane.width, plane.height), [*taken, *others])
         if spot is None:
             continue
         box, ends = spot
         taken.append(box)
         if ends:
-            marks.append(segment(ends, theme.INK, 0.8))
+            marks.append(_segment(ends, theme.INK, 0.8))
             taken += along(ends[:2], ends[2:])
         x, y = alt.XValue((box.left + box.right) / 2), alt.YValue((box.top + box.bottom) / 2)
         name = pl.DataFrame({"label": [text]})
         marks.append(
-            draw.said(name, x, y, baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK)
+            draw.text_marks(name, x, y, baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK)
         )
     return marks
 
@@ -463,7 +470,7 @@ def _left_out(rows: pl.DataFrame) -> str:
         sums = sums.sort("ns", "function", descending=[True, False])
         names = [
             f"{shorten(name, _MAX_NAME)}"
-            f" ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(draw.number(ns))})"
+            f" ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(draw.float_of(ns))})"
             for name, ns, n in sums.head(_MAX_NAMED).iter_rows()
         ]
         more = [f"{sums.height - _MAX_NAMED} more"] if sums.height > _MAX_NAMED else []
@@ -489,7 +496,7 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
             names = [shorten(name, _MAX_LABEL) for name in sums["function"].head(_MAX_NAMED)]
             more = f" and {sums.height - _MAX_NAMED} more" if sums.height > _MAX_NAMED else ""
             parts.append(
-                f"{format_ns(draw.number(sums['ns'].sum()))} {why} ({', '.join(names)}{more})"
+                f"{format_ns(draw.float_of(sums['ns'].sum()))} {why} ({', '.join(names)}{more})"
             )
     return f"Not drawn: {'; '.join(parts)}."
 
@@ -517,16 +524,19 @@ def _gaps(joined: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     table = {
         name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons
     }
-    chart = compose.rows(_legend(table), *panels, spacing=16)
+    chart = compose.vconcat(_legend(table), *panels, spacing=16)
     last = joined.filter(pl.col("phase") == phases[-1])
-    measured, bound = draw.number(last["measured_ns"].sum()), draw.number(last["bound_ns"].sum())
+    measured, bound = (
+        draw.float_of(last["measured_ns"].sum()),
+        draw.float_of(last["bound_ns"].sum()),
+    )
     reached = theme.percent(100 * bound / measured) if measured else "0 %"
     sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
     notes = (
         "Mean of a step, from its first event to the next step's, and rank (us, ms). "
         "Least time: at the stated peaks of the device. The rest of a bar is the gap."
     )
-    return theme.finish(chart, title or sentence, notes)
+    return theme.finish_chart(chart, title or sentence, notes)
 
 
 def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
@@ -547,7 +557,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
             stage=more, measured_ns=pl.sum("measured_ns"), bound_ns=pl.sum("bound_ns"), why=why
         )
         shown = pl.concat([shown, rest.head(1)])
-    unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
+    unit = theme.time_unit(draw.float_of(shown["measured_ns"].max()))
     bound = pl.min_horizontal("bound_ns", "measured_ns")
     least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
     rest = shown.select(
@@ -566,12 +576,15 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     order = shown["stage"].to_list()
     y = names_axis("stage", order)
     scale = alt.Scale(
-        domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0]
+        domain=[
+            0,
+            draw.float_of(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0,
+        ]
     )
     x = alt.X(
         "start:Q",
         scale=scale,
-        axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
+        axis=theme.titled_axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
     )
     colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
     tips = draw.tips("stage:N", "part:N")
@@ -583,7 +596,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
     return theme.layered(bars, texts).properties(
-        width=theme.inner() - 120, height=24 * len(order), title=theme.heading(named)
+        width=theme.inner() - 120, height=24 * len(order), title=theme.panel_heading(named)
     )
 
 

@@ -14,8 +14,7 @@ import polars as pl
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
-from llmprof.findings.sentences import METRIC_WORDS, SLO_WORDS
-from llmprof.text import shorten
+from llmprof.text import METRIC_WORDS, SLO_WORDS, shorten
 from llmprof.units import format_metric, format_ns
 
 _COLOURS = (
@@ -43,7 +42,7 @@ class Axes:
     table: dict[str, str]
 
 
-def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
+def _swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
     """Parameters of a sweep: those given, or the columns between the label and the state of a
     point.
     """
@@ -59,7 +58,7 @@ def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
+def _axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     """The first parameter along the axis, each value in the order of the sweep; the others as
     lines.
     """
@@ -83,7 +82,7 @@ def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     return Axes(data, x, table)
 
 
-def series_colour(over: Axes) -> alt.Color:
+def _series_colour(over: Axes) -> alt.Color:
     """Colour of the lines, with a legend above where there are several."""
     scale = alt.Scale(domain=list(over.table), range=list(over.table.values()))
     if len(over.table) < 2:
@@ -106,7 +105,6 @@ _SPACE, _HEIGHT = 34, 230
 
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
-    refuses="no point has a latency",
 )
 def sweep_latency(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
@@ -117,19 +115,33 @@ def sweep_latency(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).comparison``.
     parameters : sequence of str, optional
         Parameters in another order, or some of them; all of the sweep if not given.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a latency.
     """
     columns = [f"{name}_ns" for name in _LATENCIES]
     draw.require(frame, ["label", *columns], chart="sweep_latency")
-    shown = [name for name in _LATENCIES if draw.number(frame[f"{name}_ns"].max()) > 0]
+    shown = [name for name in _LATENCIES if draw.float_of(frame[f"{name}_ns"].max()) > 0]
     if not shown:
         raise draw.nothing("sweep_latency", "no point has a latency")
-    over = axes(frame, swept(frame, parameters))
+    over = _axes(frame, _swept(frame, parameters))
     panels = []
     plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else len(shown)) - _SPACE - 44
     for name in shown:
-        unit = theme.time_unit(draw.number(over.data[f"{name}_ns"].max()))
+        unit = theme.time_unit(draw.float_of(over.data[f"{name}_ns"].max()))
         tail = f"{name}_p99_ns" if f"{name}_p99_ns" in frame.columns else f"{name}_ns"
         data = over.data.drop_nulls(f"{name}_ns").with_columns(
             value=pl.col(f"{name}_ns") / unit.ns,
@@ -154,12 +166,11 @@ def sweep_latency(
         " where there are several; thin lines go up to the 99th percentile. Each panel has its own"
         " axis."
     )
-    return theme.finish(_beside(panels, _SPACE), head, notes)
+    return theme.finish_chart(_beside(panels, _SPACE), head, notes)
 
 
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
-    refuses="no point has a throughput",
 )
 def sweep_throughput(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
@@ -171,13 +182,27 @@ def sweep_throughput(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).comparison``.
     parameters : sequence of str, optional
         Parameters in another order, or some of them; by default all of the sweep.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a throughput.
     """
     draw.require(frame, ["label", *_RATES], chart="sweep_throughput")
-    if not draw.number(frame["output_tokens_per_s"].max()) > 0:
+    if not draw.float_of(frame["output_tokens_per_s"].max()) > 0:
         raise draw.nothing("sweep_throughput", "no point has a throughput")
-    over = axes(frame, swept(frame, parameters))
+    over = _axes(frame, _swept(frame, parameters))
     plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else 2) - _SPACE - 50
     panels = []
     for name, words in _RATES.items():
@@ -196,14 +221,14 @@ def sweep_throughput(
         or f"Most output tokens: {_with_interval(top, 'output_tokens_per_s')} a second at {top['label']}{also}"  # noqa: E501
     )
     note = f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats."
-    return theme.finish(_beside(panels, _SPACE), head, note)
+    return theme.finish_chart(_beside(panels, _SPACE), head, note)
 
 
 def _beside(panels: list[alt.LayerChart], space: int) -> alt.HConcatChart:
     """Panels side by side, below each other on a telephone."""
     if not theme.is_narrow():
-        return compose.columns(*panels, spacing=space)
-    return compose.columns(compose.rows(*panels, spacing=24))
+        return compose.hconcat(*panels, spacing=space)
+    return compose.hconcat(compose.vconcat(*panels, spacing=24))
 
 
 def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
@@ -249,10 +274,10 @@ def _panel(
     banded: bool = False,
 ) -> alt.LayerChart:
     reach = [name for name, shown in (("value", True), ("tail", tail), ("high", banded)) if shown]
-    top = max(draw.number(data[name].max()) for name in reach)
-    scale = theme.span(0, top * 1.12 or 1, clamp=True)
-    y = alt.Y("value:Q", scale=scale, axis=theme.axis(y_title, tickCount=5))
-    shade = series_colour(over)
+    top = max(draw.float_of(data[name].max()) for name in reach)
+    scale = theme.exact_scale(0, top * 1.12 or 1, clamp=True)
+    y = alt.Y("value:Q", scale=scale, axis=theme.titled_axis(y_title, tickCount=5))
+    shade = _series_colour(over)
     columns = [
         "x",
         "series",
@@ -278,7 +303,7 @@ def _panel(
         interval = base.mark_rule(strokeWidth=6, opacity=0.35)
         marks.insert(0, interval.encode(x=over.x, y=low, y2=alt.Y2("high:Q"), color=shade))
     return theme.layered(
-        *marks, theme.beside(name).encode(color=alt.ColorValue(theme.INK))
+        *marks, theme.heading_mark(name).encode(color=alt.ColorValue(theme.INK))
     ).properties(width=plot, height=_HEIGHT)
 
 
@@ -289,7 +314,6 @@ _SWEEP_SCALING_SPACE, _SWEEP_SCALING_HEIGHT = 34, 230
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
     "label output_tokens_per_s",
-    refuses="no parameter is a number with two values that ran",
 )
 def sweep_scaling(
     frame: pl.DataFrame,
@@ -306,13 +330,27 @@ def sweep_scaling(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).comparison``.
     parameters : sequence of str, optional
         Some of the parameters of the sweep; all if not given.
     over : str, optional
         The parameter that scales, which must be a number; by default tensor or pipeline parallel
         size, batch size, or the first parameter that is a number.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no parameter is a number with two values that ran.
     """
-    names = swept(frame, parameters)
+    names = _swept(frame, parameters)
     measured = frame.filter(pl.col("output_tokens_per_s") > 0)
     numbers = [
         name for name in names if frame.schema[name].is_numeric() and measured[name].n_unique() > 1
@@ -321,7 +359,7 @@ def sweep_scaling(
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
         raise draw.nothing("sweep_scaling", "no parameter is a number with two values that ran")
-    shared = axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
+    shared = _axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
     plot = (
         (theme.inner() + _SWEEP_SCALING_SPACE) // (1 if theme.is_narrow() else 2)
@@ -329,13 +367,13 @@ def sweep_scaling(
         - 50
     )
     words = scaled.replace("_", " ")
-    shade = series_colour(shared)
+    shade = _series_colour(shared)
     panels = []
     for column, name, unit in (("speedup", "Speed-up", "times"), ("efficiency", "Efficiency", "%")):
-        most = draw.number(data[column].max())
-        top = max(most, draw.number(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
-        scale = theme.span(0, top)
-        axis = theme.axis(unit, tickCount=5)
+        most = draw.float_of(data[column].max())
+        top = max(most, draw.float_of(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
+        scale = theme.exact_scale(0, top)
+        axis = theme.titled_axis(unit, tickCount=5)
         y = alt.Y(f"{column}:Q", scale=scale, axis=axis)
         ideal = (
             data.select("x", "ideal").unique(maintain_order=True).with_columns(full=pl.lit(100.0))
@@ -352,7 +390,7 @@ def sweep_scaling(
         dots = base.mark_circle(size=55, opacity=1).encode(
             x=shared.x, y=y, color=shade, tooltip=tips
         )
-        title_mark = theme.beside(name).encode(color=alt.ColorValue(theme.INK))
+        title_mark = theme.heading_mark(name).encode(color=alt.ColorValue(theme.INK))
         panel = theme.layered(dashed.encode(x=shared.x, y=against), lines, dots, title_mark)
         panels.append(panel.properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
     last = (
@@ -362,7 +400,7 @@ def sweep_scaling(
     )
     head = f"At {words} {last['x']}: {_times(last)}"
     note = f"Against the smallest {words} of each line; dashed: growing in step with it."
-    return theme.finish(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
+    return theme.finish_chart(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
 
 
 def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
@@ -422,13 +460,29 @@ MAX_POINTS = 40
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).where",
     "point label phase part ns steps ranks",
-    refuses="all times are zero",
 )
 def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of one step at each point: compute, communication, copies and idle time, a panel for
     each phase.
 
     Each phase has its own time axis. At most 40 points.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).where``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
     """
     each = pl.col("ns") / (pl.col("steps") * pl.col("ranks"))
     points = frame["point"].unique().sort().head(MAX_POINTS)
@@ -443,13 +497,13 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
             lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String
         ),
     )
-    if not draw.number(rows["ns"].sum()) > 0:
+    if not draw.float_of(rows["ns"].sum()) > 0:
         raise draw.nothing("sweep_time", "the times add up to zero")
     phases = theme.in_order(rows["phase"], theme.PHASES)
     table = {
         name: fill
         for name, fill in PARTS.items()
-        if draw.number(rows.filter(part=name)["ns"].sum()) > 0
+        if draw.float_of(rows.filter(part=name)["ns"].sum()) > 0
     }
     width = (
         theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows["row"]))
@@ -460,7 +514,7 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
         bars = theme.layered(*draw.stacked_bars(part, table, width=width, title="time of one step"))
         panels.append(
             bars.properties(
-                width=width, height=_ROW * part["row"].n_unique(), title=theme.heading(phase)
+                width=width, height=_ROW * part["row"].n_unique(), title=theme.panel_heading(phase)
             )
         )
     notes = [
@@ -469,8 +523,8 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     ]
     if frame["point"].n_unique() > len(points):
         notes.append(f"The first {len(points)} of {frame['point'].n_unique()} points are shown.")
-    return theme.finish(
-        compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True
+    return theme.finish_chart(
+        compose.vconcat(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True
     )
 
 
@@ -497,7 +551,6 @@ _VERDICTS = {"better": "#009E73", "worse": "#D55E00", "no effect": "#6B7280", "u
 @draw.chart_of(
     "llmprof.trial(...).effects",
     "metric pairs gain gain_low gain_high verdict",
-    refuses="no metric has an interval",
 )
 def trial_effects(
     frame: pl.DataFrame, *, objective: str | None = None, title: str | None = None
@@ -508,8 +561,22 @@ def trial_effects(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``trial(...).effects``.
     objective : str, optional
         Metric that the heading tells of; the first one if not given.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no metric has an interval.
     """
     known = frame.drop_nulls(["gain_low", "gain_high"])
     if known.is_empty():
@@ -527,16 +594,16 @@ def trial_effects(
     ).sort("place")
     rows = data["row"].to_list()
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
-    ends = [draw.number(data["low"].min()), draw.number(data["high"].max()), 0.0]
+    ends = [draw.float_of(data["low"].min()), draw.float_of(data["high"].max()), 0.0]
     room = 0.06 * (max(ends) - min(ends)) or 1.0
-    scale = theme.span(min(ends) - room, max(ends) + room)
-    x = alt.X("gain:Q", scale=scale, axis=theme.axis("time saved (%); right of 0 is better"))
+    scale = theme.exact_scale(min(ends) - room, max(ends) + room)
+    x = alt.X("gain:Q", scale=scale, axis=theme.titled_axis("time saved (%); right of 0 is better"))
     y = alt.Y(
         "row:N",
         sort=rows,
         axis=alt.Axis(title=None, grid=False, ticks=False, domain=False, labelLimit=400),
     )
-    shade = theme.colour(
+    shade = theme.colour_encoding(
         "verdict",
         {name: _VERDICTS[name] for name in _VERDICTS if name in data["verdict"].to_list()},
         opaque=True,
@@ -552,17 +619,17 @@ def trial_effects(
         width=width, height=34 * len(rows)
     )
     told = data.filter(metric=objective) if objective in data["metric"].to_list() else data
-    gain, low, high = (draw.number(told[name][0]) for name in ("gain", "low", "high"))
+    gain, low, high = (draw.float_of(told[name][0]) for name in ("gain", "low", "high"))
     head = (
         f"{str(told['row'][0]).capitalize()}: {gain:.1f} % of the time saved ({low:.1f} to"
         f" {high:.1f} %)"
     )
-    pairs = draw.number(data["pairs"].max())
+    pairs = draw.float_of(data["pairs"].max())
     note = (
         f"Bars: 95 % interval over {pairs:.0f} pairs of measurements, taken in turn without a"
         " profiler."
     )
-    return theme.finish(chart, title or head, note)
+    return theme.finish_chart(chart, title or head, note)
 
 
 _PICKED = "chosen"
@@ -573,9 +640,7 @@ _STUDY_HEIGHT = 300
 _LONGEST = 40
 
 
-@draw.chart_of(
-    "study.pareto", "label latency rate kind front", refuses="no point has a latency and a rate"
-)
+@draw.chart_of("study.pareto", "label latency rate kind front")
 def study_pareto(
     frame: pl.DataFrame,
     *,
@@ -591,10 +656,24 @@ def study_pareto(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``study.pareto``.
     latency, rate : str
         What the columns ``latency`` (ns) and ``rate`` (1/s) are, for the axes.
     picked : sequence of int
         Points (column ``point``) that stand out with their names.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a latency and a rate.
     """
     if picked:
         chosen = pl.col("point").is_in(list(picked)) & ~pl.col("kind").is_in(["best", "start"])
@@ -602,14 +681,16 @@ def study_pareto(
     known = frame.drop_nulls(["latency", "rate"])
     if known.is_empty():
         raise draw.nothing("study_pareto", "no point has a latency and a rate")
-    unit = theme.time_unit(draw.number(known["latency"].max()))
+    unit = theme.time_unit(draw.float_of(known["latency"].max()))
     data = known.with_columns(x=pl.col("latency") / unit.ns, text=draw.duration("latency"))
-    most, top = draw.number(data["x"].max()), draw.number(data["rate"].max())
+    most, top = draw.float_of(data["x"].max()), draw.float_of(data["rate"].max())
     x_title = f"{latency.removesuffix('_ns').replace('_', ' ')} ({unit.symbol})"
     y_title = f"{rate.replace('_', ' ')} a second"
-    x = alt.X("x:Q", scale=theme.span(0, 1.1 * most or 1), axis=theme.axis(x_title))
-    y = alt.Y("rate:Q", scale=theme.span(0, 1.12 * top or 1), axis=theme.axis(y_title))
-    shade = theme.colour(
+    x = alt.X("x:Q", scale=theme.exact_scale(0, 1.1 * most or 1), axis=theme.titled_axis(x_title))
+    y = alt.Y(
+        "rate:Q", scale=theme.exact_scale(0, 1.12 * top or 1), axis=theme.titled_axis(y_title)
+    )
+    shade = theme.colour_encoding(
         "kind", {name: _KINDS[name] for name in _KINDS if name in data["kind"].to_list()}
     )
     base = alt.Chart(draw.inline(data.select("label", "x", "rate", "kind", "text")))
@@ -645,12 +726,10 @@ def study_pareto(
         "Each dot is a measured point; up and to the left is better. Line: no other point is better"
         " in both."
     )
-    return theme.finish(chart, title or head, note)
+    return theme.finish_chart(chart, title or head, note)
 
 
-@draw.chart_of(
-    "study.slices", "setting value objective holds", refuses="no setting was measured alone"
-)
+@draw.chart_of("study.slices", "setting value objective holds")
 def study_slices(
     frame: pl.DataFrame, *, objective: str = "objective", title: str | None = None
 ) -> alt.VConcatChart:
@@ -660,20 +739,34 @@ def study_slices(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``study.slices``.
     objective : str
         What the column ``objective`` is; a name that ends in ``_ns`` or a quantile of a latency is
         a time.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no setting was measured alone.
     """
     known = frame.drop_nulls("objective")
     if known.is_empty():
         raise draw.nothing("study_slices", "no setting was measured alone")
     rate = objective.endswith("_per_s") or objective in {"goodput", "objective"}
-    top = draw.number(known["objective"].max())
+    top = draw.float_of(known["objective"].max())
     unit = None if rate else theme.time_unit(top)
     size, symbol = (1.0, "a second") if unit is None else (float(unit.ns), f"({unit.symbol})")
     name = f"{objective.removesuffix('_per_s').removesuffix('_ns').replace('_', ' ')} {symbol}"
-    scale = theme.span(0, 1.12 * top / size or 1)
-    x = alt.X("amount:Q", scale=scale, axis=theme.axis(name))
+    scale = theme.exact_scale(0, 1.12 * top / size or 1)
+    x = alt.X("amount:Q", scale=scale, axis=theme.titled_axis(name))
     data = known.with_columns(
         amount=pl.col("objective") / size,
         kind=pl.col("holds").replace_strict(SLO_WORDS, return_dtype=pl.String),
@@ -688,12 +781,12 @@ def study_slices(
         y = theme.row_axis(rows["row"].to_list())
         base = alt.Chart(draw.inline(rows.select("row", "amount", "kind")))
         tips = draw.tips(("row:N", setting), ("amount:Q", name, ",.4~r"))
-        shade = theme.colour("kind", kinds, opaque=True)
+        shade = theme.colour_encoding("kind", kinds, opaque=True)
         bars = base.transform_calculate(zero="0").mark_rule(strokeWidth=3, opacity=0.4)
         bars = bars.encode(x=alt.X("zero:Q", scale=scale), x2=alt.X2("amount:Q"), y=y, color=shade)
         dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
         panel = theme.layered(bars, dots).properties(
-            width=width, height=28 * rows.height, title=theme.heading(setting)
+            width=width, height=28 * rows.height, title=theme.panel_heading(setting)
         )
         panels.append(panel)
     by = data.group_by("setting", maintain_order=True).agg(
@@ -701,8 +794,8 @@ def study_slices(
     )
     most = by.sort("apart", descending=True).row(0, named=True)
     head = title or f"{most['setting']} alone changes it by up to {100 * most['apart']:.0f} %"
-    return theme.finish(
-        compose.rows(*panels, spacing=18),
+    return theme.finish_chart(
+        compose.vconcat(*panels, spacing=18),
         head,
         "One setting changed, all others as at the start; one run for each.",
     )

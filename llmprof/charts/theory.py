@@ -36,6 +36,23 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
 
     Each phase has a column; the colour of a node says what bounds it. Figures are of all its layers
     together on one rank, and the frame encloses the nodes that every layer repeats.
+
+    Parameters
+    ----------
+    components : polars.DataFrame
+        Rows of ``theory.profile(model, device).components``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     phases = components["phase"].unique(maintain_order=True).to_list()
     width = theme.inner()
@@ -54,7 +71,7 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
         "Least time of all layers of a node on one rank; bytes that have to cross the device"
         " memory. "
     )
-    return theme.finish(
+    return theme.finish_chart(
         chart, title or _headline(components), f"{note}In the frame: repeated in every layer."
     )
 
@@ -178,13 +195,13 @@ def _key(width: float) -> alt.LayerChart:
 
 
 def _work(row: dict[str, float]) -> str:
-    parts = [f"{amount(row['flops'])}FLOP"] if row["flops"] else []
-    parts += [f"{amount(row['memory_bytes'])}B"] if row["memory_bytes"] else []
-    parts += [f"messages of {amount(row['message_bytes'])}B"] if row["message_bytes"] else []
+    parts = [f"{_amount(row['flops'])}FLOP"] if row["flops"] else []
+    parts += [f"{_amount(row['memory_bytes'])}B"] if row["memory_bytes"] else []
+    parts += [f"messages of {_amount(row['message_bytes'])}B"] if row["message_bytes"] else []
     return ", ".join(parts) or "stays in the cache"
 
 
-def amount(value: float) -> str:
+def _amount(value: float) -> str:
     """A number with a decimal prefix for a unit to follow: ``4.61 G``; it always has a space."""
     for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= scale:
@@ -219,6 +236,23 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     """Shares of the stages in weights read, FLOPs and least time, for prefill and decode.
 
     A panel for each quantity, with a bar for each stage and phase.
+
+    Parameters
+    ----------
+    components : polars.DataFrame
+        Rows of ``theory.profile(model, device).components``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     panels = {
         "weight_bytes": ("weights read", "B"),
@@ -243,17 +277,17 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
         rows = rows.with_columns(
             label=pl.col("share").map_elements(theme.percent, return_dtype=pl.String),
             amount=pl.Series(
-                [f"{amount(value)}{unit}" for value in rows["value"]], dtype=pl.String
+                [f"{_amount(value)}{unit}" for value in rows["value"]], dtype=pl.String
             ),
         )
         drawn.append(_bars(rows, order, table, plot, label, names=n == 0))
-    chart: alt.HConcatChart = compose.columns(*drawn, spacing=_SPACE).resolve_scale(color="shared")
+    chart: alt.HConcatChart = compose.hconcat(*drawn, spacing=_SPACE).resolve_scale(color="shared")
     most = (
         sums.filter(pl.col("phase") == sums["phase"][-1])
         .sort("latency_s", descending=True)
         .row(0, named=True)
     )
-    total = draw.number(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
+    total = draw.float_of(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
     sentence = (
         f"{most['stage']} takes {theme.percent(100 * most['latency_s'] / total)} of the least time"
         f" of {most['phase']}"
@@ -262,7 +296,7 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
         f"Dark: {sums['phase'][0]}; light: {sums['phase'][-1]}. Stages of less than 0.5 % are left"
         " out."
     )
-    return theme.finish(chart, title or sentence, f"{notes} Shares of what one rank does.")
+    return theme.finish_chart(chart, title or sentence, f"{notes} Shares of what one rank does.")
 
 
 def _bars(
@@ -277,11 +311,11 @@ def _bars(
     phases = rows["phase"].unique(maintain_order=True).to_list()
     y = names_axis("stage", order)
     y["axis"]["labels"] = names
-    top = max(draw.number(rows["share"].max()), 1.0)
+    top = max(draw.float_of(rows["share"].max()), 1.0)
     x = alt.X(
         "share:Q",
         scale=alt.Scale(domain=[0, top * 1.25]),
-        axis=theme.axis(f"{label} (%)", tickCount=4),
+        axis=theme.titled_axis(f"{label} (%)", tickCount=4),
     )
     tips = draw.tips("stage:N", "phase:N", "amount:N", "label:N")
     shade = alt.Color(
@@ -300,7 +334,9 @@ def _bars(
         )
         marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = (_ROW + 6) * len(order)
-    return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(label))
+    return theme.layered(*marks).properties(
+        width=width, height=height, title=theme.panel_heading(label)
+    )
 
 
 @draw.chart_of(
@@ -308,14 +344,32 @@ def _bars(
     "component stage parameters active_parameters",
 )
 def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Parameters of each part of a model."""
+    """Parameters of each part of a model.
+
+    Parameters
+    ----------
+    parameters : polars.DataFrame
+        Rows of ``theory.profile(model, device).parameter_table``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+    """
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
         pl.col("parameters", "active_parameters").sum()
     )
     rows = rows.sort("parameters", descending=True)
     total, used = (
-        draw.number(rows["parameters"].sum()),
-        draw.number(rows["active_parameters"].sum()),
+        draw.float_of(rows["parameters"].sum()),
+        draw.float_of(rows["active_parameters"].sum()),
     )
     labels = [f"{_count(n)} ({theme.percent(100 * n / total)})" for n in rows["parameters"]]
     rows = rows.with_columns(
@@ -326,8 +380,8 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     table = theme.colours("stage", rows["stage"].unique().to_list())
     order = rows["component"].unique(maintain_order=True).to_list()
     y = names_axis("component", order)
-    scale = alt.Scale(domain=[0, draw.number(rows["value"].max()) * 1.2])
-    x = alt.X("value:Q", scale=scale, axis=theme.axis("parameters (billions)"))
+    scale = alt.Scale(domain=[0, draw.float_of(rows["value"].max()) * 1.2])
+    x = alt.X("value:Q", scale=scale, axis=theme.titled_axis("parameters (billions)"))
     shade = alt.Color("stage:N", scale=theme.shades(table), legend=None)
     tips = draw.tips("component:N", "stage:N", "label:N")
     bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
@@ -337,7 +391,9 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     sentence = f"{_count(total)} parameters"
     if used < total * 0.999:
         sentence += f", of which a token goes through {_count(used)}"
-    return theme.finish(chart, title or sentence, "Weights and biases of all layers together.")
+    return theme.finish_chart(
+        chart, title or sentence, "Weights and biases of all layers together."
+    )
 
 
 def _count(number: float) -> str:
@@ -351,7 +407,6 @@ def _count(number: float) -> str:
 @draw.chart_of(
     "llmprof.theory.profile(model, device).components",
     "phase component stage flops memory_bytes latency_s bound",
-    refuses="no operator has FLOPs and bytes",
 )
 def theory_roofline(
     components: pl.DataFrame,
@@ -368,10 +423,24 @@ def theory_roofline(
 
     Parameters
     ----------
+    components : polars.DataFrame
+        Rows of ``theory.profile(model, device).components``.
     device : str or Device
         Whose roofs.
     dtype : str
         Type of number of the products.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no operator has FLOPs and bytes.
     """
     machine = hardware.device(device)
     peak = machine.flop_per_s.get(dtype)
@@ -396,7 +465,7 @@ def theory_roofline(
         title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
     )
     chart = cast("alt.LayerChart", roofline(frame, peaks=machine, title=headline))
-    return theme.finish(
+    return theme.finish_chart(
         chart,
         headline,
         "A point is an operator over all layers on a rank; its area is its least time.",
@@ -428,6 +497,18 @@ def theory_curves(
         ``theory.sweep(model, device)``; predicted times are drawn where it has them.
     measured : polars.DataFrame, optional
         ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     over = OVER.get(str(sweep["over"][0]), "value (log scale)")
     labels = {
@@ -439,7 +520,7 @@ def theory_curves(
         _panel(_long(sweep, measured, column), label, over, time=column != "tokens_per_s")
         for column, label in labels.items()
     ]
-    low, high = (format_ns(1e9 * draw.number(sweep["decode_s"][at])) for at in (0, -1))
+    low, high = (format_ns(1e9 * draw.float_of(sweep["decode_s"][at])) for at in (0, -1))
     first, last = int(sweep["value"][0]), int(sweep["value"][-1])
     what = over.removesuffix(" (log scale)")
     sentence = f"A decode step takes at least {low} at {first:,} and {high} at {last:,} {what}"
@@ -447,13 +528,13 @@ def theory_curves(
     if "predicted_decode_s" in sweep.columns and sweep["predicted_decode_s"].is_not_null().any():
         notes += " Green: predicted by a calibration, no bound."
     notes += " Orange points: measured." if measured is not None and measured.height else ""
-    return theme.finish(compose.columns(*panels, spacing=_APART), title or sentence, notes)
+    return theme.finish_chart(compose.hconcat(*panels, spacing=_APART), title or sentence, notes)
 
 
 def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl.DataFrame:
     """``value, y, kind`` of one quantity."""
     parts = [sweep.select("value", y=pl.col(column).cast(pl.Float64), kind=pl.lit("least time"))]
-    predicted = f"predicted_{column}"
+    predicted_column = f"predicted_{column}"
     if (
         column == "tokens_per_s"
         and "predicted_decode_s" in sweep.columns
@@ -461,9 +542,11 @@ def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl
     ):
         made = pl.col("batch_size") / pl.col("predicted_decode_s")
         parts.append(sweep.select("value", y=made, kind=pl.lit("predicted")))
-    elif predicted in sweep.columns:
+    elif predicted_column in sweep.columns:
         parts.append(
-            sweep.select("value", y=pl.col(predicted).cast(pl.Float64), kind=pl.lit("predicted"))
+            sweep.select(
+                "value", y=pl.col(predicted_column).cast(pl.Float64), kind=pl.lit("predicted")
+            )
         )
     if measured is not None and column in measured.columns:
         parts.append(
@@ -479,7 +562,7 @@ def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl
 def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.LayerChart:
     width = (theme.inner() - 2 * _APART) // 3 - 46
     if time:
-        unit = theme.time_unit(1e9 * draw.number(rows["y"].max()))
+        unit = theme.time_unit(1e9 * draw.float_of(rows["y"].max()))
         rows = rows.with_columns(
             y=pl.col("y") * 1e9 / unit.ns,
             said=(pl.col("y") * 1e9).map_elements(format_ns, return_dtype=pl.String),
@@ -493,8 +576,10 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     ticks = rows["value"].unique().sort().to_list()
     few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
     powers = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("value:Q", scale=powers, axis=theme.axis(over, values=few, grid=False))
-    y = alt.Y("y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.axis(axis, tickCount=4))
+    x = alt.X("value:Q", scale=powers, axis=theme.titled_axis(over, values=few, grid=False))
+    y = alt.Y(
+        "y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.titled_axis(axis, tickCount=4)
+    )
     tips = draw.tips("kind:N", ("value:Q", over), ("said:N", label))
     marks: list[alt.Chart] = []
     for kind, shade in KINDS.items():
@@ -511,12 +596,32 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
         size = 30 if kind != "measured" else 80
         point = base.mark_point(filled=True, opacity=1, color=shade, shape=shape, size=size)
         marks.append(point.encode(x=x, y=y, tooltip=tips))
-    return theme.layered(*marks).properties(width=width, height=_HEIGHT, title=theme.heading(label))
+    return theme.layered(*marks).properties(
+        width=width, height=_HEIGHT, title=theme.panel_heading(label)
+    )
 
 
 @draw.chart_of("llmprof.theory.sweep(model, device)")
 def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
+    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory.
+
+    Parameters
+    ----------
+    sweep : polars.DataFrame
+        Rows of ``theory.sweep(model, device)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+    """
     parts = {
         "weights_bytes": "weights",
         "kv_cache_bytes": "KV cache",
@@ -554,8 +659,10 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         axis=alt.Axis(title=over, labelAngle=0, ticks=False),
     )
     limit = sweep["device_bytes"][0]
-    top = max(draw.number(rows["end"].max()), draw.number(limit) / 1e9 if limit else 0.0)
-    y = alt.Y("start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.axis("GB on a rank"))
+    top = max(draw.float_of(rows["end"].max()), draw.float_of(limit) / 1e9 if limit else 0.0)
+    y = alt.Y(
+        "start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.titled_axis("GB on a rank")
+    )
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     shade = alt.Color("part:N", scale=theme.shades(table), sort=None, legend=legend)
     tips = draw.tips("part:N", ("at:N", over), ("gb:Q", "GB", ",.2f"))
@@ -573,8 +680,8 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     if limit:
         line = pl.DataFrame(
             {
-                "limit": [draw.number(limit) / 1e9],
-                "label": [f"the device has {draw.number(limit) / 1e9:,.0f} GB"],
+                "limit": [draw.float_of(limit) / 1e9],
+                "label": [f"the device has {draw.float_of(limit) / 1e9:,.0f} GB"],
             }
         )
         level = alt.Y("limit:Q", scale=alt.Scale(domain=[0, top * 1.08]))
@@ -595,7 +702,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         sentence = "Nothing drawn here fits the device"
     chart = theme.layered(*marks).properties(width=theme.inner() - 70, height=300)
     note = "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens."
-    return theme.finish(chart, title or sentence, note)
+    return theme.finish_chart(chart, title or sentence, note)
 
 
 @draw.chart_of(
@@ -606,6 +713,23 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     """Predicted against measured times of a calibration, with the bound of each.
 
     Logarithmic axes. On the line, prediction and measurement agree; the band is 25 %.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``theory.calibrated(device).predict(observations)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     rows = frame.select(
         *("model", "kind", "requests", "context"),
@@ -614,11 +738,15 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
         bound=pl.col("bound_s") * 1e3,
         error=100 * (pl.col("predicted_s") / pl.col("measured_s") - 1),
     )
-    low = 0.7 * min(draw.number(rows["measured"].min()), draw.number(rows["predicted"].min()))
-    high = 1.4 * max(draw.number(rows["measured"].max()), draw.number(rows["predicted"].max()))
-    scale = theme.span(low, high, type="log")
-    x = alt.X("measured:Q", scale=scale, axis=theme.axis("measured (ms, log scale)", tickCount=6))
-    y = alt.Y("predicted:Q", scale=scale, axis=theme.axis("predicted (ms, log scale)", tickCount=6))
+    low = 0.7 * min(draw.float_of(rows["measured"].min()), draw.float_of(rows["predicted"].min()))
+    high = 1.4 * max(draw.float_of(rows["measured"].max()), draw.float_of(rows["predicted"].max()))
+    scale = theme.exact_scale(low, high, type="log")
+    x = alt.X(
+        "measured:Q", scale=scale, axis=theme.titled_axis("measured (ms, log scale)", tickCount=6)
+    )
+    y = alt.Y(
+        "predicted:Q", scale=scale, axis=theme.titled_axis("predicted (ms, log scale)", tickCount=6)
+    )
     ends = pl.DataFrame({"measured": [low, high]}).with_columns(
         predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
     )
@@ -665,9 +793,9 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     chart = theme.layered(band, line, drawn).properties(width=theme.inner() - 70, height=430)
     errors = rows["error"].abs()
     middle, worst = (
-        theme.percent(draw.number(errors.median())),
-        theme.percent(draw.number(errors.max())),
+        theme.percent(draw.float_of(errors.median())),
+        theme.percent(draw.float_of(errors.max())),
     )
     sentence = f"Predictions are off by {middle} in the median, {worst} at worst"
     notes = "A point is a measured step. The band is 25 % to both sides. Predictions are no bounds."
-    return theme.finish(chart, title or sentence, notes)
+    return theme.finish_chart(chart, title or sentence, notes)

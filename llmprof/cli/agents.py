@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze
+from llmprof import __version__, analyze
 from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.errors import AnalysisError, LlmprofError, listed, needs
@@ -26,7 +26,6 @@ from llmprof.readers.registry import detect
 from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.trace.storage.files import finite
-from llmprof.version import __version__
 
 __all__ = ["Tools", "server"]
 

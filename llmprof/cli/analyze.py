@@ -20,28 +20,28 @@ from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
-from llmprof.analyze.ncu.profile import Profile
-from llmprof.arguments import checked
+from llmprof.analyze.ncu.profile import HardwareProfile
+from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
     SAMPLE,
     Failing,
     Terminal,
     for_programs,
+    input_paths,
     on_workers,
     open_trace,
-    places,
     to_json,
-    wrapped,
+    wrap_words,
 )
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
+from llmprof.findings.card import chain_findings, denominators, omit_share, so
 from llmprof.findings.document import (
     findings_document,
     findings_schema,
     hardware_findings_document,
 )
 from llmprof.findings.facts import where_the_time_went
-from llmprof.findings.order import chained, denominators, so, without_share
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
 from llmprof.readers.reading import hardware_metrics_only, left_aside
@@ -57,7 +57,7 @@ from llmprof.units import format_ns
 ROWS_SHOWN = 20
 
 
-def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or
     CSV.
     """
@@ -77,6 +77,7 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         args.what, args.sql, said = _usual(trace)
     args.what = args.what or "findings"
     view = None if args.sql else views().get(args.what)
+    listing = listings().get(view.name, Listing(view.name)) if view is not None else Listing("")
     of_profile = is_profile(args.paths) or not (view or args.sql)
     if of_profile and args.sql:
         raise LlmprofError(
@@ -94,14 +95,14 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
             raise LlmprofError(
                 f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}"
             )
-        frame = _ranked(view, trace, args, terminal)
+        frame = _ranked(view, listing, trace, args, terminal)
     if args.sort:
         _chosen(frame, args.sort)
         frame = frame.sort(
             args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True
         )
-    elif view is not None and view.largest_first and not (args.json or args.csv):
-        frame = frame.sort(view.largest_first, descending=True, maintain_order=True)
+    elif listing.largest_first and not (args.json or args.csv):
+        frame = frame.sort(listing.largest_first, descending=True, maintain_order=True)
     columns = _chosen(frame, args.columns)
     if args.csv or args.json:
         return for_programs(frame.select(columns or frame.columns), args)
@@ -115,13 +116,13 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         return findings_text(
             kept, terminal.width, args.paths, () if trace is None else where_the_time_went(trace)
         )
-    shown = columns or (_shown(view, frame, args.by) if view is not None else None)
-    spare = [[column] for column in _SPARE_OF.get(args.what, "").split()]
+    shown = columns or (_shown(view, listing, frame, args.by) if view is not None else None)
+    spare = [[column] for column in listing.spare.split()]
     lines = (
         [_table(kept, terminal, shown, () if columns else spare)] if frame.height else ["no rows"]
     )
     if kept.height < frame.height:
-        order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
+        order = ", the longest" if listing.largest_first and not args.sort else ""
         lines.append(
             f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE"
             " writes them"
@@ -129,20 +130,6 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
     return "\n".join(lines)
 
 
-_SPARE_OF: Final = {
-    "collectives": "call algorithm",
-    "critical-path": "evidence phase",
-    "events": "stream",
-    "layers": "host_dur_ns occurrence",
-    "operators": "flop_per_s bytes_per_s",
-    "overlap": (
-        "exposed_transfer_ns exposed_unknown_ns exposed_copy_ns exposed_wait_ns"
-        " hidden_communication_ns"
-    ),
-}
-"""Columns of an analysis that a narrow terminal does without, in this order, before those on the
-right.
-"""
 _WITHOUT_ACTIVITY: Final = {
     "totals": ("totals", None),
     "samples": ("hotspots", None),
@@ -185,7 +172,7 @@ def _usual(trace: Trace) -> tuple[str | None, str | None, str]:
     return "findings", None, ""
 
 
-def look(args: Namespace, terminal: Terminal) -> str:
+def do_look(args: Namespace, terminal: Terminal) -> str:
     """Findings of a path, then commands that answer further questions; with options of
     ``analyze`` that analysis.
     """
@@ -195,13 +182,13 @@ def look(args: Namespace, terminal: Terminal) -> str:
         or args.sql
         or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists())
     ):
-        return analysis(args, terminal)
+        return do_analysis(args, terminal)
     if is_profile(args.paths):
         out, questions = findings_of_profile(args, terminal), _OF_PROFILES
     elif _usual(trace := open_trace(args.paths, args, terminal))[0] != "findings":
-        return analysis(args, terminal, trace)
+        return do_analysis(args, terminal, trace)
     else:
-        out = findings(args, terminal, trace)
+        out = do_findings(args, terminal, trace)
         questions = {
             words: why
             for words, (why, table) in _QUESTIONS.items()
@@ -246,14 +233,18 @@ def _table(
     :data:`LONGEST_NAME`.
     """
     longest = LONGEST_NAME if terminal.width is None else None
-    return text.table(frame, width=terminal.width, columns=columns, longest=longest, spare=spare)
+    return text.format_table(
+        frame, width=terminal.width, columns=columns, longest=longest, spare=spare
+    )
 
 
-def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
+def _ranked(
+    view: Analysis, listing: Listing, trace: Trace, args: Namespace, terminal: Terminal
+) -> pl.DataFrame:
     """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks
     needs their kernels.
     """
-    options = dict(view.options) | _options(view, args)
+    options = dict(view.options) | _options(view, listing, args)
     function = checked(view.function)
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
     frame = function(trace, **options) if frame is None else frame
@@ -264,11 +255,13 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
     return function(trace.select(rank=args.rank), **options)
 
 
-def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
-    """Choose the columns of a table: those of the view, with those of ``--by`` after the rank;
+def _shown(
+    view: Analysis, listing: Listing, frame: pl.DataFrame, by: str | None
+) -> list[str] | None:
+    """Choose the columns of a table: those of the listing, with those of ``--by`` after the rank;
     None shows all.
     """
-    names = [name for name in view.columns.split() if name in frame.columns]
+    names = [name for name in listing.columns.split() if name in frame.columns]
     if names and by and view.grouped:
         place = int(names[0] == "rank")
         groups = [name.strip() for name in by.split(",")]
@@ -278,7 +271,7 @@ def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | N
     return names or None
 
 
-def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
+def _options(view: Analysis, listing: Listing, args: Namespace) -> dict[str, Any]:
     """Arguments of an analysis beside the trace, from the options with the same names and
     ``--by``.
     """
@@ -289,7 +282,7 @@ def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
         )
     given = {
         name: value
-        for name in (*view.needs, *view.takes)
+        for name in (*view.needs, *listing.takes)
         if (value := getattr(args, name, None)) is not None
     }
     if args.by and not view.grouped:
@@ -327,15 +320,15 @@ def findings_text(
     arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
     if not findings.height:
         return "No rule found anything worth saying in this recording."
-    causes, effects, facts = chained(findings)
+    causes, effects, facts = chain_findings(findings)
     out = []
     for row in causes:
         number = f"{row['order']}. "
         inside = " " * len(number)
         gain = row["prediction"] if row.get("predicted_ns") is not None else None
-        out.append(wrapped(f"{row['title']} [{row['severity']}]", width, number, inside))
+        out.append(wrap_words(f"{row['title']} [{row['severity']}]", width, number, inside))
         follow = [f"{effect['order']}. {so(effect)}" for effect in effects.get(row["order"], ())]
-        out += [wrapped(line, width, inside, inside) for line in follow]
+        out += [wrap_words(line, width, inside, inside) for line in follow]
         see = f"analyze {arguments} --what {_view_of(row['evidence'])}"
         if row["evidence"] == OF_REQUESTS:
             see = f"explore {arguments}, tab Requests"
@@ -345,17 +338,19 @@ def findings_text(
             (row["detail"], ""),
             (f"llmprof {see}{_place(row)}", "See: "),
         ]
-        out += [wrapped(label + words, width, inside, inside) for words, label in labelled if words]
+        out += [
+            wrap_words(label + words, width, inside, inside) for words, label in labelled if words
+        ]
     if facts:
-        out.append("Facts, which are no losses:" if causes else "Facts:")
+        out.append("For context:")
         for row in facts:
             number = f"{row['order']}. "
-            out.append(wrapped(row["title"], width, number, " " * len(number)))
+            out.append(wrap_words(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
     ends = [
-        text.sentence(without_share(time, went)) for time in times.values() if time and ": " in time
+        text.sentence(omit_share(time, went)) for time in times.values() if time and ": " in time
     ]
-    out += [wrapped(line, width, "", "") for line in [*ends, *went]]
+    out += [wrap_words(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
 
 
@@ -376,7 +371,7 @@ def _view_of(name: str) -> str:
     return view or (of_profile if of_profile in VIEWS else name)
 
 
-def findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """Print where the time went and findings as sentences, or as the JSON document of the
     published schema.
     """
@@ -410,7 +405,7 @@ def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
         return None
 
 
-def diff(args: Namespace, terminal: Terminal) -> str:
+def do_diff(args: Namespace, terminal: Terminal) -> str:
     """Compare two runs: the time of a step, its parts, and the kernels; or two profiles of
     kernels.
     """
@@ -449,7 +444,7 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     return Failing(answer) if failing else answer
 
 
-def what_if(args: Namespace, terminal: Terminal) -> str:
+def do_what_if(args: Namespace, terminal: Terminal) -> str:
     """Predict the time of a step with changes that were not made in the recording."""
     changes = [change_of(words) for words in args.changes]
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
@@ -511,19 +506,19 @@ def _diff_text(
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
-        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
+        *(wrap_words(words, terminal.width, "Not alike: ", "  ") for words in unlike),
     ]
-    lines += [wrapped(words, terminal.width, "", "") for words in diff_words(frame)]
+    lines += [wrap_words(words, terminal.width, "", "") for words in diff_words(frame)]
     lines += [
         "",
         *(
             []
             if "recording" in steps["level"]
-            else [wrapped(f"{OF_STEPS}:", terminal.width, "", "")]
+            else [wrap_words(f"{OF_STEPS}:", terminal.width, "", "")]
         ),
     ]
     for row in steps.iter_rows(named=True):
-        lines.append(wrapped(_change(row, names), terminal.width, "  ", "    "))
+        lines.append(wrap_words(_change(row, names), terminal.width, "  ", "    "))
         between = frame.filter(
             pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"]))
         )
@@ -531,7 +526,7 @@ def _diff_text(
         until = [
             f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)
         ]
-        lines += [wrapped(words, terminal.width, "    ", "      ") for words in until]
+        lines += [wrap_words(words, terminal.width, "    ", "      ") for words in until]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
     total = "the recording" if "recording" in steps["level"] else "the step"
@@ -723,21 +718,25 @@ _MOST_KERNELS: Final = 10
 
 def is_profile(paths: Sequence[str]) -> bool:
     """Return whether all paths hold hardware metrics and no timeline."""
-    named = places(paths)
+    named = input_paths(paths)
     return bool(named) and all(hardware_metrics_only(path) for path in named)
 
 
-def open_profile(paths: Sequence[str]) -> Profile:
+def open_profile(paths: Sequence[str]) -> HardwareProfile:
     """Read the metrics at the paths, and find the report that may have samples of instructions."""
-    named = places(paths)
-    return Profile(ncu.read_metrics(named), _report(named), " ".join(paths))
+    named = input_paths(paths)
+    return HardwareProfile(ncu.read_metrics(named), _report(named), " ".join(paths))
 
 
 def _report(named: Sequence[Path]) -> Path | None:
     inside = [
         file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])
     ]
-    reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
+    reports = [
+        file
+        for file in inside
+        if file.is_file() and ncu.file_kind(ncu.first_bytes(file)) == "report"
+    ]
     return reports[0] if len(reports) == 1 else None
 
 
@@ -745,12 +744,12 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
     metrics = open_profile(args.paths).metrics
     try:
-        kernels = profile.limits(metrics)
+        kernels = profile.kernel_limits(metrics)
         why = ""
     except NotCapturedError as error:
         kernels, why = pl.DataFrame(), str(error)
     if args.json:
-        about = {name.lower(): value for name, value in profile.facts(metrics)}
+        about = {name.lower(): value for name, value in profile.profile_facts(metrics)}
         names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
         return to_json(
             {
@@ -762,7 +761,11 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             | {"not_recorded": profile.NEEDS_TIMELINE[0]}
         )
     width = terminal.width
-    parts = [profile.headline(metrics), text.pairs(profile.facts(metrics)), "Kernels"]
+    parts = [
+        profile.metrics_headline(metrics),
+        text.pairs(profile.profile_facts(metrics)),
+        "Kernels",
+    ]
     if kernels.height:
         top = kernels.head(_MOST_KERNELS).select(
             pl.col(column).alias(head) for column, head in _OF_KERNELS.items()
@@ -771,16 +774,18 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1)
         )
         parts.append(
-            textwrap.indent(text.table(top, width=None if width is None else width - 2), "  ")
+            textwrap.indent(
+                text.format_table(top, width=None if width is None else width - 2), "  "
+            )
         )
         if kernels.height > _MOST_KERNELS:
             more = f"  {_MOST_KERNELS} of {kernels.height:,} kernels"
             parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
     else:
-        parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
-    parts += ["Reading", text.pairs(profile.reading(metrics))]
+        parts.append(wrap_words(f"no times: {why}", width, "  ", "  "))
+    parts += ["Reading", text.pairs(profile.metrics_reading(metrics))]
     missing, how = profile.NEEDS_TIMELINE
-    parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
+    parts.append(wrap_words(f"Not recorded: {missing}; {how}.", width, "", ""))
     return "\n".join(parts)
 
 
@@ -801,7 +806,7 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
     if view.of_metrics is not None:
         return view.of_metrics(open_profile(args.paths).metrics)
     assert view.of_source is not None  # noqa: S101 - a view has one of the two
-    return view.of_source(profile.samples_of(_report(places(args.paths))))
+    return view.of_source(profile.instruction_samples(_report(input_paths(args.paths))))
 
 
 def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
@@ -817,7 +822,7 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def nothing_found(measured: Profile, terminal: Terminal) -> str:
+def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
     if measured.metrics.kernels["duration_ns"].count():
         return "No rule found anything worth saying in these metrics."
@@ -825,16 +830,16 @@ def nothing_found(measured: Profile, terminal: Terminal) -> str:
         "No findings: the metrics hold no duration of any launch. Record them with ncu --section"
         " SpeedOfLight."
     )
-    return wrapped(words, terminal.width, "", "")
+    return wrap_words(words, terminal.width, "", "")
 
 
-def info(args: Namespace, terminal: Terminal) -> str:
+def do_info(args: Namespace, terminal: Terminal) -> str:
     """Summary of the content of a trace."""
     if is_profile(args.paths):
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
-    aside = [words for place in places(args.paths) for words in left_aside(place)]
+    aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
     if args.json:
         tables = {name: trace.rows.get(name) for name in TABLES}
         low, high = trace.span_ns
@@ -846,7 +851,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         }
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
-    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
+    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
     rows, counts = [], trace.rows
     for name, table in TABLES.items():
         if name in counts:
@@ -860,10 +865,12 @@ def info(args: Namespace, terminal: Terminal) -> str:
     ]
     inner = None if terminal.width is None else terminal.width - 2
     phases = (
-        steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
+        steps
+        if isinstance(steps, str)
+        else textwrap.indent(text.format_table(steps, width=inner), "  ")
     )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
-    parts += ["Reading", text.pairs(cards.reading(trace))]
+    parts += ["Reading", text.pairs(cards.trace_reading(trace))]
     aside = [
         words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
         for words in aside
@@ -932,7 +939,7 @@ def add_timing_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def time_operators(args: Namespace, terminal: Terminal) -> str:
+def do_time_operators(args: Namespace, terminal: Terminal) -> str:
     """Write a script that runs operators of a recording alone, or compare its times with the
     recorded ones.
     """
@@ -954,7 +961,7 @@ def time_operators(args: Namespace, terminal: Terminal) -> str:
         frame = made.compare(args.results)
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
-    return for_programs(frame, args) if args.csv or args.json else compared(frame, terminal.width)
+    return for_programs(frame, args) if args.csv or args.json else _compared(frame, terminal.width)
 
 
 def _written(file: str, operators: pl.DataFrame) -> str:
@@ -974,7 +981,7 @@ def _written(file: str, operators: pl.DataFrame) -> str:
 _THEN = "then compare: llmprof time-operators PATH --results results.json"
 
 
-def compared(frame: pl.DataFrame, width: int | None) -> str:
+def _compared(frame: pl.DataFrame, width: int | None) -> str:
     """The comparison as a table, and the reasons of its verdicts."""
     shown = frame.select(
         "operator",
@@ -986,7 +993,7 @@ def compared(frame: pl.DataFrame, width: int | None) -> str:
     device = frame["device"][0]
     lines = [f"Run alone on {text.plain(device)}"] if device else []
     lines.append(
-        text.table(
+        text.format_table(
             shown.rename({name: name.removesuffix("_ns") for name in _TIMES_ALONE}), width=width
         )
     )

@@ -16,16 +16,16 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.output import Failing, Terminal, to_json
-from llmprof.cli.run import add_config_options, changes, config_of
+from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
 from llmprof.run.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
-from llmprof.run.experiments.history import TEST, watch
+from llmprof.run.experiments.history import TEST, track_measure
 from llmprof.run.experiments.scaling import (
     CALIBRATION,
     LENGTHS,
     OUTPUTS,
     cases_of,
-    fitting,
+    fitting_lengths,
     grades_of,
     run_calibration,
     run_points,
@@ -96,7 +96,7 @@ def _spec(words: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def experiment(args: Namespace, terminal: Terminal) -> str:
+def do_experiment(args: Namespace, terminal: Terminal) -> str:
     """Run an experiment, or draw its saved results again."""
     folder = Path(args.results_dir or "results/experiments")
     options: dict[str, Any] = {}
@@ -117,9 +117,9 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
         return _watch(args, folder, terminal)
     elif args.name == "calibrate":
         return _calibrate(args, folder, terminal)
-    from llmprof.run.experiments.report import write_report
+    from llmprof.run.experiments.report import write_performance_report
 
-    written = write_report(folder, grades=grades_of(args.grade))
+    written = write_performance_report(folder, grades=grades_of(args.grade))
     if args.json:
         return to_json(options | {"files": written})
     return text.pairs(
@@ -157,7 +157,7 @@ def _points(
         )
         shutil.copy(place / "points.json", folder / f"latency_analysis_tp{tp}_pp{pp}.json")
         # those that do not fit were named by the first layout
-        cases["lengths"], _ = fitting(
+        cases["lengths"], _ = fitting_lengths(
             config, cases.get("lengths", LENGTHS), cases.get("outputs", OUTPUTS)
         )
     return pl.concat(tables)
@@ -184,14 +184,18 @@ def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
     ]
     head = [("Calibration", str(place)), ("Device", found.device), *covers]
     return "\n".join(
-        [text.pairs(head, indent=""), "", text.table(rows.sort("kind"), width=terminal.width)]
+        [
+            text.pairs(head, indent=""),
+            "",
+            text.format_table(rows.sort("kind"), width=terminal.width),
+        ]
     )
 
 
 def _with_model(args: Namespace) -> ExperimentConfig:
     if changes(args).get("model") is None and args.config is None:
         raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
-    return config_of(args)
+    return config_from(args)
 
 
 def _layouts(words: str) -> list[tuple[int, int]]:
@@ -216,7 +220,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
 
     # each experiment has a separate history, since the measured values differ
     path = folder / ("history.parquet" if args.of == "bandwidth" else f"history_{args.of}.parquet")
-    verdicts = watch(
+    verdicts = track_measure(
         measure,
         path,
         runs=args.runs,
@@ -228,7 +232,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
     out = (
         to_json(verdicts.to_dicts())
         if args.json
-        else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
+        else f"{text.format_table(verdicts, width=terminal.width)}\nTest: {TEST}."
     )
     return Failing(out) if worse.height else out
 

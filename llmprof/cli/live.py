@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import llmprof
 from llmprof import text
-from llmprof.cli.output import Terminal, options_of, to_json, wrapped
+from llmprof.cli.output import Terminal, options_of, to_json, wrap_words
 from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
 from llmprof.run.launch import Run
@@ -99,18 +99,20 @@ def add_watch_options(sub: argparse.ArgumentParser) -> None:
     )
     words = "time after a capture without another (default: %(default)s)"
     sub.add_argument(
-        "--cooldown", dest="cooldown_s", type=span, default="10m", metavar="TIME", help=words
+        "--cooldown", dest="cooldown_s", type=_span, default="10m", metavar="TIME", help=words
     )
     words = "time between two readings of the counters (default: %(default)s)"
-    sub.add_argument("--every", dest="every_s", type=span, default="5s", metavar="TIME", help=words)
+    sub.add_argument(
+        "--every", dest="every_s", type=_span, default="5s", metavar="TIME", help=words
+    )
     words = "time over which rates and quantiles are taken (default: %(default)s)"
     sub.add_argument(
-        "--window", dest="window_s", type=span, default="30s", metavar="TIME", help=words
+        "--window", dest="window_s", type=_span, default="30s", metavar="TIME", help=words
     )
     sub.add_argument(
         "--for",
         dest="for_s",
-        type=span,
+        type=_span,
         metavar="TIME",
         help="end after this time (default: Ctrl-C)",
     )
@@ -142,7 +144,7 @@ def size(words: str) -> int:
     return round(float(found[1]) * factor)
 
 
-def span(words: str) -> float:
+def _span(words: str) -> float:
     """``10m`` as a number of seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)", words.strip())
     if found is None:
@@ -150,7 +152,7 @@ def span(words: str) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def watch(args: Namespace, terminal: Terminal) -> str:
+def do_watch(args: Namespace, terminal: Terminal) -> str:
     """Watch a server until the time is over or Ctrl-C ends it."""
     # the end of a service is an end like Ctrl-C: the history is stored, and a profiler is switched
     # off
@@ -162,7 +164,7 @@ def watch(args: Namespace, terminal: Terminal) -> str:
             "fetch": words_of(args.fetch),
             "steps": args.steps or None,
         }
-        options["say"] = lambda words: told(wrapped(words, terminal.width, "", ""))
+        options["say"] = lambda words: told(wrap_words(words, terminal.width, "", ""))
         folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
         return "" if args.json else "The watch has ended."
@@ -183,7 +185,7 @@ def words_of(command: str | None) -> list[str] | None:
         ) from error
 
 
-def record(args: Namespace, terminal: Terminal) -> str:
+def do_record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
     options = options_of(args, llmprof.record) | {
         "fetch": words_of(args.fetch),
@@ -191,7 +193,7 @@ def record(args: Namespace, terminal: Terminal) -> str:
     }
     options["progress"] = terminal.progress
     if not args.json:
-        options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
+        options["say"] = lambda words: terminal.tell(wrap_words(words, terminal.width, "", ""))
     done = llmprof.record(args.url, **options)
     recording = typed.found(done.folder.recording, typed.RecordingJson) or {}
     if args.json:

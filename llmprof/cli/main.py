@@ -1,7 +1,6 @@
 """The command line: options, progress, warnings and errors. The only module that prints."""
 
 import argparse
-import difflib
 import importlib
 import os
 import re
@@ -10,23 +9,30 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from llmprof.errors import LlmprofError, OutputError, PluginWarning, TraceWarning
-from llmprof.version import __version__
+from llmprof import __version__
+from llmprof.errors import (
+    IncompleteError,
+    LlmprofError,
+    OutputError,
+    PluginWarning,
+    TraceWarning,
+    nearest,
+)
 
-SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+SLOWER, FAILED, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 _NAME = "llmprof"
 _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
 
 _COMMANDS: Final = {
-    "completion": ("completion",),
     "analyze": ("analysis", "diff", "findings", "info", "look", "time_operators", "what_if"),
     "experiment": ("experiment",),
     "make": (
+        "completion",
         "convert",
         "demo",
         "explore",
@@ -42,7 +48,7 @@ _COMMANDS: Final = {
     "theory": ("theory",),
     "trial": ("trial", "tune"),
 }
-"""Functions of the commands, by their module, which is imported when the command runs."""
+"""Commands by the module of their functions (``do_…``), which is imported when one runs."""
 _INPUTS: Final = (
     "paths",
     "path",
@@ -124,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else argv
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     try:
         args = _parsed(list(words))
     except KeyboardInterrupt:
@@ -152,10 +160,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"{_NAME}: error: {_in_options(_plain(error), args)}", file=sys.stderr)
-        return FAILED
+        return INCOMPLETE if isinstance(error, IncompleteError) else FAILED
     from llmprof.cli.output import Failing
 
     return SLOWER if isinstance(out, Failing) else 0
+
+
+def _complete() -> None:
+    """Answer the shell, which asks for what may follow, and end."""
+    import argcomplete
+
+    words = os.environ["COMP_LINE"].split()[1:]
+    first = next((word for word in words if not word.startswith("-")), "")
+    argcomplete.autocomplete(parser(first), exclude=[_LOOK])
 
 
 def _open_streams() -> None:
@@ -174,7 +191,7 @@ def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> st
 
     module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
-        importlib.import_module(f"llmprof.cli.{module}"), args.command
+        importlib.import_module(f"llmprof.cli.{module}"), f"do_{args.command}"
     )
     _check_outputs(args)
 
@@ -189,7 +206,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     """Refuse an output that is an input or exists, before the command does work that would be in
     vain.
     """
-    from llmprof.cli.output import places
+    from llmprof.cli.output import input_paths
     from llmprof.trace.storage import files
 
     given = vars(args)
@@ -197,7 +214,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         value = given.get(name)
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, str | os.PathLike):
-                for place in places([os.fspath(one)]):
+                for place in input_paths([os.fspath(one)]):
                     files.note_input(place)
     for name in _OUTPUTS if "force" in given else ():
         value = given.get(name)
@@ -280,13 +297,6 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{value!r} is not known; {words}")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``did you mean X?`` with the known words nearest to a word; empty if there is none."""
-    by_letters = {one.strip("-"): one for one in known}
-    near = difflib.get_close_matches(word.strip("-").lower(), by_letters, n=2)
-    return f"did you mean {' or '.join(by_letters[one] for one in near)}?" if near else ""
-
-
 def _parsed(words: list[str]) -> argparse.Namespace:
     """Options of a command; ``llmprof PATH`` shows findings and what to ask next."""
     first = next((word for word in words if not word.startswith("-")), "")
@@ -304,6 +314,8 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         if not flag.startswith("-"):
             of_command.error(f"{flag!r} is one word too many")
         flags = [flag for action in of_command._actions for flag in action.option_strings]
+        if flag in flags:
+            of_command.error(f"{flag} belongs behind the command: {of_command.prog} {flag} …")
         of_command.error(
             f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}"
         )

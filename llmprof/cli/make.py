@@ -28,17 +28,16 @@ from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_p
 from llmprof.cli.output import (
     SAMPLE,
     Terminal,
+    input_paths,
     key_value,
     on_workers,
     open_trace,
-    places,
     to_json,
-    wrapped,
+    wrap_words,
 )
 from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.findings.hardware import launches_in_a_row
-from llmprof.progress import Progress
 from llmprof.readers import bundled, redaction
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
@@ -48,6 +47,7 @@ from llmprof.run.launch.engines._machine import Refused
 from llmprof.run.launch.engines._server import free_port
 from llmprof.run.launch.run import process
 from llmprof.run.notebook import tutorials
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes
 
@@ -73,7 +73,7 @@ options.
 LEAST_KEY_BYTES = 8
 
 
-def report(args: Namespace, terminal: Terminal) -> str:
+def do_report(args: Namespace, terminal: Terminal) -> str:
     """Write the report of a trace, or of hardware metrics."""
     if is_profile(args.paths):
         return _report_of_profile(args, terminal)
@@ -105,7 +105,7 @@ def report(args: Namespace, terminal: Terminal) -> str:
             found = analyze.findings(trace).head(MOST_FINDINGS)
             top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
     except LlmprofError as error:
-        top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
+        top = wrap_words(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{_paths_of(written)}"
 
 
@@ -165,7 +165,7 @@ def _paths_of(written: Report, *more: tuple[str, str]) -> str:
     return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
 
 
-def export(args: Namespace, terminal: Terminal) -> str:
+def do_export(args: Namespace, terminal: Terminal) -> str:
     """Write a trace for Perfetto, speedscope, a spreadsheet or data frames."""
     trace = open_trace(args.paths, args, terminal)
     written = exporting.export(
@@ -186,7 +186,7 @@ def export(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def mcp(args: Namespace, terminal: Terminal) -> str:
+def do_mcp(args: Namespace, terminal: Terminal) -> str:
     """Answer an agent over stdin and stdout until it disconnects."""
     from llmprof.cli.agents import server
 
@@ -194,7 +194,7 @@ def mcp(args: Namespace, terminal: Terminal) -> str:
     return ""
 
 
-def notebook(args: Namespace, terminal: Terminal) -> str:
+def do_notebook(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook."""
     if args.over:
         return _notebooks(args, terminal)
@@ -239,7 +239,15 @@ NCU: Final = "Nsight Compute"
 """Profiler of the samples with hardware metrics."""
 
 
-def samples(args: Namespace, terminal: Terminal) -> str:
+def do_completion(args: Namespace, terminal: Terminal) -> str:
+    """Script that completes commands, options and their values in a shell."""
+    from argcomplete.shell_integration import shellcode
+
+    script = shellcode(["llmprof"], shell=args.shell)
+    return to_json({"script": script}) if args.json else script
+
+
+def do_samples(args: Namespace, terminal: Terminal) -> str:
     """The sample traces."""
     frame = bundled.samples()
     if args.json:
@@ -249,11 +257,13 @@ def samples(args: Namespace, terminal: Terminal) -> str:
         ["name", "ranks", "execution", "bytes", "model", "title"],
         [["bytes"], ["execution"], ["ranks"]],
     )
-    table = text.table(here, width=terminal.width, columns=columns, spare=spare, whole=["name"])
+    table = text.format_table(
+        here, width=terminal.width, columns=columns, spare=spare, whole=["name"]
+    )
     of_ncu = here["profiler"] == NCU
     lines = [table, "Open one by its name:"]
     traces, profiles = (here.filter(rows)["name"].head(1) for rows in (~of_ncu, of_ncu))
-    lines += [f"  llmprof {command} sample:{name}" for name in traces for command in _OPENING]
+    lines += [f"  llmprof {opening} sample:{name}" for name in traces for opening in _OPENING]
     lines += [f"  llmprof findings sample:{name}   (hardware metrics)" for name in profiles]
     if elsewhere.height:
         lines.append(
@@ -262,15 +272,15 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def demo(args: Namespace, terminal: Terminal) -> str:
+def do_demo(args: Namespace, terminal: Terminal) -> str:
     """Notebook, report, charts and tables of a bundled capture."""
     from llmprof.report import folder
 
     tutorials.check_installed()
-    tutorials.find(args.notebook)
+    tutorials.find_notebook(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
-    title = bundled.describe(DEMO_SAMPLE).title
-    again = args.force or bool(folder.listed(Path(args.output)))
+    title = bundled.describe_sample(DEMO_SAMPLE).title
+    again = args.force or bool(folder.earlier_files(Path(args.output)))
     options: dict[str, Any] = {
         "title": title,
         "progress": terminal.progress,
@@ -285,19 +295,19 @@ def demo(args: Namespace, terminal: Terminal) -> str:
         return to_json({"findings": top.to_dicts(), "notebook": path} | _files_of(written))
     width = terminal.width or 100
     rows = [(f"{row['order']}. ", row["title"]) for row in top.iter_rows(named=True)]
-    numbered = [wrapped(title, width, number, " " * len(number)) for number, title in rows]
-    head = wrapped(f"Where the time goes in {DEMO_SAMPLE} ({title}):", width, "", "")
+    numbered = [wrap_words(title, width, number, " " * len(number)) for number, title in rows]
+    head = wrap_words(f"Where the time goes in {DEMO_SAMPLE} ({title}):", width, "", "")
     return "\n".join([head, *numbered, "", _paths_of(written, ("Notebook", str(path)))])
 
 
-def redact(args: Namespace, terminal: Terminal) -> str:
+def do_redact(args: Namespace, terminal: Terminal) -> str:
     """Write a redacted copy and list what was removed; with ``--check`` only list it."""
     if args.check:
-        to_remove = redaction.check(args.file)
+        to_remove = redaction.list_redactions(args.file)
         if args.json:
             return to_json({"file": args.file, "would_remove": to_remove.to_dicts()})
         return (
-            text.table(to_remove, width=terminal.width)
+            text.format_table(to_remove, width=terminal.width)
             if to_remove.height
             else "nothing in it would be removed"
         )
@@ -311,7 +321,9 @@ def redact(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json({"copy": copy, "removed": removed.to_dicts()})
     table = (
-        text.table(removed, width=terminal.width) if removed.height else "nothing had to be removed"
+        text.format_table(removed, width=terminal.width)
+        if removed.height
+        else "nothing had to be removed"
     )
     return f"{table}\nCopy  {text.plain(copy)}"
 
@@ -338,14 +350,16 @@ _SAID: Final = 2_000
 """Largest number of characters of the server's log in an error message."""
 
 
-def convert(args: Namespace, terminal: Terminal) -> str:
+def do_convert(args: Namespace, terminal: Terminal) -> str:
     """Make a dataset from the files of many ranks."""
     from llmprof.report.dataset import convert as to_dataset
     from llmprof.report.dataset.cluster import local
 
-    files: list[str | Path] = []
+    inputs: list[str | Path] = []
     for path in args.paths:
-        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
+        inputs += (
+            bundled.sample_files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
+        )
     if args.workers is not None and args.workers < 1:
         raise LlmprofError(f"--workers is {args.workers}", expected="1 or more")
     with ExitStack() as stack:
@@ -358,7 +372,7 @@ def convert(args: Namespace, terminal: Terminal) -> str:
             "progress": terminal.progress,
         }
         options["client"] = False if args.workers == 1 and client is None else client
-        trace = to_dataset(files, args.output, **options)
+        trace = to_dataset(inputs, args.output, **options)
     failed = trace.coverage.get("failed", [])
     if args.json:
         return to_json(
@@ -371,10 +385,10 @@ def convert(args: Namespace, terminal: Terminal) -> str:
     return text.pairs([*pairs, ("Next", f"llmprof findings {args.output}")], indent="")
 
 
-def explore(args: Namespace, terminal: Terminal) -> str:
+def do_explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
-    check_installed()
-    from llmprof.explore.served import Wanted
+    _check_installed()
+    from llmprof.explore.served import ServedFiles
 
     alone = is_profile(args.paths)
     if alone and args.compare:
@@ -390,7 +404,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
         open_trace(paths, args, terminal)  # the cache keeps it
     metrics = [
         str(path.resolve())
-        for path in places([*(args.paths if alone else []), *(args.metrics or [])])
+        for path in input_paths([*(args.paths if alone else []), *(args.metrics or [])])
     ]
     if metrics:
         read_metrics(metrics)
@@ -398,7 +412,9 @@ def explore(args: Namespace, terminal: Terminal) -> str:
         [_name(args.paths[0]), _name(args.compare or "b")],
         False if args.no_cache else None,
     )
-    page = Wanted(_files(traces), _files(others), metrics, named, args.format, cache, args.finding)
+    page = ServedFiles(
+        _files(traces), _files(others), metrics, named, args.format, cache, args.finding
+    )
     try:
         port = free_port(args.port)
     except (Refused, OverflowError) as error:
@@ -420,7 +436,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
         greeter = threading.Thread(target=_greet, args=(address, port, args, terminal), daemon=True)
         try:
             process.run(
-                command(port), log=log, env=environment, started=lambda _pid: greeter.start()
+                _command(port), log=log, env=environment, started=lambda _pid: greeter.start()
             )
         except KeyboardInterrupt:
             return "" if args.json else "The server has ended."
@@ -432,7 +448,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def command(port: int) -> list[str]:
+def _command(port: int) -> list[str]:
     """Command line of the server, which listens only on this machine and requires the token in
     ``JUPYTER_TOKEN``.
     """
@@ -455,7 +471,7 @@ def _templates() -> str:
     return os.pathsep.join([str(ours), *filter(None, [os.environ.get("JUPYTER_PATH")])])
 
 
-def check_installed() -> None:
+def _check_installed() -> None:
     """Check that the packages that serve the page are installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -467,14 +483,14 @@ def check_installed() -> None:
 
 
 def _files(paths: Sequence[str]) -> list[str]:
-    files: list[Path] = []
+    inputs: list[Path] = []
     for path in paths:
-        files += (
-            bundled.files(path.removeprefix(SAMPLE))
+        inputs += (
+            bundled.sample_files(path.removeprefix(SAMPLE))
             if path.startswith(SAMPLE)
             else [capture(Path(path))]
         )
-    return [str(file.resolve()) for file in files]
+    return [str(file.resolve()) for file in inputs]
 
 
 def _name(path: str) -> str:

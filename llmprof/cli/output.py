@@ -18,10 +18,10 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.errors import ConfigError, DefectError, LlmprofError, TraceWarning, guarded
-from llmprof.progress import Progress
 from llmprof.readers import bundled, read
-from llmprof.readers.common.helpers import processes
+from llmprof.readers.common.helpers import process_count
 from llmprof.readers.reading import hardware_metrics_only
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.trace.storage.deferred import Deferred
@@ -57,7 +57,7 @@ class Terminal:
 T = TypeVar("T")
 
 
-def shown(what: str, make: Callable[[], T], again: str) -> T | None:
+def try_making(what: str, make: Callable[[], T], again: str) -> T | None:
     """What a command makes of work that is done and kept; if it fails, a warning says how to
     make it again.
     """
@@ -93,7 +93,7 @@ def share(words: str) -> float:
     return value
 
 
-def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
+def key_value(item: str, flag: str, *, as_text: bool = False) -> tuple[str, Any]:
     """Split ``key=value``; a value that is JSON or a Python constant is converted, unless it is
     to stay text.
     """
@@ -102,7 +102,7 @@ def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
     key, equals, value = item.lstrip("-").partition("=")
     if not key or not equals:
         raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
-    return key, value if text else plain_value(value)
+    return key, value if as_text else plain_value(value)
 
 
 def options_of(args: Namespace, function: Callable[..., Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def for_programs(frame: pl.DataFrame, args: Namespace) -> str:
     return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
 
 
-def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
+def wrap_words(words: str, width: int | None, first: str, rest: str) -> str:
     """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the
     other lines.
     """
@@ -163,29 +163,31 @@ def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
 SAMPLE = "sample:"
 
 
-def places(paths: Sequence[str]) -> list[Path]:
+def input_paths(paths: Sequence[str]) -> list[Path]:
     """Resolve the paths of a command; ``sample:NAME`` becomes the files of the sample."""
     resolved: list[Path] = []
     for path in paths:
         resolved += (
-            bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+            bundled.sample_files(path.removeprefix(SAMPLE))
+            if path.startswith(SAMPLE)
+            else [Path(path)]
         )
     return resolved
 
 
 def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
     """Read paths, run folders and samples (``sample:NAME``) as one trace."""
-    files = places(paths)
-    if alone := [path for path in files if hardware_metrics_only(path)]:
+    inputs = input_paths(paths)
+    if alone := [path for path in inputs if hardware_metrics_only(path)]:
         found = f"{alone[0].name} holds hardware metrics of single launches and no timeline"
         hint = "give this file alone to llmprof info, findings, analyze, report, explore or diff"
         raise LlmprofError(found, expected="a recording of a timeline", hint=hint)
     cache = False if getattr(args, "no_cache", False) else None
     format_name, workers = getattr(args, "format", None), getattr(args, "workers", None)
     options: dict[str, Any] = {"cache": cache, "progress": reading(terminal), "workers": workers}
-    trace = read(files, format=format_name, **options)
+    trace = read(inputs, format=format_name, **options)
     others = {
-        name: read(places([other]), **options)
+        name: read(input_paths([other]), **options)
         for name in ("captures", "eager")
         if (other := getattr(args, name, None))
     }
@@ -214,7 +216,7 @@ def on_workers(
     count = args.workers
     if count is None:
         several = sum(trace.rows.values()) >= MANY_ROWS and find_spec("distributed") is not None
-        count = processes(None) if several else 1
+        count = process_count(None) if several else 1
     with local(min(count, len(trace.ranks))) if count > 1 else nullcontext(False) as client:
         return prepare(analyses, trace, client=client, progress=terminal.progress)
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import Failing, Terminal, key_value, share, shown, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, try_making, wrap_words
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.run import batch, launch
@@ -116,10 +116,10 @@ def changes(args: Namespace) -> dict[str, Any]:
     if args.prompt is not None and len(args.prompt) == 1:
         given["prompt"] = args.prompt[0]
     if args.input_tokens is not None:
-        given["input_tokens"] = lengths(args.input_tokens)
+        given["input_tokens"] = token_lengths(args.input_tokens)
     for name in _MAPPINGS & given.keys():
         given[name] = dict(
-            key_value(item, _flag(name), text=name == "environment") for item in given[name]
+            key_value(item, _flag(name), as_text=name == "environment") for item in given[name]
         )
     if args.size or parts:
         of_size = sized(args.size or "quick", **parts)
@@ -129,7 +129,7 @@ def changes(args: Namespace) -> dict[str, Any]:
     return given
 
 
-def config_of(args: Namespace) -> ExperimentConfig:
+def config_from(args: Namespace) -> ExperimentConfig:
     """Build the configuration from the file, then from the options; mappings are merged key by
     key.
     """
@@ -144,11 +144,11 @@ def config_of(args: Namespace) -> ExperimentConfig:
     return config.replace(**given)
 
 
-def lengths(text: str) -> int | tuple[int, int]:
+def token_lengths(given: str) -> int | tuple[int, int]:
     """Convert ``64`` to 64 and ``32:128`` to (32, 128)."""
-    parts = text.split(":")
+    parts = given.split(":")
     if len(parts) > 2 or not all(part.isdigit() for part in parts):
-        raise ConfigError(f"--input-tokens {text!r} is not a length", expected="N, or LOW:HIGH")
+        raise ConfigError(f"--input-tokens {given!r} is not a length", expected="N, or LOW:HIGH")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
@@ -164,7 +164,7 @@ _NAMES = {
 }
 
 
-def run(args: Namespace, terminal: Terminal) -> str:
+def do_run(args: Namespace, terminal: Terminal) -> str:
     """Run one experiment and print its results."""
     if args.resume is not None:
         if changes(args) or args.config is not None:
@@ -173,28 +173,29 @@ def run(args: Namespace, terminal: Terminal) -> str:
             )
         done = launch.resume(args.resume, progress=terminal.progress, check=args.check)
     else:
-        config = config_of(args)
+        config = config_from(args)
         if args.dry_run:
             return to_json(_commands(config)) if args.json else _commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    files = [file for made in _files(done, terminal) for file in made or ()] if args.report else []
+    parts = _files(done, terminal) if args.report else []
+    written = [file for made in parts for file in made or ()]
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
-        return to_json(facts | {"files": [path for _, path in files]})
-    told = shown(
+        return to_json(facts | {"files": [path for _, path in written]})
+    told = try_making(
         "the table of the requests",
         lambda: _requests(done),
         f"llmprof run --resume {done.folder.path}",
     )
-    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, files))))
+    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, written))))
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
     """Command lines of a run and its configuration; nothing is started or written."""
     if config.model.startswith(models.PREFIX):
-        models.config_of(config.model)  # so that a wrong name is refused here, too
+        models.catalog_config(config.model)  # so that a wrong name is refused here, too
     commands = [{"pass": name, "argv": argv} for name, argv in launch.plan(config)]
-    variables = disclosure.environment(environment(config))
+    variables = disclosure.disclosed_environment(environment(config))
     return {
         "commands": commands,
         "environment": variables,
@@ -222,13 +223,13 @@ def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | N
     if done.config.profile_mode == "ops":
         from llmprof.report.operators import write_operators
 
-        yield shown(
+        yield try_making(
             "the table of operators",
             lambda: [("Operators", write_operators(folder, progress=terminal.progress)[-1])],
             again,
         )
-    yield shown("the report", lambda: [("Report", visualizer.generate_report_html())], again)
-    pictures = shown("the pictures", visualizer.create_all_visualizations, again) or []
+    yield try_making("the report", lambda: [("Report", visualizer.generate_report_html())], again)
+    pictures = try_making("the pictures", visualizer.create_all_visualizations, again) or []
     yield [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
 
 
@@ -253,7 +254,9 @@ def _requests(done: Run) -> str:
     if not rows:
         return ""
     columns = ("phase", "metric", "mean", "95 % interval", "median", "p99")
-    return text.table(pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row"))
+    return text.format_table(
+        pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+    )
 
 
 def capture_text(done: Run, terminal: Terminal) -> str:
@@ -268,7 +271,7 @@ def capture_text(done: Run, terminal: Terminal) -> str:
             else f"No timeline: {text.plain(error)}"
         )
     except LlmprofError as error:
-        return wrapped(f"No timeline: {error}", terminal.width, "", "")
+        return wrap_words(f"No timeline: {error}", terminal.width, "", "")
     try:
         with guarded("joining the requests to steps"):
             joined = None if done.engine_steps.is_empty() else analyze.requests(done)
@@ -282,7 +285,7 @@ def capture_text(done: Run, terminal: Terminal) -> str:
                 findings_text(top, terminal.width, [done.folder.path], went) if top.height else ""
             )
     except LlmprofError as error:
-        return wrapped(f"No findings: {error}", terminal.width, "", "")
+        return wrap_words(f"No findings: {error}", terminal.width, "", "")
 
 
 def _cost(row: dict[str, Any]) -> str:
@@ -296,7 +299,7 @@ def _cost(row: dict[str, Any]) -> str:
     return f"{100 * row['overhead']:+.1f} % time for a batch{within}"
 
 
-def _places(done: Run, files: list[tuple[str, Path]]) -> str:
+def _places(done: Run, written: list[tuple[str, Path]]) -> str:
     summary = done.summary
     rows = [("Run", f"{done.folder.path} ({done.state})")]
     cost = [row for row in summary.get("overhead") or () if row.get("metric") == "wall_ns"]
@@ -305,7 +308,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     if peaks := summary.get("peak_memory_bytes"):
         most = max(peaks.values())
         rows.append(("Memory", f"{format_bytes(most)} at most on a device"))
-    rows += [(name, str(path)) for name, path in files]
+    rows += [(name, str(path)) for name, path in written]
     rows += [("Note", note) for note in summary.get("notes") or ()]
     if done.state == UNIMPORTED:
         rows.append(("Next", f"llmprof run --resume {shlex.quote(str(done.folder.path))}"))
@@ -314,7 +317,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     return text.pairs(rows, indent="")
 
 
-def config(args: Namespace, terminal: Terminal) -> str:
+def do_config(args: Namespace, terminal: Terminal) -> str:
     """Print or write a commented configuration with every option and its default."""
     text_of = template(dataclasses.fields(ExperimentConfig))
     if args.init is None:
@@ -328,7 +331,7 @@ def config(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def runs(args: Namespace, terminal: Terminal) -> str:
+def do_runs(args: Namespace, terminal: Terminal) -> str:
     """List the runs in a folder with their states; ``--clean`` removes those that failed."""
     if args.clean:
         states = tuple(args.state) if args.state else ("failed", "interrupted")
@@ -359,23 +362,25 @@ def runs(args: Namespace, terminal: Terminal) -> str:
             f"there are no runs in {args.folder}", expected="a folder of run folders"
         )
     frame, spare = pl.DataFrame(rows, infer_schema_length=None), [["stage"], ["started"]]
-    return text.table(frame, width=terminal.width, spare=spare, whole=["run"])
+    return text.format_table(frame, width=terminal.width, spare=spare, whole=["run"])
 
 
-def doctor(args: Namespace, terminal: Terminal) -> str:
+def do_doctor(args: Namespace, terminal: Terminal) -> str:
     """Check whether this machine can run an experiment."""
     given = changes(args)
     if args.self_test:
         return _self_test(args)
-    config = config_of(args) if given.get("model") or args.config is not None else None
+    config = config_from(args) if given.get("model") or args.config is not None else None
     if config is None and given:
-        config = config_of(Namespace(**{**vars(args), "model": "random:tiny"}))
+        config = config_from(Namespace(**{**vars(args), "model": "random:tiny"}))
     checks = ask(config)
     if args.json:
         return to_json(checks.to_dicts())
-    table = text.table(checks.select("status", "check", "found", "expected"), width=terminal.width)
+    table = text.format_table(
+        checks.select("status", "check", "found", "expected"), width=terminal.width
+    )
     advice = [
-        wrapped(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
+        wrap_words(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
         for row in checks.filter(pl.col("status").is_in(["fail", "warn"])).iter_rows(named=True)
         if row["advice"]
     ]
@@ -422,7 +427,7 @@ _COLUMNS = (
 )
 
 
-def sweep(args: Namespace, terminal: Terminal) -> str:
+def do_sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them; a failure if no point finished."""
     options: dict[str, Any] = {
         name: getattr(args, name) for name in ("check", "fresh_engine", "shuffle")
@@ -436,7 +441,7 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         done = batch.BatchRunner.resume(args.resume, **options)
     else:
         parameters = _parameters(args)
-        config = config_of(args)
+        config = config_from(args)
         if args.dry_run:
             planned = list(zip(points(parameters), batch.configs(config, parameters), strict=True))
             if args.json:
@@ -448,27 +453,30 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
                 for k, (values, point) in enumerate(planned, 1)
             )
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
-    files: dict[str, Path] = {}
+    outputs: dict[str, Path] = {}
     if args.report:
         if terminal.progress is not None:
             terminal.progress("drawing the sweep", 0, 0)
         again = f"llmprof sweep --resume {shlex.quote(str(done.folder))}"
-        if written := shown("the report", lambda: batch.write_report(done), again):
-            files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
+        if written := try_making("the report", lambda: batch.write_report(done), again):
+            outputs = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
         results = {
             "comparison": done.comparison.to_dicts(),
             "failed": done.failed,
-            "files": list(files.values()),
+            "files": list(outputs.values()),
         }
         out = to_json({"folder": done.folder, **results})
         return out if done.runs else Failing(out)
     columns = [*done.parameters, *_COLUMNS]
-    lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
-    lines += [
-        f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()
+    lines = [
+        text.format_table(_with_intervals(done.comparison), width=terminal.width, columns=columns)
     ]
-    named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
+    lines += [
+        f"failed: {text.plain(point_label)}: {text.plain(error)}"
+        for point_label, error in done.failed.items()
+    ]
+    named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in outputs.items())]
     out = "\n".join([*lines, "", text.pairs(named, indent="")])
     return out if done.runs else Failing(out)
 
@@ -490,11 +498,11 @@ def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parameters(args: Namespace) -> dict[str, list[Any]]:
-    points = None if args.preset in PRESETS else args.preset
-    if not points and not args.parameter_sweep:
+    preset = None if args.preset in PRESETS else args.preset
+    if not preset and not args.parameter_sweep:
         found = "there is nothing to sweep"
         raise ConfigError(
             found, expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}"
         )
-    parameters = batch.preset(points, devices=batch.devices()) if points else {}
+    parameters = batch.preset(preset, devices=batch.device_count()) if preset else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})

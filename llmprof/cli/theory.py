@@ -16,11 +16,11 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof import theory as theories
 from llmprof.analyze.roofline import coverage_of
-from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrapped
+from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrap_words
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.theory import Profile, hardware
 from llmprof.theory.bound import nearest_device
-from llmprof.theory.familiar import quantity, seconds
+from llmprof.theory.familiar import format_seconds, quantity
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
 from llmprof.units import format_ns, format_share
@@ -146,7 +146,7 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--list", action="store_true", help="list the known models and devices")
 
 
-def theory(args: Namespace, terminal: Terminal) -> str:
+def do_theory(args: Namespace, terminal: Terminal) -> str:
     """Profile a model by theory, or join a trace with it."""
     if args.list:
         return _listed(args)
@@ -234,13 +234,13 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         (
             "Decode step",
             _time(profile.decode_latency_s, summary.get("predicted_decode_s"))
-            + f"; {seconds(profile.kv_cache_latency_s)} of it reads the KV cache{states}",
+            + f"; {format_seconds(profile.kv_cache_latency_s)} of it reads the KV cache{states}",
         ),
         (
             "All tokens",
             (
-                f"at least {seconds(profile.total_latency_s)}, at most {profile.tokens_per_s:,.0f}"
-                " tokens/s"
+                f"at least {format_seconds(profile.total_latency_s)}, at most"
+                f" {profile.tokens_per_s:,.0f} tokens/s"
             ),
         ),
         (
@@ -258,37 +258,38 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         head.append(
             (
                 "Training",
-                f"{quantity(t.memory_bytes, 'B')} on each device, a step takes {seconds(t.step_s)}",
+                f"{quantity(t.memory_bytes, 'B')} on each device,"
+                f" a step takes {format_seconds(t.step_s)}",
             )
         )
     parts = [
         text.pairs(head, indent=""),
         "",
-        text.table(_components(profile.components), columns=_COMPONENTS),
+        text.format_table(_components(profile.components), columns=_COMPONENTS),
     ]
     if drafted is not None:
         shown = [
             {
                 "draft tokens": row["draft_tokens"],
                 "tokens a step": f"{row['tokens_per_step']:.2f}",
-                "drafting": seconds(row["draft_s"]),
-                "verifying": seconds(row["verify_s"]),
-                "a token": seconds(row["token_s"]),
+                "drafting": format_seconds(row["draft_s"]),
+                "verifying": format_seconds(row["verify_s"]),
+                "a token": format_seconds(row["token_s"]),
                 "speed-up": f"{row['speedup']:.2f}",
             }
             for row in drafted.iter_rows(named=True)
         ]
-        parts += ["", text.table(pl.DataFrame(shown))]
+        parts += ["", text.format_table(pl.DataFrame(shown))]
     parts += [
         "",
-        wrapped(
+        wrap_words(
             "Times are lower bounds at the given efficiencies; a rank's share.",
             terminal.width,
             "",
             "",
         ),
     ]
-    parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in notes]
+    parts += [wrap_words(f"Note: {note}.", terminal.width, "", "") for note in notes]
     parts += [f"Chart  {path}" for path in drawn]
     return "\n".join(parts)
 
@@ -304,9 +305,9 @@ def _time(least: float, predicted: float | None) -> str:
     more = (
         ""
         if predicted is None
-        else f"; predicted by the calibration (no bound): {seconds(predicted)}"
+        else f"; predicted by the calibration (no bound): {format_seconds(predicted)}"
     )
-    return f"at least {seconds(least)}{more}"
+    return f"at least {format_seconds(least)}{more}"
 
 
 def _fits(profile: Profile) -> str:
@@ -328,7 +329,7 @@ def _components(components: pl.DataFrame) -> pl.DataFrame:
     return components.with_columns(
         _texts("FLOPs", components["flops"], lambda v: quantity(v, "")),
         _texts("bytes", components["memory_bytes"], lambda v: quantity(v, "B")),
-        _texts("time", components["latency_s"], seconds),
+        _texts("time", components["latency_s"], format_seconds),
         pl.Series("share", [f"{100 * v:.1f} %" for v in share], dtype=pl.String),
     )
 
@@ -392,7 +393,11 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         f"device time, and the contexts of {known} of the"
         f" steps.{f' Note: {taken}.' if taken else ''}"
     )
-    parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
+    parts = [
+        text.format_table(table, columns=_JOINED),
+        "",
+        wrap_words(words, terminal.width, "", ""),
+    ]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Failing, Terminal, options_of, share, shown, to_json, wrapped
-from llmprof.cli.run import add_config_options, changes, config_of
+from llmprof.cli.output import Failing, Terminal, options_of, share, to_json, try_making, wrap_words
+from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
 from llmprof.run import batch, launch, trials
 from llmprof.run.trials import Study, Verdict
@@ -81,7 +81,7 @@ def add_trial_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def trial(args: Namespace, terminal: Terminal) -> str:
+def do_trial(args: Namespace, terminal: Terminal) -> str:
     """Try a change of a run, or list what can be tried or was predicted."""
     if args.calibration:
         return _calibration(trials.calibration(args.run), args, terminal)
@@ -90,11 +90,11 @@ def trial(args: Namespace, terminal: Terminal) -> str:
         rows = trials.remedies(run)
         if args.json:
             return to_json(rows.to_dicts())
-        return text.table(rows.drop("order", "title"), width=terminal.width)
+        return text.format_table(rows.drop("order", "title"), width=terminal.width)
     reference = run.config.replace(python=args.python_a) if args.python_a else run
     options = options_of(args, trials.trial)
     verdict = trials.trial(reference, _change(args), **options, progress=terminal.progress)
-    page = shown(
+    page = try_making(
         "the page",
         lambda: verdict.report().index,
         f'llmprof.run.trials.open_trial("{verdict.folder}").report()',
@@ -105,7 +105,7 @@ def trial(args: Namespace, terminal: Terminal) -> str:
         "says": verdict.says,
         "page": page,
     }
-    out = to_json(facts) if args.json else said(verdict, terminal, page)
+    out = to_json(facts) if args.json else _verdict_text(verdict, terminal, page)
     return (
         Failing(out) if args.fail_over is not None and verdict.fails_over(args.fail_over) else out
     )
@@ -173,7 +173,7 @@ def add_tune_options(sub: argparse.ArgumentParser) -> None:
     add_config_options(sub)
 
 
-def tune(args: Namespace, terminal: Terminal) -> str:
+def do_tune(args: Namespace, terminal: Terminal) -> str:
     """Search the settings of an engine, and show the best."""
     given = changes(args)
     if args.run is not None and (given or args.config is not None):
@@ -181,7 +181,7 @@ def tune(args: Namespace, terminal: Terminal) -> str:
             "a run was given with options of a run",
             expected="the folder alone, or --config and options",
         )
-    origin = launch.open_run(args.run) if args.run is not None else config_of(args)
+    origin = launch.open_run(args.run) if args.run is not None else config_from(args)
     config = origin.config if isinstance(origin, launch.Run) else origin
     folder = args.folder or batch.sweep.new_folder(config, f"tune_{config.name}")
     try:
@@ -195,7 +195,7 @@ def tune(args: Namespace, terminal: Terminal) -> str:
             )
             terminal.tell(words)
         raise
-    page = shown(
+    page = try_making(
         "the page",
         lambda: study.report().index,
         f'llmprof.run.trials.open_study("{study.folder}").report()',
@@ -209,20 +209,21 @@ def tune(args: Namespace, terminal: Terminal) -> str:
 
 def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     """The result, a row for each point, and the files."""
-    from llmprof.report.sweep import in_words  # Altair is imported for this table only
+    from llmprof.report.sweep import points_in_words  # Altair is imported for this table only
 
-    rows = in_words(study.points)
-    shown = [
+    rows = points_in_words(study.points)
+    columns = [
         "label",
         "state",
         *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")],
         "error",
     ]
-    lines = [wrapped(study.says, terminal.width, "", "")]
+    lines = [wrap_words(study.says, terminal.width, "", "")]
     lines += [
-        wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]
+        wrap_words(note, terminal.width, "note: ", "      ")
+        for note in study.state["tune"]["notes"]
     ]
-    lines += ["", text.table(rows.select(shown), width=terminal.width), ""]
+    lines += ["", text.format_table(rows.select(columns), width=terminal.width), ""]
     ends = [
         ("Ended", str(study.state["tune"].get("stopped"))),
         ("Study", str(study.folder)),
@@ -231,17 +232,19 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     return "\n".join([*lines, text.pairs([*ends, ("To deploy", study.command)], indent="")])
 
 
-def said(verdict: Verdict, terminal: Terminal, page: Path | None) -> str:
+def _verdict_text(verdict: Verdict, terminal: Terminal, page: Path | None) -> str:
     """The verdict, a row for each metric, and the files."""
-    lines = [wrapped(verdict.says, terminal.width, "", "")]
-    lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
+    lines = [wrap_words(verdict.says, terminal.width, "", "")]
+    lines += [
+        wrap_words(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]
+    ]
     rows = []
     for row in verdict.effects.rows(named=True):
         sides = (format_metric(row["metric"], row[side]) for side in ("before", "after"))
         rows.append((row["metric"], *sides, gain_words(row), row["verdict"]))
     heads = ("metric", "as it is", "changed", "time saved", "verdict")
     table = pl.DataFrame(rows, schema=dict.fromkeys(heads, pl.String), orient="row")
-    lines += ["", text.table(table, width=terminal.width)]
+    lines += ["", text.format_table(table, width=terminal.width)]
     return "\n".join(
         [
             *lines,
@@ -263,4 +266,4 @@ def _calibration(rows: pl.DataFrame, args: Namespace, terminal: Terminal) -> str
     held = (
         f"Of {text.counted(rows.height, 'prediction')} {rows['held'].sum()} lay in their interval."
     )
-    return f"{held}\n\n{text.table(rows, width=terminal.width)}"
+    return f"{held}\n\n{text.format_table(rows, width=terminal.width)}"

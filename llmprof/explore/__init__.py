@@ -5,7 +5,7 @@ Each function returns a widget; show it as the last line of a cell. Explorers ne
 ``llmprof[notebook]``, and no network.
 """
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.explore.base.widget import link
 from llmprof.explore.collectives.explorer import collectives
 from llmprof.explore.compare.explorer import compare

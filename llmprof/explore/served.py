@@ -16,7 +16,7 @@ import ipywidgets  # type: ignore[import-untyped]
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
-from llmprof.explore.tabs import Given, Open, open, said  # noqa: A004
+from llmprof.explore.tabs import Given, Open, open, wrapped_text  # noqa: A004
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.run.launch import Run, open_run
@@ -25,7 +25,7 @@ ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServedFiles:
     """Files to show, as the command passes them to the server's process."""
 
     files: list[str]
@@ -37,7 +37,7 @@ class Wanted:
     finding: int | None = None
 
     def environment(self) -> dict[str, str]:
-        """The variable that :func:`page` reads."""
+        """The variable that :func:`tabs_page` reads."""
         return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
@@ -68,7 +68,7 @@ def _has_requests(run: AnyRun) -> bool:
     return True
 
 
-def page(environment: Mapping[str, str] = os.environ) -> Any:
+def tabs_page(environment: Mapping[str, str] = os.environ) -> Any:
     """The tabs, or the reason why there are none; above them what the files lack, in words."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)
@@ -88,7 +88,7 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
 
 def _tabs(environment: Mapping[str, str]) -> Any:
     try:
-        wanted = Wanted.of_environment(environment)
+        wanted = ServedFiles.of_environment(environment)
         options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}
         if not wanted.files and wanted.metrics:
             return _at(open(read_metrics(wanted.metrics)), wanted.finding)
@@ -102,7 +102,7 @@ def _tabs(environment: Mapping[str, str]) -> Any:
             Open(Given(trace, metrics, other, (first, second), joined, tried=run)), wanted.finding
         )
     except LlmprofError as error:
-        return said(f"{error}")
+        return wrapped_text(f"{error}")
 
 
 def _at(opened: Open, finding: int | None) -> Open:

@@ -4,7 +4,6 @@ each setting did.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from html import escape
 from importlib import import_module
@@ -116,7 +115,7 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
             name for name in columns if shown[name].null_count() < shown.height or name == "point"
         ]
         named = shown.select(columns).rename({name: name.rpartition(".")[2] for name in settings})
-        lines = text.table(named, longest=_LONGEST).splitlines()
+        lines = text.format_table(named, longest=_LONGEST).splitlines()
         lines = [
             line.replace(" ", "\N{NO-BREAK SPACE}") for line in lines
         ]  # a page joins other spaces
@@ -173,7 +172,7 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
 _TABS: Final = ("Latency and throughput", "Settings alone", "Importance")
 
 
-def study(folder: Study | str | os.PathLike[str]) -> Studied:
+def study(folder: Any) -> Studied:
     """Explore a study of :func:`llmprof.tune`: a table whose points can be chosen, and its charts.
 
     A study that still runs can be opened, too; its button reads what was measured in the meantime.

@@ -22,10 +22,16 @@ from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
-from llmprof.explore.trying import Call, tryings
+from llmprof.explore.trying import PageCall, tryings
+from llmprof.findings.card import (
+    chain_findings,
+    first_sentence,
+    headline_number,
+    so,
+    times_in_words,
+)
 from llmprof.findings.facts import facts_in_words, run_facts
 from llmprof.findings.hardware import launches_in_a_row
-from llmprof.findings.order import chained, first_sentence, number_of, so, times_in_words
 from llmprof.replay.graph import graph
 from llmprof.run.launch import Run
 from llmprof.text import plain, sentence, unbroken
@@ -77,7 +83,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         findings: pl.DataFrame | None = None,
         *,
         run: Run | None = None,
-        call: Call = lambda function: function(),
+        call: PageCall = lambda function: function(),
     ) -> None:
         super().__init__()
         self._show = show
@@ -95,7 +101,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
         self.tryings = tryings(run, findings, call) if self.rows else {}
-        causes, effects, known = chained(findings)
+        causes, effects, known = chain_findings(findings)
         lead = next(iter([*causes, *known]), {})
         picture = step_bars(getattr(findings, "parts", None), lead)
         lines = []
@@ -123,7 +129,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
     def _button(self, row: Mapping[str, Any]) -> Any:
         button = ipywidgets.Button(
             description="Show me",
-            tooltip=f"Open the {tab_of(row)} where this is worst",
+            tooltip=f"Open the {_tab_of(row)} where this is worst",
             layout=ipywidgets.Layout(width="96px", min_width="96px", margin="4px 12px 0 4px"),
         )
         button.on_click(lambda _button: self._show(row))
@@ -142,7 +148,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
 FACTS: Final = "Facts: what the time is made of, none of it a loss"
 
 
-def tab_of(row: Mapping[str, Any]) -> str:
+def _tab_of(row: Mapping[str, Any]) -> str:
     """Name of the tab that shows the evidence of a finding."""
     return WHERE.get(str(row["evidence"]), "timeline")
 
@@ -155,13 +161,13 @@ def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
     return {match[1]: match[2]} if match else {}
 
 
-def kernel_of(condition: str) -> str | None:
+def _kernel_of(condition: str) -> str | None:
     """Name of the kernel in a condition; None for other conditions."""
     match = _ONE_KERNEL.fullmatch(condition)
     return None if match is None else match[1].replace("''", "'")
 
 
-def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
+def _evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
     """Window that shows a finding, and the thread of the host if it is about the host.
 
     Idle time holds no event of the device: the window has the events around it, or what the
@@ -219,7 +225,7 @@ def _launch_after(trace: Trace, rank: int, start: int, end: int) -> tuple[int, i
     return (int(calls["thread"][0]), int(calls["end"][0])) if known else None
 
 
-def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
+def _rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
     """Evidence of a finding: the rows of its analysis that fulfil its condition."""
     frame = catalog.analysis(str(row["evidence"])).function(trace)
     return frame.filter(pl.sql_expr(str(row["where"])))
@@ -242,7 +248,7 @@ def _facts(facts: pl.DataFrame, notes: Sequence[str]) -> str:
 
 def finding_html(row: Mapping[str, Any]) -> str:
     """A loss as HTML: its one number, the sentence and what to try; its figures are folded."""
-    number, meaning = number_of(row)
+    number, meaning = headline_number(row)
     help_first, rest = first_sentence(row["suggestion"])
     advice = f"<p>Try: {_text(help_first)}</p>" if help_first else ""
     gain = row["prediction"] if row.get("predicted_ns") is not None else None
@@ -284,7 +290,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Tab:
     """One tab: its name, its title, the function that makes its widget, and the computations
     before it.
     """
@@ -325,55 +331,55 @@ def _then(words: str, compute: Callable[[Given], object]) -> Callable[[Given], S
 
 
 PANELS: Final = (
-    Panel(
+    Tab(
         "timeline",
         "Timeline",
         lambda g: explore.timeline(g.trace, metrics=g.metrics, run=g.run),
         lambda _: [],
     ),
-    Panel(
+    Tab(
         "requests",
         "Requests",
         lambda g: explore.requests(_run(g)),
         lambda g: [("finding steps", lambda: analyze.steps(g.trace))],
     ),
-    Panel(
+    Tab(
         "layers",
         "Layers",
         lambda g: explore.layers(g.trace),
         _then("measuring layers", lambda g: analyze.layers(g.trace)),
     ),
-    Panel(
+    Tab(
         "overlap",
         "Overlap",
         lambda g: explore.overlap(g.trace, other=g.other),
         _then("measuring overlap", lambda g: analyze.overlap(g.trace, by=("rank", "step"))),
     ),
-    Panel(
+    Tab(
         "collectives",
         "Collectives",
         lambda g: explore.collectives(g.trace),
         _then("comparing the ranks", lambda g: analyze.collectives(g.trace)),
     ),
-    Panel(
+    Tab(
         "ranks",
         "Ranks",
         lambda g: explore.ranks(g.trace),
         _then("comparing the steps of the ranks", lambda g: analyze.ranks(g.trace, by="step")),
     ),
-    Panel(
+    Tab(
         "what_if",
         "What if",
         lambda g: explore.what_if(g.trace),
         _then("building the graph of what waits for what", lambda g: graph(g.trace)),
     ),
-    Panel(
+    Tab(
         "kernels",
         "Kernels",
         lambda g: explore.kernels(g.trace, metrics=g.metrics),
         _then("adding up kernels", lambda g: kernels_within(g.trace)),
     ),
-    Panel(
+    Tab(
         "compare",
         "Compare",
         lambda g: explore.compare(g.trace, _other(g), names=g.names),
@@ -415,7 +421,7 @@ class Preparation(threading.Thread):
             self._all_done()
 
 
-def said(text: str) -> Any:
+def wrapped_text(text: str) -> Any:
     """A text that goes on in a new line where the window is narrow; a label of ipywidgets is cut
     there.
     """
@@ -430,13 +436,13 @@ def _no_panel(_given: Given) -> Any:
     raise LlmprofError("the findings are no explorer", expected="the name of another tab")
 
 
-def findings_of(given: Given) -> pl.DataFrame:
+def _findings_of(given: Given) -> pl.DataFrame:
     """Findings of the trace, or of the hardware metrics alone."""
     return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
-FINDINGS: Final = Panel(
-    "findings", "Findings", _no_panel, _then("finding what takes the time", findings_of)
+FINDINGS: Final = Tab(
+    "findings", "Findings", _no_panel, _then("finding what takes the time", _findings_of)
 )
 """The first tab."""
 
@@ -521,7 +527,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         """Open the tab that shows a finding, at its rank, window and filter, like the button of
         the finding.
         """
-        rows = findings_of(self._given).filter(pl.col("order") == order)
+        rows = _findings_of(self._given).filter(pl.col("order") == order)
         if not rows.height:
             raise LlmprofError(
                 f"there is no finding {order}", expected="one of analyze.findings(trace)['order']"
@@ -532,14 +538,14 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
     def _show_finding(self, row: Mapping[str, Any]) -> None:
         self._finding = row
         if self._given.profile is not None:
-            if (kernel := kernel_of(str(row["where"]))) is not None:
+            if (kernel := _kernel_of(str(row["where"]))) is not None:
                 self["kernels"].set_trait("kernel", kernel)
             self.show("kernels")
             return
-        window, thread = evidence_of(self._given.trace, row)
+        window, thread = _evidence_of(self._given.trace, row)
         timeline: Any = self["timeline"]
         timeline.show(window, rank=row["rank"], thread=thread)
-        name = tab_of(row)
+        name = _tab_of(row)
         explorer = self[name]
         for trait, value in filters_of(row).items():
             if trait == "category" and explorer.has_trait("search"):
@@ -556,11 +562,11 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         if not self.selected_index:
             if self._finding is None or self._given.profile is not None:
                 return pl.DataFrame()
-            return rows_of(self._given.trace, self._finding)
+            return _rows_of(self._given.trace, self._finding)
         made = self._made.get(self._panels[self.selected_index].name)
         return made.selected if made is not None else pl.DataFrame()
 
-    def _panel(self, name: str) -> Panel:
+    def _panel(self, name: str) -> Tab:
         panels = {panel.name: panel for panel in self._panels}
         if name not in panels:
             raise LlmprofError(
@@ -568,11 +574,11 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             )
         return panels[name]
 
-    def _box(self, panel: Panel) -> ipywidgets.VBox:
+    def _box(self, panel: Tab) -> ipywidgets.VBox:
         box: ipywidgets.VBox = self.tabs.children[self._panels.index(panel)]
         return box
 
-    def _place(self, panel: Panel) -> Explorer:
+    def _place(self, panel: Tab) -> Explorer:
         """Make the explorer of a tab, unless it exists, put it into the tab, and link it with
         the others.
         """
@@ -604,7 +610,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             or panel.name in self._preparing
         ):
             return
-        words, cancel = said(""), ipywidgets.Button(description="Cancel")
+        words, cancel = wrapped_text(""), ipywidgets.Button(description="Cancel")
         bar = ipywidgets.IntProgress(0, 0, 1)
 
         def told(what: str, done: int, total: int) -> None:
@@ -618,7 +624,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             self._preparing.pop(panel.name, None)
             again = ipywidgets.Button(description="Go on")
             again.on_click(lambda _button: self._shown(self._panels.index(panel)))
-            self._box(panel).children = [_row(said(f"{panel.title}: cancelled"), again)]
+            self._box(panel).children = [_row(wrapped_text(f"{panel.title}: cancelled"), again)]
 
         cancel.on_click(cancelled)
         preparation = Preparation(panel.stages(self._given), told, finished)
@@ -635,7 +641,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         else:
             function()
 
-    def _show_or_say(self, panel: Panel) -> None:
+    def _show_or_say(self, panel: Tab) -> None:
         given = self._given
         try:
             if panel is FINDINGS:
@@ -650,7 +656,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             else:
                 self._place(panel)
         except LlmprofError as error:
-            self._box(panel).children = [said(f"{panel.title}: {error}")]
+            self._box(panel).children = [wrapped_text(f"{panel.title}: {error}")]
         self._preparing.pop(panel.name, None)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

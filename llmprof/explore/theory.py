@@ -15,9 +15,9 @@ from llmprof.analyze.roofline import IDLE, roofline
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError
 from llmprof.label.steps.labels import batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.theory.calibration import Calibration
-from llmprof.theory.familiar import quantity, seconds
+from llmprof.theory.familiar import format_seconds, quantity
 from llmprof.theory.hardware import Device
 from llmprof.theory.profiler import Profile
 from llmprof.theory.shapes import Shape, shape
@@ -228,16 +228,16 @@ def theory(
             calibration = theories.calibrated(target)
     joined = roofline(trace, read, target) if trace is not None else None
     if trace is not None and joined is not None and measured is None:
-        measured = measured_steps(trace, joined)
+        measured = _measured_steps(trace, joined)
     return Theory(read, target, measured=measured, calibration=calibration, joined=joined)
 
 
-def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
+def _measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     """Measured decode steps of a trace over their number of requests, idle time left out."""
     work = joined.filter(pl.col("stage") != IDLE)
     pure = [
         (rank, step, sum(part.count for part in batch))
-        for (rank, step), (batch, _) in batches(steps(trace)).items()
+        for (rank, step), (batch, _) in batches(steps_of(trace)).items()
         if all(part.phase == "decode" for part in batch)
     ]
     rows = pl.DataFrame(
@@ -268,9 +268,9 @@ def _in_words(profile: Profile) -> str:
     m = profile.memory
     fits = "" if m.fits is None else (", fits" if m.fits else ", does not fit")
     return (
-        f"First token at least {seconds(profile.prefill_latency_s)}, decode step at least "
-        f"{seconds(profile.decode_latency_s)}, at most {profile.tokens_per_s:,.0f} tokens/s; "
-        f"{quantity(m.total, 'B')} on each device{fits}."
+        f"First token at least {format_seconds(profile.prefill_latency_s)}, decode step at least "
+        f"{format_seconds(profile.decode_latency_s)}, at most "
+        f"{profile.tokens_per_s:,.0f} tokens/s; {quantity(m.total, 'B')} on each device{fits}."
     )
 
 

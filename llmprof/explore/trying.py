@@ -18,7 +18,7 @@ from llmprof.errors import LlmprofError
 if TYPE_CHECKING:
     from llmprof.run.launch import Run
 
-Call = Callable[[Callable[[], None]], None]
+PageCall = Callable[[Callable[[], None]], None]
 """Calls a function in the thread that may speak to the page."""
 
 
@@ -29,7 +29,7 @@ class _StoppedError(Exception):
 class Trying(ipywidgets.VBox):  # type: ignore[misc]
     """A remedy of a finding that can be tried; ``verdict`` is what came out, None before."""
 
-    def __init__(self, run: Run, remedy: Mapping[str, Any], call: Call) -> None:
+    def __init__(self, run: Run, remedy: Mapping[str, Any], call: PageCall) -> None:
         self.run, self.remedy = run, remedy
         self.verdict: Any = None
         self._try: Any = run.try_
@@ -63,7 +63,7 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
         self.words.value = _html(
             f"{self.remedy['words'].capitalize()} ({self.remedy['fields']}):"
             f" {trials.cost_words(self.run)} The same on the command line:",
-            trials.command(self.run, self.remedy["remedy"]),
+            trials.trial_command(self.run, self.remedy["remedy"]),
         )
         self._shows(self.words, ipywidgets.HBox([self.start, self.leave]))
 
@@ -102,7 +102,7 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
         self._shows(self.words, self.ask)
 
 
-def tryings(run: Run | None, findings: Any, call: Call) -> dict[int, Trying]:
+def tryings(run: Run | None, findings: Any, call: PageCall) -> dict[int, Trying]:
     """The first remedy of each finding that can be tried, by the order of the finding."""
     found: dict[int, Trying] = {}
     if run is None or run.recorded:

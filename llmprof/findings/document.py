@@ -9,7 +9,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.findings.facts import where_the_time_went
-from llmprof.findings.findings import SCHEMA, findings
+from llmprof.findings.findings import findings
+from llmprof.findings.frame import SCHEMA
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 

@@ -13,8 +13,10 @@ from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.requests.requests import WAITING
 from llmprof.analyze.step_times import LONG, recorded_windows, step_windows, without_long_first
 from llmprof.errors import LlmprofError
-from llmprof.findings.order import RECORDED
+from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
+from llmprof.label.completeness import has_lost
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -71,7 +73,7 @@ def _layers(trace: Trace) -> str:
 
 def _engine(trace: Trace) -> tuple[str | None, str]:
     try:
-        windows = scope_of(trace).steps
+        windows = steps_of(trace)
     except LlmprofError:
         windows = None
     engine = None if windows is None else engine_of(windows)
@@ -113,6 +115,8 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
     except LlmprofError:
         return None, "nothing was recorded on a device"
     if not scope.span_ns:
+        if has_lost(trace):
+            return None, "no step was recorded whole"
         return None, "nothing but captures of graphs was recorded"
     mean = format_ns(scope.span_ns / scope.parts)
     if scope.steps is None:
@@ -178,7 +182,7 @@ STEP_PARTS: Final = {
 """Parts of a step in a picture, in the order of its bars, in words."""
 
 
-def step_parts(scope: Scope) -> pl.DataFrame:
+def mean_step_parts(scope: Scope) -> pl.DataFrame:
     """What a mean step of each rank is made of:
 
     ``rank, part, ns``, parts of :data:`STEP_PARTS`; they add up.
@@ -201,7 +205,7 @@ def step_parts(scope: Scope) -> pl.DataFrame:
     return rows.agg(ns=pl.col("ns").sum() / pl.col("parts").first()).sort("rank", "part")
 
 
-_OF_REQUESTS: Final = {
+_REQUEST_PARTS: Final = {
     "waiting for their first step": WAITING,
     "prefill": ("prefill_ns", "prefill_others_ns"),
     "decode": ("decode_ns", "decode_prefill_ns"),
@@ -220,7 +224,7 @@ def time_of_requests(requests: pl.DataFrame | None) -> str | None:
         return None
     sums = {
         name: int(requests.select(pl.sum_horizontal(of).sum()).item())
-        for name, of in _OF_REQUESTS.items()
+        for name, of in _REQUEST_PARTS.items()
     }
     parts = [f"{name} {format_share(ns / whole)}" for name, ns in sums.items() if ns > 0]
     return f"{format_ns(whole / requests.height)}, of which {', '.join(parts)}"

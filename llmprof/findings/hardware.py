@@ -3,30 +3,156 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
 
 from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.findings import sentences
-from llmprof.findings.findings import SCHEMA, Findings
+from llmprof.errors import LlmprofError, NotCapturedError, checked
+from llmprof.findings.cause import Context, Figures
+from llmprof.findings.frame import SCHEMA, Findings
+from llmprof.findings.rows import severity_of
 from llmprof.names import kernels
-from llmprof.text import shorten
+from llmprof.text import counted, shorten
 from llmprof.trace import Trace
 from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
 from llmprof.trace.schema import TABLES, conform
-from llmprof.units import format_ns
+from llmprof.units import format_ns, format_share
 
-_LEAST_SHARE: Final = 0.03
-_LEAST_ESTIMATE: Final = 0.02
-_LEAST_LINE: Final = 0.2
-_MOST_ESTIMATES: Final = 3
-_MOST_NAME: Final = 60
-_SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
+_MIN_SHARE: Final = 0.03
+_MIN_ESTIMATE: Final = 0.02
+_MIN_LINE: Final = 0.2
+_MAX_ESTIMATES: Final = 3
+_MAX_NAME: Final = 60
 _SENTENCE: Final = re.compile(r"(?<=[a-z\d%)])\.\s")
+
+
+_MEMORIES: Final = {
+    "dram": "the device memory",
+    "l2": "the L2 cache",
+    "l1": "the L1 cache and shared memory",
+}
+
+
+@dataclass(frozen=True)
+class LimitedKernel(Figures):
+    """Shares of peaks are medians over the launches of a kernel with its most frequent limit."""
+
+    name: str
+    launches: int
+    limits: int
+    """Different limits of its launches."""
+    limit_ns: float
+    """Time of the launches that have this one."""
+    limit: str | None = None
+    memory_level: str | None = None
+    compute_share: float | None = None
+    memory_share: float | None = None
+    roof_share: float | None = None
+    stall: str | None = None
+    stall_share: float | None = None
+    action: str | None = None
+    """What helps against the stall."""
+
+    def title(self, of: Context) -> str:
+        compute, memory = map(_percent, (self.compute_share, self.memory_share))
+        level = _MEMORIES.get(self.memory_level or "", "memory")
+        limit = {
+            "compute": f"limited by compute: its multiprocessors are at {compute} of their peak",
+            "memory": f"limited by memory: {level} is at {memory} of its peak",
+            "latency": (
+                f"limited by latency: compute is at {compute} of its peak, memory at {memory}"
+            ),
+        }
+        why = limit.get(self.limit or "", "and these metrics do not tell its limit")
+        return f"{self.name} takes {of.amount}, {why}."
+
+    def detail(self, of: Context) -> str:
+        text = counted(self.launches, "launch")
+        text += f", {format_ns(of.time_ns / self.launches)} on average."
+        if self.limits > 1:
+            text += f" Launches that take {format_ns(self.limit_ns)} of this have that limit."
+        if self.roof_share is not None:
+            text += (
+                f" It reaches {format_share(self.roof_share)} of what the device allows at its"
+                " ratio of arithmetic to bytes."
+            )
+        if self.stall:
+            share = format_share(self.stall_share)
+            text += f" Its warps wait longest in {self.stall} ({share} of the time)."
+        return text
+
+    def advice(self, of: Context) -> str:
+        if self.limit == "compute":
+            return (
+                "Its instructions set the pace, not the memory: fewer or cheaper ones help (a"
+                " smaller number type, tensor cores, multiplications for divisions, fewer padded"
+                " tiles)."
+            )
+        if self.limit == "memory":
+            return (
+                "Move fewer bytes: fuse it with the kernels before and after it, use a smaller"
+                " type, keep what is read again in cache."
+            )
+        if not self.limit:
+            return "Profile it with ncu --set full, so that its limit is known."
+        unknown = (
+            "Record its warp states with ncu --section WarpStateStats to see what its warps wait"
+            " for."
+        )
+        return self.action or unknown
+
+
+@dataclass(frozen=True)
+class ProfilerEstimate(Figures):
+    """Advice of the profiler, in its own words."""
+
+    first: str
+    """Its first sentence, and the rest."""
+    rest: str
+    launches: int
+    name: str
+    """The kernel of whose launch the words are."""
+
+    def title(self, of: Context) -> str:
+        return f"Nsight Compute estimates a gain of up to {of.amount}: {self.first}"
+
+    def detail(self, of: Context) -> str:
+        launches = "one launch" if self.launches == 1 else f"{self.launches} launches"
+        return f"The same advice is given for {launches}; these words are of {self.name}."
+
+    def advice(self, of: Context) -> str:
+        return self.rest or "See the section of the report that the advice is of."
+
+
+@dataclass(frozen=True)
+class HotLine(Figures):
+    """The line with most samples of the kernel that takes the most time."""
+
+    line: int
+    file: str
+    name: str
+    samples: int
+    of_samples_share: float
+    stall: str | None = None
+    action: str | None = None
+
+    def title(self, of: Context) -> str:
+        stall = f"; its warps wait there longest in {self.stall}" if self.stall else ""
+        share = format_share(self.of_samples_share)
+        return f"Line {self.line} of {self.file} has {share} of the samples of {self.name}{stall}."
+
+    def detail(self, of: Context) -> str:
+        return f"{self.samples:,.0f} samples of its warps."
+
+    def advice(self, of: Context) -> str:
+        return self.action or "Look at the instructions of that line."
+
+
+def _percent(share: float | None) -> str:
+    return "an unknown share" if share is None else f"{100 * share:.0f} %"
 
 
 @checked
@@ -77,9 +203,9 @@ def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.Data
     if total > 0:
         denominator = f"the {format_ns(total)} of the {speed.height} profiled launches"
         denominator = denominator.replace("the 1 profiled launches", "the one profiled launch")
-        rows = [*_limited(speed, total), *_estimated(metrics, speed, total)]
+        rows = [*_limit_rows(speed, total), *_estimate_rows(metrics, speed, total)]
         if source is not None:
-            rows += _hot_lines(source, speed, total)
+            rows += _hot_line_rows(source, speed, total)
         same = {"unit": "ns a profile", "scope": "profiled launches", "denominator": denominator}
         rows = [same | dict.fromkeys(("rank", "start_ns", "end_ns")) | row for row in rows]
     frame = pl.DataFrame(
@@ -109,13 +235,13 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """A row for each kernel that takes enough of the time."""
     whole = speed.group_by("kernel_name", maintain_order=True).agg(
         ns=pl.col("duration_ns").sum(), launches=pl.len(), bounds=pl.col("bound").n_unique()
     )
     typical = typical_limit(speed)
-    large = whole.filter(pl.col("ns") >= _LEAST_SHARE * total)
+    large = whole.filter(pl.col("ns") >= _MIN_SHARE * total)
     joined = large.join(typical, on="kernel_name", nulls_equal=True).sort(
         "ns", descending=True, maintain_order=True
     )
@@ -128,52 +254,50 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
             row["roof_share"],
         )
         state = explain(row["stall"]) if row["stall"] is not None else None
-        figures = row | {
-            "name": short_name(row["kernel_name"]),
-            "share": share,
-            "action": state and state.action,
-        }
+        figures = LimitedKernel(
+            short_name(row["kernel_name"]),
+            row["launches"],
+            row["bounds"],
+            row["bound_ns"],
+            row["bound"],
+            row["memory_level"],
+            compute,
+            memory,
+            roof,
+            row["stall"],
+            row["stall_share"],
+            None if state is None else state.action,
+        )
         if roof is None and compute is not None and memory is not None:
             roof = max(compute, memory)
         gain, name = row["ns"] * (1 - min(1.0, roof or 0.0)), row["kernel_name"]
-        where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
-        rows.append(
-            _row(
-                "limited_kernel",
-                figures,
-                row["ns"],
-                share,
-                gain_ns=gain,
-                evidence="speed_of_light",
-                where=where,
-            )
+        where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quote(name)}"
+        told = _row(
+            "limited_kernel", figures, row["ns"], share, evidence="speed_of_light", where=where
         )
+        rows.append(told | {"gain_ns": gain})
     return rows
 
 
 def _row(
-    rule: str,
-    figures: dict[str, Any],
-    ns: float,
-    share: float,
-    *,
-    gain_ns: float,
-    evidence: str,
-    where: str,
+    rule: str, figures: Figures, ns: float, share: float, *, evidence: str, where: str
 ) -> dict[str, Any]:
-    words = dict(
-        zip(("title", "detail", "suggestion"), sentences.finding(rule, figures), strict=True)
-    )
-    severity = (
-        next(name for name, least in _SEVERITIES.items() if share >= least)
-        if rule != "hot_line"
-        else "info"
-    )
-    facts = {"rule": rule, "severity": severity, "evidence": evidence, "where": where}
-    return {**facts, **words, "figure": ns, "share_of_time": min(1.0, share), "gain_ns": gain_ns}
+    of = Context(ns, share, "of the profile", {})
+    return {
+        "rule": rule,
+        "severity": "info" if rule == "hot_line" else severity_of(share),
+        "title": figures.title(of),
+        "detail": figures.detail(of),
+        "suggestion": figures.advice(of),
+        "figure": ns,
+        "share_of_time": min(1.0, share),
+        "gain_ns": ns,
+        "evidence": evidence,
+        "where": where,
+    }
 
 
-def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """Estimates of the profiler's own rules for the whole kernel, each rule summed over all
     launches.
     """
@@ -194,32 +318,29 @@ def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict
             pl.len().alias("launches"),
             pl.col("text", "kernel_name").first(),
         )
-        .filter(pl.col("sum") >= _LEAST_ESTIMATE * total)
+        .filter(pl.col("sum") >= _MIN_ESTIMATE * total)
         .sort("sum", "rule", descending=[True, False])
-        .head(_MOST_ESTIMATES)
+        .head(_MAX_ESTIMATES)
     )
     rows = []
     for rule, gain, launches, text, name in summed.iter_rows():
         share = min(1.0, gain / total)
         first, _, rest = _SENTENCE.sub(".\n", " ".join(str(text).split()), count=1).partition("\n")
-        figures = {"ns": gain, "share": share, "first": first, "rest": rest, "launches": launches}
-        figures["name"] = short_name(name)
-        where = f"rule = {_quoted(rule)}"
+        figures = ProfilerEstimate(first, rest, launches, short_name(name))
         rows.append(
             _row(
                 "profiler_estimate",
                 figures,
                 gain,
                 share,
-                gain_ns=gain,
                 evidence="rules",
-                where=where,
+                where=f"rule = {_quote(rule)}",
             )
         )
     return rows
 
 
-def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """The hottest line of the kernel that takes the most time, if one stands out."""
     try:
         lines = hot_lines(source).drop_nulls("line")
@@ -228,7 +349,7 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
     length = speed.select("kernel_id", "duration_ns")
     hottest = (
         lines.join(length, on="kernel_id")
-        .filter(pl.col("share") >= _LEAST_LINE)
+        .filter(pl.col("share") >= _MIN_LINE)
         .with_columns(ns=pl.col("share") * pl.col("duration_ns"))
         .sort("ns", descending=True, nulls_last=True)
     )
@@ -237,25 +358,17 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
     row = hottest.row(0, named=True)
     share = row["ns"] / total
     state = explain(row["reason"]) if row["reason"] else None
-    row["stall"] = row.pop("reason")  # of warps; findings of a trace have reasons of the host
-    figures = row | {
-        "name": short_name(row["kernel_name"]),
-        "file": file_name(row["file"]),
-        "share": share,
-    }
-    figures |= {"of_samples_share": row["share"], "action": state and state.action}
+    figures = HotLine(
+        row["line"],
+        file_name(row["file"]),
+        short_name(row["kernel_name"]),
+        row["samples"],
+        row["share"],
+        row["reason"],
+        None if state is None else state.action,
+    )
     where = f"kernel_id = {row['kernel_id']} AND line = {row['line']}"
-    return [
-        _row(
-            "hot_line",
-            figures,
-            row["ns"],
-            share,
-            gain_ns=row["ns"],
-            evidence="hot_lines",
-            where=where,
-        )
-    ]
+    return [_row("hot_line", figures, row["ns"], share, evidence="hot_lines", where=where)]
 
 
 def file_name(path: str | None) -> str:
@@ -265,10 +378,10 @@ def file_name(path: str | None) -> str:
 
 def short_name(name: str | None) -> str:
     """Short function name of a kernel, cut in the middle if it is very long."""
-    return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MOST_NAME)
+    return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MAX_NAME)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
-from llmprof.findings.scope import Scope, most, total
+from llmprof.findings.cause import Context
+from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.label.steps import labels
+from llmprof.units import format_share
 
-LEAST_NAMED = 0.05
+MIN_NAMED: Final = 0.05
 """Least share of some gaps in a call or function for it to be named after code that was not
 recorded.
 """
 
-MOSTLY = 0.5
+MOSTLY: Final = 0.5
 """With at least this share of the time of some gaps, a call or a pause is most of it."""
 
-SET_UP = {
+SET_UP: Final = {
     "loading": "(?i)ModuleLoad|LibraryLoad|ModuleGet",
     "compiling": (
         "(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|compile_fx|async_compile"
@@ -29,7 +33,7 @@ SET_UP = {
 compiled.
 """
 
-CALLS = {
+CALLS: Final = {
     "copy": "(?i)memcpy",
     "memory": "(?i)alloc|free|hostregister",
     "code": "(?i)module|library",
@@ -37,13 +41,89 @@ CALLS = {
 }
 """Kinds of calls that hold a device."""
 
-OF_A_DEVICE = r"^(?:(?:cuda|cu|hip|mu|musa|aclrt|aclmdl|aclnn|aclop|acl|rt|ge|hccl|nccl)_?[A-Z]|hsa_|__hip|\w+@)"  # noqa: E501
+DEVICE_CALLS: Final = r"^(?:(?:cuda|cu|hip|mu|musa|aclrt|aclmdl|aclnn|aclop|acl|rt|ge|hccl|nccl)_?[A-Z]|hsa_|__hip|\w+@)"  # noqa: E501
 """Names of calls of a device's runtime, driver and communication library."""
 
-MPI = r"^P?MPI_[A-Z]"
+MPI: Final = r"^P?MPI_[A-Z]"
+
+_ADVICE: Final = {
+    "copy": (
+        "A blocking copy keeps the stream from going on: copy from and to pinned memory with"
+        " non_blocking=True, on a stream of its own, and take .item(), .cpu() and .tolist() out of"
+        " the step.",
+        "A blocking copy keeps the stream from going on: copy asynchronously, from and to pinned"
+        " memory, on a stream of its own.",
+    ),
+    "memory": (
+        "Take the memory before the step: warm up with the largest batch, and keep blocks in the"
+        " allocator's cache instead of giving them back.",
+        "Take the memory once, before the work that repeats, and keep it.",
+    ),
+    "code": (
+        "Load the code before the step: one warm-up run with the same shapes.",
+        "Load the code before the work that repeats: run it once to warm up.",
+    ),
+    "graph": (
+        "Build the graphs before the step, and replay them.",
+        "Build the graphs before the work that repeats, and replay them.",
+    ),
+    "loading": (
+        "The code of a kernel is loaded once, before its first run: warm up before the profiler"
+        " starts.",
+    ),
+    "compiling": (
+        "This compiles kernels, once for each shape: warm up with the same shapes before the"
+        " profiler starts.",
+    ),
+}
+"""What helps against a call of a kind: in a program of PyTorch, and in any other."""
 
 
-def kind_of(name: str | None, patterns: Mapping[str, str]) -> str | None:
+def advice_on(kind: str, of: Context) -> str:
+    """What helps against a kind of call (of :data:`CALLS` or :data:`SET_UP`)."""
+    return _ADVICE[kind][0 if of.of_torch else -1]
+
+
+@dataclass(frozen=True)
+class HostActivity:
+    """The call or function in which the launching thread spent most of some gaps."""
+
+    name: str | None = None
+    kind: str | None = None
+    """``call``, ``op``, ``python``, ``range``, or ``ranges`` for several that differ in numbers."""
+    share: float | None = None
+    unrecorded_share: float | None = None
+    """Share of the gaps in code that was not recorded, where that is more."""
+    set_up: str | None = None
+    """What the call sets up (:data:`SET_UP`)."""
+
+    def __str__(self) -> str:
+        unrecorded = self.unrecorded_share
+        blind = "code that was not recorded"
+        if unrecorded is not None:
+            blind += f" ({format_share(unrecorded)})"
+        if self.name is None:
+            return blind
+        what = {"range": "the range ", "ranges": "ranges such as ", "python": "the function "}
+        # nsys adds the version of the call
+        name = re.sub(r"_v\d{4,}$", "", self.name)
+        named = f"{what.get(self.kind or '', '')}{name} ({format_share(self.share)})"
+        return named if unrecorded is None else f"{blind}, then {named}"
+
+
+@dataclass(frozen=True)
+class OtherCall:
+    """A call or range that launches nothing (memory, code, files) and takes most of some gaps."""
+
+    call: str
+    share: float
+    set_up: str | None = None
+    """The kind of what it sets up; None where it sets up nothing."""
+    once: bool = False
+    """Whether most of it is one pause."""
+
+
+def first_match(name: str | None, patterns: Mapping[str, str]) -> str | None:
     """The first kind whose pattern a name matches."""
     return next(
         (kind for kind, pattern in patterns.items() if pl.Series([name]).str.contains(pattern)[0]),
@@ -51,60 +131,63 @@ def kind_of(name: str | None, patterns: Mapping[str, str]) -> str | None:
     )
 
 
-def in_another_call(scope: Scope, gaps: pl.DataFrame) -> dict[str, Any] | None:
-    """One call or range that launches nothing (memory, code, files, MPI), if it takes at least
-    half of some gaps.
-    """
-    known = gaps.filter(pl.col("doing").is_not_null())
+def other_call(gaps: pl.DataFrame) -> OtherCall | None:
+    """One call or range that launches nothing, if it takes at least half of some gaps."""
+    known = gaps.filter(pl.col("host_activity").is_not_null())
     if not known.height:
         return None
-    call, _ = most(known, "doing")
-    inside = known.filter(pl.col("doing").eq_missing(call))
-    share = total(inside, "dur_ns") / max(1.0, total(gaps, "dur_ns"))
+    call, _ = heaviest(known, "host_activity")
+    inside = known.filter(pl.col("host_activity").eq_missing(call))
+    share = sum_of(inside, "dur_ns") / max(1.0, sum_of(gaps, "dur_ns"))
     once_only = {kind: SET_UP[kind] for kind in ("loading", "compiling")}
     of_calls = {"memory": CALLS["memory"]} | once_only
-    set_up = kind_of(
-        call, of_calls if inside["doing_kind"][0] == "call" else {"compiling": SET_UP["compiling"]}
+    is_call = inside["host_activity_kind"][0] == "call"
+    set_up = first_match(call, of_calls if is_call else {"compiling": SET_UP["compiling"]})
+    elsewhere = (pl.col("host_activity_kind") == "call") & ~pl.col("host_activity").str.contains(
+        DEVICE_CALLS
     )
-    elsewhere = (pl.col("doing_kind") == "call") & ~pl.col("doing").str.contains(OF_A_DEVICE)
-    elsewhere |= pl.col("doing").str.contains(MPI) & pl.col("doing_kind").is_in(["call", "range"])
+    elsewhere |= pl.col("host_activity").str.contains(MPI) & pl.col("host_activity_kind").is_in(
+        ["call", "range"]
+    )
     if share < MOSTLY or not (set_up or inside.select(elsewhere.any()).item()):
         return None
-    once = float(inside["dur_ns"].max() or 0) >= MOSTLY * total(inside, "dur_ns")  # type: ignore[arg-type]
-    return {"call": call, "share": share, "set_up": set_up, "once": once}
+    once = float(inside["dur_ns"].max() or 0) >= MOSTLY * sum_of(inside, "dur_ns")  # type: ignore[arg-type]
+    return OtherCall(call, share, set_up, once)
 
 
-def doing(scope: Scope, gaps: pl.DataFrame) -> dict[str, Any]:
+def host_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
     """The call or function in which the launching thread spent most of some gaps, and the share
     that is not recorded.
 
     The range of a step, or one around it, holds all that the step does: a thread in it, and in
     nothing below it, is in code that was not recorded.
     """
-    nothing: dict[str, Any] = dict.fromkeys(("name", "kind", "share", "unrecorded_share", "set_up"))
-    whole = max(1.0, total(gaps, "dur_ns"))
-    around = (pl.col("doing_kind") == "range") & pl.col("doing").is_in(scope.around_steps.implode())
-    label = (pl.col("doing_kind") != "call") & pl.col("doing").str.contains(labels.ANY)
-    below = gaps.filter(pl.col("doing").is_not_null() & ~around & ~label)
-    if not below.height:
-        return nothing
-    numbered = pl.when(pl.col("doing_kind") == "range").then(
-        pl.col("doing").str.replace_all(r"\d+", "#")
+    whole = max(1.0, sum_of(gaps, "dur_ns"))
+    around = (pl.col("host_activity_kind") == "range") & pl.col("host_activity").is_in(
+        scope.step_ranges.implode()
     )
-    below = below.with_columns(_alike=pl.coalesce(numbered, "doing"))
-    same = below.filter(pl.col("_alike").eq_missing(most(below, "_alike")[0]))
-    name, _ = most(same, "doing")
+    label = (pl.col("host_activity_kind") != "call") & pl.col("host_activity").str.contains(
+        labels.ANY
+    )
+    below = gaps.filter(pl.col("host_activity").is_not_null() & ~around & ~label)
+    if not below.height:
+        return HostActivity()
+    # ranges that differ in their numbers count together
+    numbered = pl.when(pl.col("host_activity_kind") == "range").then(
+        pl.col("host_activity").str.replace_all(r"\d+", "#")
+    )
+    below = below.with_columns(_alike=pl.coalesce(numbered, "host_activity"))
+    same = below.filter(pl.col("_alike").eq_missing(heaviest(below, "_alike")[0]))
+    name, _ = heaviest(same, "host_activity")
     # what is not in a call while a launch is under way is its delay
     waiting = gaps.filter(
-        (pl.col("cause") == "launch") & (pl.col("doing").is_null() | around | label)
+        (pl.col("cause") == "launch") & (pl.col("host_activity").is_null() | around | label)
     )
-    inside, unknown = (
-        total(same, "dur_ns") / whole,
-        1 - (total(below, "dur_ns") + total(waiting, "dur_ns")) / whole,
-    )
-    found = nothing | {"unrecorded_share": unknown if unknown > inside else None}
-    if unknown > inside and inside < LEAST_NAMED:
-        return found
+    inside = sum_of(same, "dur_ns") / whole
+    unknown = 1 - (sum_of(below, "dur_ns") + sum_of(waiting, "dur_ns")) / whole
+    unrecorded = unknown if unknown > inside else None
+    if unrecorded is not None and inside < MIN_NAMED:
+        return HostActivity(unrecorded_share=unrecorded)
     short = name if len(name) <= 80 else name[:79] + "…"
-    kind = "ranges" if same["doing"].n_unique() > 1 else same["doing_kind"][0]
-    return found | {"name": short, "kind": kind, "share": inside, "set_up": kind_of(short, SET_UP)}
+    kind = "ranges" if same["host_activity"].n_unique() > 1 else same["host_activity_kind"][0]
+    return HostActivity(short, kind, inside, unrecorded, first_match(short, SET_UP))

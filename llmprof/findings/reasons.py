@@ -25,7 +25,7 @@ REASONS: Final = {
         r"|torch/_(?:inductor|dynamo)|triton/(?:compiler|runtime/build|backends)|(?:deep_gemm|flashinfer|tilelang)/jit"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
-    "loading": (("call",), r"(?i)ModuleLoad|LibraryLoad|ModuleGet|LibraryGet"),
+    "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),
     "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),
     "input_preparation": (
         ("op", "python", "range"),
@@ -37,13 +37,26 @@ REASONS: Final = {
 names.
 """
 
+WHAT_RUNS: Final = (
+    r"torch/_inductor/(?:cudagraph_trees|output_code|utils)\.py|torch/_dynamo/eval_frame\.py"
+    r"|torch/_inductor/runtime/(?:triton_heuristics\.py\(\d+\): (?:run|launcher|__call__)$|static_)"
+    r"|torch/_inductor/compile_fx\.py\(\d+\): (?:run|wrapper|runnable)$"
+)
+"""Functions of compilers that launch or record what was compiled before."""
+
+JIT_TIMES_LOAD: Final = 10
+"""Host time that ends in loading new code, of this many times the loading, was its compilation."""
+
+BEFORE_LAUNCH_NS: Final = 1_000_000
+"""Code that is loaded within this time before a launch is the code of what is launched."""
+
 LONG_LAUNCH_NS: Final = 1_000_000
 """A launch on an idle device takes 5 to 50 us; the first of a kernel, which loads its code, can
 take 100 ms.
 """
 
 
-OF_ITSELF: Final = (
+OWN_TIME_ONLY: Final = (
     ("compilation", "python"),
     ("input_preparation", "range"),
     ("input_preparation", "op"),
@@ -59,28 +72,29 @@ def pauses_of(
     """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it
     has a reason.
     """
-    # In place of `doing, doing_kind` of a whole part stand those of the piece, null where nothing
-    # was recorded, with `part` (a number), `who` (the call or function that the device waits for)
-    # and `reason`, its kind, and `waited_ns`, for which the kernel after it waited by the
-    # profiler's own record.
-    parts = _with_waits(parts, kernels).with_row_index("part")
+    # In place of `host_activity, host_activity_kind` of a whole part stand those of the piece,
+    # null where nothing was recorded, with `part` (a number), `who` (the call or function that the
+    # device waits for) and `reason`, its kind, and `waited_ns`, for which the kernel after it
+    # waited by the profiler's own record.
+    parts = _add_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
     calls = spans.filter(pl.col("kind") == "call").join(
         held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
     )
-    pieces = pl.concat([_of_threads(late, spans), _of_calls(held, calls)])
-    rows = parts.drop("doing", "doing_kind", "doing_share")
+    pieces = pl.concat([_thread_pieces(late, spans), _call_pieces(held, calls)])
+    rows = parts.drop("host_activity", "host_activity_kind", "host_activity_share")
     if pieces.is_empty():
-        rows = rows.with_columns(**_OF_NOTHING)
+        rows = rows.with_columns(**_UNRECORDED)
     else:
-        pieces = pl.concat([pieces, _uncovered(parts, pieces)])
+        pieces = pl.concat([pieces, _remaining_pieces(parts, pieces)])
         rows = rows.drop("start_ns", "dur_ns").join(pieces, on="part", maintain_order="left")
+    rows = _with_new_code(rows, spans)
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
     after_call = pl.Series(
-        "sync_name", reasons_of(rows.select(who="sync_name", kind=pl.lit("call")))
+        "sync_name", host_reasons(rows.select(who="sync_name", kind=pl.lit("call")))
     ).is_not_null()
     return rows.with_columns(
         # after a call with a reason the host is late; what lies outside of a call that holds the
@@ -90,28 +104,28 @@ def pauses_of(
         .otherwise("cause"),
         held_by=pl.when(~in_held | piece_of_call).then("held_by"),
         held_kind=pl.when(~in_held | piece_of_call).then("held_kind"),
-        reason=pl.when(first & pl.col("reason").is_null() & pl.col("doing").is_not_null())
+        reason=pl.when(first & pl.col("reason").is_null() & pl.col("host_activity").is_not_null())
         .then(pl.lit("loading"))
         .otherwise("reason"),
     )
 
 
-_OF_NOTHING: Final = dict.fromkeys(
-    ("doing", "doing_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
+_UNRECORDED: Final = dict.fromkeys(
+    ("host_activity", "host_activity_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
 )
 """Of a piece in which nothing of the host was recorded."""
 
 
-def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _thread_pieces(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Pieces by the innermost span of the launching thread, and by the innermost one around it
     with a reason.
     """
     lane = ["rank", "thread"]
     pieces, spans = innermost_within(late.select(*lane, "start_ns", "dur_ns"), spans, lane)
-    reason = reasons_of(spans.select(who="name", kind="kind"))
+    reason = host_reasons(spans.select(who="name", kind="kind"))
     owner = np.where(reason.is_not_null().to_numpy(), np.arange(spans.height), -1)
     whole = reason.is_not_null()
-    for own, kind in OF_ITSELF:
+    for own, kind in OWN_TIME_ONLY:
         whole &= (reason != own) | (spans["kind"] != kind)
     if whole.any():
         passed = np.where(whole.to_numpy(), np.arange(spans.height), -1)
@@ -127,15 +141,15 @@ def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
             late["part"][pieces["window"]],
             pieces["start_ns"],
             pieces["dur_ns"],
-            spans["name"][of_piece].alias("doing"),
-            spans["kind"][of_piece].alias("doing_kind"),
+            spans["name"][of_piece].alias("host_activity"),
+            spans["kind"][of_piece].alias("host_activity_kind"),
             spans["name"][named].alias("who"),
             reason[named].alias("reason"),
         ]
-    ).with_columns(who=pl.coalesce("who", "doing"))
+    ).with_columns(who=pl.coalesce("who", "host_activity"))
 
 
-def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Pieces of parts in which a call holds the device, within calls of its name."""
     lane = ["rank", "name"]
     union = merge(calls, lane).with_columns(kind=pl.lit("call"))
@@ -148,15 +162,15 @@ def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             held["part"][pieces["window"]],
             pieces["start_ns"],
             pieces["dur_ns"],
-            name.alias("doing"),
-            kind.alias("doing_kind"),
+            name.alias("host_activity"),
+            kind.alias("host_activity_kind"),
             name,
-            reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
+            host_reasons(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
         ]
     )
 
 
-def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+def _add_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
     """Add the time for which the kernel that ends each part waited; 0 in a file means that it
     was not measured.
     """
@@ -170,7 +184,7 @@ def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFra
     return ends.join(waits.unique(key), on=key, how="left", maintain_order="left").drop("_end")
 
 
-def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+def _remaining_pieces(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """What pieces leave of parts, as pieces of nothing."""
     end = pl.col("start_ns") + pl.col("dur_ns")
     ends = pl.concat(
@@ -185,18 +199,20 @@ def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     )
     holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
     return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(
-        **_OF_NOTHING
+        **_UNRECORDED
     )
 
 
-def reasons_of(rows: pl.DataFrame) -> pl.Series:
+def host_reasons(rows: pl.DataFrame) -> pl.Series:
     """The reason of each ``who`` of a ``kind``, null where its name says none."""
     about = rows.unique()
     found = pl.coalesce(
         *(
-            pl.when(pl.col("kind").is_in(kinds) & pl.col("who").str.contains(pattern)).then(
-                pl.lit(reason)
-            )
+            pl.when(
+                pl.col("kind").is_in(kinds)
+                & pl.col("who").str.contains(pattern)
+                & ~pl.col("who").str.contains(WHAT_RUNS)
+            ).then(pl.lit(reason))
             for reason, (kinds, pattern) in REASONS.items()
         )
     )
@@ -204,6 +220,55 @@ def reasons_of(rows: pl.DataFrame) -> pl.Series:
     return rows.join(
         known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left"
     )["reason"]
+
+
+def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Pieces before new code was loaded, just before its launch, were its compilation, if the host
+    was late for far longer than the loading took.
+    """
+    calls = spans.filter(pl.col("kind") == "call")
+    reason = host_reasons(calls.select(who="name", kind="kind"))
+    calls = calls.filter(reason.is_in(["loading", "compilation"])).select(
+        "rank",
+        pl.col("thread").fill_null(-1),
+        call="name",
+        load_ns="dur_ns",
+        loaded=pl.col("start_ns") + pl.col("dur_ns"),
+    )
+    late = rows.select(
+        "rank",
+        pl.col("thread").fill_null(-1),
+        "start_ns",
+        loaded="launch_start_ns",
+        begun=pl.col("start_ns").min().over("part"),
+    ).with_row_index("row")
+    found = (
+        late.drop_nulls("loaded")
+        .sort("loaded")
+        .join_asof(
+            calls.sort("loaded"),
+            on="loaded",
+            by=["rank", "thread"],
+            tolerance=BEFORE_LAUNCH_NS,
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .filter(pl.col("loaded_right") > pl.col("begun"))
+    )
+    found = found.filter(
+        pl.col("loaded") - pl.col("begun") >= JIT_TIMES_LOAD * pl.col("load_ns"),
+        pl.col("start_ns") < pl.col("loaded_right") - pl.col("load_ns"),
+    ).select("row", "call", new=pl.lit("compilation"))
+    silent = pl.col("reason").is_null() & pl.col("new").is_not_null()
+    return (
+        rows.with_row_index("row")
+        .join(found, on="row", how="left", maintain_order="left")
+        .with_columns(
+            reason=pl.coalesce("reason", "new"),
+            who=pl.when(silent).then("call").otherwise("who"),
+        )
+        .drop("row", "new", "call")
+    )
 
 
 def _first_launches(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:

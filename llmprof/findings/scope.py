@@ -4,8 +4,7 @@ recording.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -22,13 +21,13 @@ from llmprof.analyze.step_times import (
     without_long_first,
 )
 from llmprof.errors import AnalysisError
-from llmprof.findings.order import OF_PHASES
+from llmprof.findings.card import PHASE_SCOPES
 from llmprof.findings.reasons import pauses_of
-from llmprof.findings.sentences import Words
+from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
-from llmprof.label.intervals import clip
-from llmprof.label.steps.steps import steps
-from llmprof.replay.targets import bounded
+from llmprof.label.intervals import clip_intervals
+from llmprof.label.steps.steps import steps_of
+from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -47,109 +46,58 @@ _TORCH = {
 """Names that only programs of PyTorch write, by table."""
 
 
-@dataclass(frozen=True)
-class Measure:
-    """Measurement of a rule: the time of a finding, and the place in the trace."""
-
-    ns: float
-    """Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by
-    it.
-    """
-    figures: dict[str, Any] = field(default_factory=dict)
-    """What the sentences say (:mod:`llmprof.findings.sentences`): names end in their unit."""
-    gain_ns: float | None = None
-    """Most that removing it could gain, if that is less than its time."""
-    where: str = "true"
-    """SQL condition for the rows of the evidence that show it."""
-    rank: int | None = None
-    """Rank on which most of it happens."""
-    window_ns: tuple[int, int] | None = None
-    """Window in which it is worst: from, to (ns)."""
-    change: str | None = None
-    """The remedy as a change that a replay can make, as ``llmprof what-if`` takes it."""
-    own: list[int] | None = None
-    """Ranks that it is about, if it is not about all: its figure and share are of their time
-    alone.
-    """
-    by_rank: pl.DataFrame | None = None
-    """``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most
-    of it.
-    """
-    follows_from: str | None = None
-    """The rule that tells of its cause."""
-
-    @classmethod
-    def of(
-        cls, rows: pl.DataFrame, figures: dict[str, Any], *, ns: float | None = None, **more: Any
-    ) -> Measure:
-        """About the time of some rows (``rank, start_ns, dur_ns``), or ``ns``, and where these
-        are worst.
-        """
-        rank, window = worst(rows)
-        ns = total(rows, "dur_ns") if ns is None else ns
-        return cls(ns, figures, rank=rank, window_ns=window, **more)
-
-
-def total(frame: pl.DataFrame, column: str) -> float:
+def sum_of(frame: pl.DataFrame, column: str) -> float:
     """Sum of a column; 0 where it has no value."""
     return float(frame[column].cast(pl.Float64).sum())
 
 
-def middle(frame: pl.DataFrame, column: str) -> float | None:
+def median_of(frame: pl.DataFrame, column: str) -> float | None:
     """Median of a column; None where it has no value."""
     value = frame[column].cast(pl.Float64).median()
     return float(value) if isinstance(value, int | float) else None
 
 
-def largest(frame: pl.DataFrame, column: str) -> float | None:
+def max_of(frame: pl.DataFrame, column: str) -> float | None:
     """Largest value of a column; None where it has none."""
     value = frame[column].cast(pl.Float64).max()
     return float(value) if isinstance(value, int | float) else None
 
 
-def parts_of(pauses: pl.DataFrame) -> pl.DataFrame:
+def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     """The pieces of each part of a gap as one row: ``rank, start_ns, dur_ns``."""
     return pauses.group_by("rank", "part", maintain_order=True).agg(
         pl.col("start_ns").min(), pl.col("dur_ns").sum()
     )
 
 
-def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
-    """Rank with most of the time of some rows (``rank, start_ns, dur_ns``), and the longest of
-    its rows as a window.
-    """
-    if not rows.height:
-        return None, None
-    sums = (
-        rows.group_by("rank")
-        .agg(pl.col("dur_ns").sum())
-        .sort("dur_ns", "rank", descending=[True, False])
-    )
-    rank = int(sums["rank"][0])
-    own = rows.select("start_ns", "dur_ns").filter(rows["rank"] == rank)
-    start, length = own.row(own["dur_ns"].arg_max() or 0)
-    return rank, (start, start + length)
-
-
-def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
+def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
     """Value of a column with the largest sum of another column, without null, and its share of
     the total.
     """
     # of many values, the streaming engine takes less than half of the memory
     by_value = rows.lazy().select(by, weight).drop_nulls(by).group_by(by).agg(pl.col(weight).sum())
     sums = by_value.collect(engine="streaming")
-    whole = total(rows, weight)
+    whole = sum_of(rows, weight)
     if not sums.height or not whole:
         return None, 0.0
     largest_sum = sums[weight].max()
     return sums.filter(pl.col(weight) == largest_sum)[by].min(), float(largest_sum) / whole  # type: ignore[arg-type]
 
 
-APART: Final = 0.75
+_ALONE: Final = 0.75
 """A rank is named alone if the time of the next one is below this multiple of its own."""
 
 
-def apart(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
+HOST_LATE: Final = ("host_bound", "launch")
+"""Causes of idle time that earlier launches, or fewer calls, would remove."""
+
+
+def change_without(call: str | None) -> str | None:
+    """The change that removes a call; None if a change cannot hold its name."""
+    return f"without-call:^{call}$" if call is not None and call.isidentifier() else None
+
+
+def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
     """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part
     on the others.
     """
@@ -168,29 +116,16 @@ def apart(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | No
         .sort("share", "rank", descending=[True, False])
     )
     most_of_it = ranks.filter(pl.col("share") >= pl.col("share").max() / 2)["rank"].sort().to_list()
-    if ranks.height > 1 and ranks["each"][1:].max() < APART * ranks["each"][0]:
+    if ranks.height > 1 and ranks["each"][1:].max() < _ALONE * ranks["each"][0]:
         most_of_it = [ranks["rank"][0]]
     others = ranks.filter(~pl.col("rank").is_in(most_of_it))["each"]
     return most_of_it, [float(others.min()), float(others.max())] if others.len() else None  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A measurement, and the threshold for a finding."""
-
-    name: str
-    measure: Callable[[Scope], Measure | None]
-    evidence: str
-    minimum_share: float = 0.01
-    info: bool = False
-    last: bool = False
-    """Whether it is about labels and not about the run; such findings come last."""
-    words: Words | None = None
-    """Its sentences; None for those under its name in :mod:`llmprof.findings.sentences`."""
-    follows_from: str | None = None
-    """The rule whose time it measures a part of."""
-    unless: str | None = None
-    """The rule in place of which it stands, where that one finds nothing."""
+def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
+    """The part of a scope that is of the ranks with most of some rows, and their rows."""
+    ranks, _ = ranks_with_most(scope, rows)
+    return scope.of(ranks), rows.filter(pl.col("rank").is_in(ranks))
 
 
 @dataclass(frozen=True)
@@ -235,7 +170,7 @@ class Scope:
         """
         if self.steps is None:
             return "a rank"
-        return f"a {self.words.removesuffix('s')}" if self.words in OF_PHASES else "a step"
+        return f"a {self.words.removesuffix('s')}" if self.words in PHASE_SCOPES else "a step"
 
     @cached_property
     def has_layers(self) -> bool:
@@ -280,6 +215,16 @@ class Scope:
         return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
 
     @cached_property
+    def platform_words(self) -> dict[str, str]:
+        """Words of the platform, without advice that is in force already."""
+        words = self.trace.capture.words
+        if not self.events["name"].unique().str.contains(INDUCTOR).any():
+            return words
+        fused = words["fuse"].replace("torch.compile, ", "")
+        compiled = "larger compiled regions (kernels of Inductor run already)"
+        return words | {"compile": compiled, "fuse": fused}
+
+    @cached_property
     def of_torch(self) -> bool:
         """Whether anything recorded shows a program of PyTorch, for advice that names its
         functions.
@@ -297,7 +242,7 @@ class Scope:
         )
 
     @cached_property
-    def around_steps(self) -> pl.Series:
+    def step_ranges(self) -> pl.Series:
         """Names of ranges of the host in which a whole step of their rank lies, as it ran on a
         device.
         """
@@ -318,7 +263,7 @@ class Scope:
         """Labelled device events of the windows, cut to the windows; ``window`` is the row
         number of the window.
         """
-        return clip(self.trace.events, self.windows, LANE)
+        return clip_intervals(self.trace.events, self.windows, LANE)
 
     @cached_property
     def times(self) -> pl.DataFrame:
@@ -328,9 +273,9 @@ class Scope:
     def time(self, kind: str, *parts: str) -> float:
         """Time of the windows that a kind, or some parts of it, take (ns)."""
         rows = self.times.filter(pl.col("kind") == kind)
-        return total(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
+        return sum_of(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
 
-    def by_rank(self, kind: str, *parts: str) -> pl.DataFrame:
+    def rank_times(self, kind: str, *parts: str) -> pl.DataFrame:
         """The same time by rank: ``rank, ns``."""
         rows = self.times.filter(pl.col("kind") == kind)
         rows = rows.filter(pl.col("part").is_in(parts)) if parts else rows
@@ -341,7 +286,7 @@ class Scope:
         """Rows with ``rank, start_ns, dur_ns``, cut to the windows of their rank."""
         lanes = LANE if "device" in frame.columns else ["rank"]
         windows = self.windows.unique([*lanes, "start_ns"], keep="first", maintain_order=True)
-        return clip(frame, windows, lanes)
+        return clip_intervals(frame, windows, lanes)
 
     @cached_property
     def pauses(self) -> pl.DataFrame:
@@ -361,12 +306,18 @@ class Scope:
         )
         return pauses_of(self.cut(parts), host_spans(self.trace), kernels)
 
+    def idle(self, *causes: str) -> pl.DataFrame:
+        """Pauses of devices with one of some causes, but those with a reason of the host."""
+        if self.trace.capture.on_host:
+            return self.pauses.clear()
+        return self.pauses.filter(pl.col("cause").is_in(causes) & pl.col("reason").is_null())
+
     @cached_property
     def bounds(self) -> pl.DataFrame:
         """Operators with a bound in the windows of each rank: their time there, at the bound,
         and the longest event.
         """
-        rows, events = bounded(self.trace)
+        rows, events = operators_with_bounds(self.trace)
         of_row = (
             "stage",
             "operator",
@@ -400,7 +351,7 @@ class Scope:
         window = last_before(frame, ends, ["rank"], at="start_ns")
         return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(value=False))
 
-    def within(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def own_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
         if self.steps is None:
             return frame
@@ -417,32 +368,34 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
     whole recording.
     """
     # Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
-    step_rows, recorded = steps(trace), recorded_windows(trace)
+    step_rows, recorded = steps_of(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
     ran = (
         step_rows["start_ns"].null_count() < step_rows.height
     )  # a label may hold no work of a device
     if not ran and step is None:
+        if has_lost(trace):  # what is not complete gets no cause
+            recorded = recorded.clear()
         return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
     windows = step_windows(trace)
     if step is not None:
-        every = _with_work(step_rows, windows)
+        every = _working_steps(step_rows, windows)
         return [
             Scope(
                 trace,
                 f"step {step}",
-                _only(every, step),
+                _one_step(every, step),
                 windows.filter(pl.col("step") == step),
                 recorded_ns,
             )
         ]
     return [
-        Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
-        for words, chosen, of_ns in choose(step_rows, windows, steady_steps(trace))
+        Scope(trace, words, chosen, _step_windows(windows, chosen), recorded_ns, of_ns)
+        for words, chosen, of_ns in choose_scopes(step_rows, windows, steady_steps(trace))
     ]
 
 
-def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
+def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
     return windows.join(
         chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
@@ -452,19 +405,24 @@ def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFram
 MUCH = 0.1
 """Least share of the time of all steps for a phase to have findings of its own."""
 
+INDUCTOR: Final = r"^triton_(?:poi|per|red|tem|mm)_"
+"""Names of kernels that torch.compile has made."""
+
 STEADY = "steady decode steps"
-Choice = tuple[str, pl.DataFrame | None, int | None]
+ScopeSteps = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it
 stands for (ns).
 """
 
 
-def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> list[Choice]:
+def choose_scopes(
+    step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame
+) -> list[ScopeSteps]:
     """Representative parts of a run, that of the phase with most of the time first."""
     # Steady decode steps stand for all decode steps if every rank has some.
     if step_rows["start_ns"].null_count() == step_rows.height:
         return [("whole recording", None, None)]
-    every, warm = (_with_work(step_rows, of) for of in (windows, without_long_first(windows)))
+    every, warm = (_working_steps(step_rows, of) for of in (windows, without_long_first(windows)))
     ranks = every["rank"].n_unique()
     phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
@@ -473,7 +431,7 @@ def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame)
     )
     if not much.height or "other" in much["phase"]:
         return [("steps", warm, None)]
-    chosen: list[Choice] = []
+    chosen: list[ScopeSteps] = []
     for phase, ns, _ in much.iter_rows():
         if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
             chosen.append((STEADY, steady, ns))
@@ -484,12 +442,12 @@ def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame)
     return chosen
 
 
-def _with_work(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     some = windows.select("rank", "step").unique()
     return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
 
 
-def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:
+def _one_step(every: pl.DataFrame, step: int) -> pl.DataFrame:
     chosen = every.filter(pl.col("step") == step)
     if chosen.is_empty():
         numbers = every["step"].unique().sort().to_list()

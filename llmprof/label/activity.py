@@ -16,7 +16,7 @@ from llmprof import names
 from llmprof.errors import NotCapturedError
 from llmprof.label.groups import is_sorted, last_with
 from llmprof.label.modules import modules_of
-from llmprof.label.nesting import holding, innermost, outermost_ops
+from llmprof.label.nesting import holds_any, innermost, outermost_ops
 from llmprof.names.operators import by_distinct, contains, first_true, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -28,7 +28,7 @@ _CHOOSES = r"(?i)top_?k|sort|radix|argmax|scan|multinomial|nonzero"
 
 _PLAIN = ("elementwise", "copy", "fill", "other")
 
-_MOST_BETWEEN = 8
+_MAX_BETWEEN = 8
 """Most kernels between the softmax and either matrix product: scale, mask, type conversion."""
 
 
@@ -67,8 +67,8 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     )
     chosen_rows = frame.filter(
         pl.col("softmax")
-        & (pl.col("at") - pl.col("before") <= _MOST_BETWEEN)
-        & (pl.col("after") - pl.col("at") <= _MOST_BETWEEN)
+        & (pl.col("at") - pl.col("before") <= _MAX_BETWEEN)
+        & (pl.col("after") - pl.col("at") <= _MAX_BETWEEN)
     )
     linear = frame["linear"]
     near = linear.gather(chosen_rows["before"]) & linear.gather(chosen_rows["after"])
@@ -110,16 +110,16 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
 
 
-PLACE: Final = ("rank", "stream", "start_ns", "name")
+EVENT_KEY: Final = ("rank", "stream", "start_ns", "name")
 """What tells a device event from all others, in every table that has it."""
 
 
-def with_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Device events with further columns of the recorded rows at their :data:`PLACE`; null where
-    there is none.
+def add_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Device events with further columns of the recorded rows of their :data:`EVENT_KEY`; null
+    where there is none.
     """
-    rows = rows.unique(PLACE, keep="first")
-    return events.join(rows, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.unique(EVENT_KEY, keep="first")
+    return events.join(rows, on=EVENT_KEY, how="left", nulls_equal=True, maintain_order="left")
 
 
 COLUMNS = [
@@ -144,7 +144,7 @@ EAGER: Final = "eager step"
 """Evidence of what :func:`llmprof.analyze.add_operators` found."""
 
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
-_BESIDE_A_GEMM = (
+_GEMM_NEIGHBOURS = (
     *(
         "fill",
         "copy",
@@ -207,9 +207,9 @@ def activity(trace: Trace) -> pl.DataFrame:
     >>> analyze.activity(trace)["source"].unique().sort().to_list()
     ['copy', 'kernel']
     """
-    events = device_events(trace)
+    events = launched_events(trace)
     if "category_by" not in events.columns:
-        events = _categorised(events, trace)
+        events = _add_categories(events, trace)
     return events.select(
         "event",
         *COLUMNS[:7],
@@ -224,17 +224,19 @@ def activity(trace: Trace) -> pl.DataFrame:
 
 
 @per_trace
-def device_events(trace: Trace) -> pl.DataFrame:
+def launched_events(trace: Trace) -> pl.DataFrame:
     """Rows of :func:`activity` without the meaning of names, for analyses that need only times
     and launches.
     """
-    recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
+    recorded = [
+        _table_events(trace, table) for table in ("kernels", "copies") if table in trace.table_names
+    ]
     if recorded:
         order = ["rank", "start_ns", "stream"]
         events = pl.concat([frame for frame in recorded if frame.height] or recorded)
         if events["stream"].null_count() or not is_sorted(events, order):
             events = events.sort(order, maintain_order=True)
-        events = _with_launches(events, trace)
+        events = _add_launches(events, trace)
     elif trace.has("runtime"):
         hint = (
             f"record {trace.capture.how_to_record('kernels')}, and no other profiler attached to the"  # noqa: E501
@@ -266,10 +268,10 @@ save.
 
 @per_trace
 def coded_names(trace: Trace) -> pl.Series:
-    """Names of :func:`device_events`, unless many differ as numbers (Categorical), which are
+    """Names of :func:`launched_events`, unless many differ as numbers (Categorical), which are
     told apart faster.
     """
-    written = device_events(trace)["name"]
+    written = launched_events(trace)["name"]
     many = pl.select(pl.lit(written).approx_n_unique()).item() > _MANY_NAMES
     return written if many else written.cast(pl.Categorical)
 
@@ -284,7 +286,7 @@ def _coded_operators(trace: Trace) -> pl.DataFrame:
     return trace.table("ops").select(pl.col("name").cast(pl.Categorical))
 
 
-def _of(trace: Trace, table: str) -> pl.DataFrame:
+def _table_events(trace: Trace, table: str) -> pl.DataFrame:
     """Rows of kernels or copies.
 
     The category of a copy follows from its kind; that of a kernel is added later.
@@ -316,7 +318,7 @@ def _of(trace: Trace, table: str) -> pl.DataFrame:
     )
 
 
-def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _add_categories(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``category`` and ``category_by``: of kernels by module, operator and name, of copies
     by their kind.
     """
@@ -326,7 +328,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     events = events.with_columns(
         coded=coded,
         named=pl.when(~is_copy).then(named),
-        of_operator=pl.coalesce("captured", operator_categories(events, trace, shared=True)),
+        of_operator=pl.coalesce("captured", _operator_categories(events, trace, shared=True)),
         copied="category",
     )
     by_operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
@@ -347,7 +349,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         gemm = (
             pl.col("linear")
             & ~is_copy
-            & ~pl.col("category").is_in(_BESIDE_A_GEMM).fill_null(value=False)
+            & ~pl.col("category").is_in(_GEMM_NEIGHBOURS).fill_null(value=False)
         )
         gemm = gemm.fill_null(value=False)
         events = events.with_columns(
@@ -370,7 +372,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return events.with_columns(pl.col("category").cast(pl.String))
 
 
-def called(trace: Trace) -> pl.DataFrame:
+def called_operators(trace: Trace) -> pl.DataFrame:
     """Operators that were called, without what else a profiler writes among them."""
     ops = trace.table("ops")
     own = ops["kind"] == "op"
@@ -378,11 +380,11 @@ def called(trace: Trace) -> pl.DataFrame:
 
 
 @per_trace
-def launched_by(trace: Trace) -> pl.DataFrame:
-    """For each of :func:`device_events` the row of its operator in :func:`called`: see
+def launching_operators(trace: Trace) -> pl.DataFrame:
+    """For each of :func:`launched_events` the row of its operator in :func:`called_operators`: see
     :func:`operator_rows`.
     """
-    return operator_rows(device_events(trace), called(trace))
+    return operator_rows(launched_events(trace), called_operators(trace))
 
 
 _MATCH: Final = pl.Enum(["id", "time"])
@@ -407,7 +409,7 @@ def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
             thread=pl.col("launch_thread").fill_null(-1),
             event=pl.int_range(pl.len()),
         )[rest]
-        rows = np.flatnonzero(holding(ops, launches["launch_start_ns"]))
+        rows = np.flatnonzero(holds_any(ops, launches["launch_start_ns"]))
         spans = ops.select("rank", "start_ns", "dur_ns", pl.col("thread").fill_null(-1))[rows]
         enclosing = innermost(
             launches, spans, ["rank", "thread"], at="launch_start_ns", name="_op"
@@ -419,16 +421,16 @@ def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"row": row, "match": match})
 
 
-def operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = False) -> pl.Series:
+def _operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = False) -> pl.Series:
     """Category of each event, from the operator that launched it; ``shared``: the events are
     those of the trace.
     """
     none = pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
     recorded = trace.has("ops")
-    calls = called(trace) if recorded else _noted_calls(trace)
+    calls = called_operators(trace) if recorded else _noted_calls(trace)
     if calls is None or calls.is_empty():
         return none
-    found = launched_by(trace) if shared and recorded else operator_rows(events, calls)
+    found = launching_operators(trace) if shared and recorded else operator_rows(events, calls)
     by_id = (found["match"] == "id") & ~events["replayed"]
     launched = ~events["replayed"]
     if by_id.any():  # joined by identifier: an event without one was launched outside of operators
@@ -436,7 +438,7 @@ def operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = Fa
     row = found["row"].set(~launched, None)
     names_of = calls["name"][row]
     return (
-        names.operator_categories(_looked_up(names_of, row, calls))
+        names.categories_of_operators(_looked_up(names_of, row, calls))
         .cast(CATEGORY)
         .alias("of_operator")
     )
@@ -467,7 +469,7 @@ def _looked_up(called_names: pl.Series, rows: pl.Series, calls: pl.DataFrame) ->
     return called_names.scatter(inside, pl.Series(["aten::embedding"] * inside.len()))
 
 
-def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add the launching call: of the calls with this correlation, one that launches, or else the
     first.
     """
@@ -484,6 +486,7 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     key = ["rank", "correlation"]
     calls = calls.select(
         *key,
+        "name",
         "launch_thread",
         launch_start_ns="start_ns",
         launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
@@ -494,6 +497,11 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         calls = calls.sort(
             "launches", "launch_start_ns", descending=[True, False], maintain_order=True
         )
+        # two launches one after the other that share a number link nothing
+        twice = calls.filter("launches").group_by(*key, "name")
+        shared = twice.agg(pl.col("launch_start_ns").max() >= pl.col("launch_end_ns").min())
+        shared = shared.filter("launch_start_ns").select(key)
+        calls = calls.join(shared, on=key, how="anti", maintain_order="left")
         calls = calls.unique(key, keep="first", maintain_order=True)
     row = last_with(events, calls, "correlation")
     events = events.hstack(
@@ -526,13 +534,13 @@ def _launching(distinct: tuple[str, ...]) -> pl.Series:
 
 def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     ops = outermost_ops(ops)
-    called = (
+    written = (
         ops.select(pl.coalesce("ort_op", "name"))["ort_op"]
         if "ort_op" in ops.columns
         else ops["name"]
     )
-    of_operator = names.operator_categories(called)
-    named = names.named_categories(called)
+    of_operator = names.categories_of_operators(written)
+    named = names.named_categories(written)
     by = first_true(
         {"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}
     ).cast(EVIDENCE)

@@ -72,7 +72,7 @@ def groups_of(
     return begins, ordered.drop("_run")[first], number
 
 
-def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
+def group_values(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
     """Values of the group of each row, null if it has none; a key is looked up once for each run
     of equal keys.
     """
@@ -101,7 +101,7 @@ def last_before(
 ) -> pl.Series:
     """For each point, the last mark of its group that is not after it."""
     place = np.full(points.height, -1, dtype=np.int64)
-    rows, times, of_key = _by_key(marks, by, at)
+    rows, times, of_key = _sort_by_key(marks, by, at)
     order, keys, bounds = _runs(points, by)
     times_of_points = points[at]
     unknown = times_of_points.null_count() > 0
@@ -173,7 +173,7 @@ _FEW_RUNS = 1 / 16
 """With more runs of equal keys than this share of the rows, the rows are ordered by key."""
 
 
-def _by_key(
+def _sort_by_key(
     marks: pl.DataFrame, by: Sequence[str], at: str
 ) -> tuple[np.ndarray | None, np.ndarray, dict[_Key, tuple[int, int]]]:
     """Rows of marks by key and moment (None if they are in this order), their moments, and the

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.errors import AnalysisError, listed
-from llmprof.label.groups import groups_of, of_groups
+from llmprof.label.groups import group_values, groups_of
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
 """A time before all others."""
@@ -23,7 +23,7 @@ LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
 INTERVAL = ("start_ns", "dur_ns")
 
 
-class Line(NamedTuple):
+class GroupLine(NamedTuple):
     """Intervals of all groups on one line.
 
     ``rows``: ``_group, _start, _end`` and the kept columns, in the order of ``_start``. ``groups``:
@@ -35,10 +35,12 @@ class Line(NamedTuple):
     groups: pl.DataFrame
 
 
-def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None) -> Line:
+def lay(
+    frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None
+) -> GroupLine:
     """Put the groups of ``by`` one after another on one line."""
     by, kept = list(by), dict(keep or {})
-    start, end = _times(need(frame, by))
+    start, end = _times(require_columns(frame, by))
     if end.null_count():  # intervals whose times are unknown are on no line
         frame = frame.filter(end.is_not_null())
         start, end = _times(frame)
@@ -52,7 +54,7 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
             "_shift": pl.Int64,
         }
         rows = pl.DataFrame(schema=nothing).hstack(_kept(frame, kept))
-        return Line(rows, keys.hstack(pl.DataFrame(schema=bounds)))
+        return GroupLine(rows, keys.hstack(pl.DataFrame(schema=bounds)))
     starts, ends = start.to_numpy(), end.to_numpy()
     first, last = np.minimum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
     if number is not None:
@@ -84,7 +86,7 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
     )
     rows = rows.hstack(_kept(frame, kept))
     in_order = (starts[1:] >= starts[:-1]).all()
-    return Line(rows if in_order else rows.sort("_start", maintain_order=True), groups)
+    return GroupLine(rows if in_order else rows.sort("_start", maintain_order=True), groups)
 
 
 def _kept(frame: pl.DataFrame, kept: dict[str, pl.Expr]) -> pl.DataFrame:
@@ -100,7 +102,7 @@ def _times(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     return start, start + length
 
 
-def merged(line: Line) -> pl.DataFrame:
+def merge_line(line: GroupLine) -> pl.DataFrame:
     """Union of the intervals:
 
     ``_group, _start, _end``, disjoint, in order; kept columns are of the first.
@@ -110,7 +112,7 @@ def merged(line: Line) -> pl.DataFrame:
     return union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
 
 
-def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
+def _unions(line: GroupLine) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
     """Rows that are not empty, those of them that open a union (by number), and the end of each
     union.
     """
@@ -124,7 +126,7 @@ def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
     return rows, opens.astype(np.uint32), reach[np.append(opens[1:], rows.height) - 1]
 
 
-def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataFrame:
+def off_line(intervals: pl.DataFrame, line: GroupLine, by: Sequence[str]) -> pl.DataFrame:
     """Intervals of the line (``_group, _start, _end``) back in their groups:
 
     ``<by...>, start_ns, dur_ns``.
@@ -148,9 +150,11 @@ class Placed(NamedTuple):
     known: np.ndarray
 
 
-def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
+def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
     """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group."""
-    values = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
+    values = group_values(
+        require_columns(frame, by), groups.select(*by, "_shift", "_low", "_high"), by
+    )
     times = _times(frame)
     known = np.ones(frame.height, dtype=np.bool_)
     if values[0].null_count() or times[1].null_count():
@@ -164,7 +168,7 @@ def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Place
     return Placed(start, end, shift, known)
 
 
-def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     """Check that a frame has the columns and those of an interval, and return it."""
     if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
         raise AnalysisError(
@@ -208,18 +212,18 @@ def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
 def merge(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     """Union of the intervals of each group as disjoint intervals; touching ones become one."""
     line = lay(frame, by)
-    return off_line(merged(line), line, by)
+    return off_line(merge_line(line), line, by)
 
 
 def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> pl.DataFrame:
     """Time between the intervals of each group that none of them covers."""
     line = lay(frame, by, following)
-    union = merged(line)
-    between = _between(union)
+    union = merge_line(line)
+    between = _gaps_between(union)
     return off_line(between, line, by).hstack(between.select(*following))
 
 
-def _between(union: pl.DataFrame) -> pl.DataFrame:
+def _gaps_between(union: pl.DataFrame) -> pl.DataFrame:
     """Time between unions of the same group: the row of the later one, with other times."""
     group, until = union["_group"].to_numpy(), union["_end"].to_numpy()
     at = np.flatnonzero(group[1:] == group[:-1]).astype(np.uint32)
@@ -235,7 +239,7 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
     line = lay(frame, by, {"row": pl.int_range(pl.len(), dtype=pl.UInt32)})
     rows, opens, until = _unions(line)
     union = rows[opens]
-    between = _between(
+    between = _gaps_between(
         union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
     )
     # the gap after each union; none after the last one of a group
@@ -253,15 +257,15 @@ def length_within(
 ) -> pl.DataFrame:
     """Time in each window that the union of its group's intervals covers."""
     line = lay(frame if windows.height else frame.clear(), by)
-    union = merged(line)
+    union = merge_line(line)
     if union.is_empty():
-        return need(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
+        return require_columns(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
     group, start, end = (union[column].to_numpy() for column in ("_group", "_start", "_end"))
     before = np.append(0, (end - start).cumsum()[:-1])
     first = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
     last = np.append(first[1:], len(group)) - 1
     bounds = {"_group": group[first], "_low": start[first], "_high": end[last]}
-    placed = place(windows, line.groups.join(pl.DataFrame(bounds), on="_group"), by)
+    placed = place_on_line(windows, line.groups.join(pl.DataFrame(bounds), on="_group"), by)
     covered = []
     for points in (placed.start, placed.end):
         at = np.maximum(np.searchsorted(start, points, side="right") - 1, 0)
@@ -270,10 +274,12 @@ def length_within(
     return windows.with_columns(within)
 
 
-def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+def clip_intervals(
+    frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()
+) -> pl.DataFrame:
     """Parts of the intervals that lie in a window of their group."""
     numbered = (
-        need(windows, by)
+        require_columns(windows, by)
         .select(*by, *INTERVAL)
         .with_row_index("window")
         .filter(pl.col("dur_ns") > 0)
@@ -285,12 +291,16 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
             "two windows of one group overlap", expected="windows that do not overlap"
         )
     if not len(starts):
-        return need(frame, by).clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
+        return (
+            require_columns(frame, by)
+            .clear()
+            .with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
+        )
     bounds = {
         "_low": pl.col("first_ns") + pl.col("_shift"),
         "_high": pl.col("last_ns") + pl.col("_shift"),
     }
-    placed = place(need(frame, by), line.groups.with_columns(**bounds), by)
+    placed = place_on_line(require_columns(frame, by), line.groups.with_columns(**bounds), by)
     at = np.searchsorted(ends, placed.start, side="right")
     count = np.searchsorted(starts, placed.end, side="left") - at
     count[placed.start >= placed.end] = 0

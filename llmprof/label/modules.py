@@ -17,10 +17,10 @@ from llmprof.names import operators
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-_LEAST_LAYERS = 2
+_MIN_LAYERS = 2
 """Least number of layers in a stack; a single block with attention is not a stack."""
 
-_LEAST_ALIKE = 3
+_MIN_ALIKE = 3
 """At least this many sibling modules of one class with attention are layers, whatever their
 name.
 """
@@ -29,16 +29,16 @@ name.
 @per_trace
 def module_calls(trace: Trace) -> pl.DataFrame:
     """Calls of modules on the host, with the layer of each."""
-    calls = _named(trace)
+    calls = _module_names(trace)
     if not calls.height:
         return calls
     calls = calls.with_columns(parents(calls, ["rank", "thread"]))
     depth = _depths(calls["parent"])
     calls = _layers(calls.with_columns(depth=depth))
-    return _inherited(calls).drop("depth")
+    return _inherit_layers(calls).drop("depth")
 
 
-def _named(trace: Trace) -> pl.DataFrame:
+def _module_names(trace: Trace) -> pl.DataFrame:
     """Markers that name modules, by their start, each with its own name, path, number and work."""
     empty = pl.DataFrame(
         schema={"rank": pl.Int32, "thread": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64}
@@ -64,9 +64,11 @@ def _named(trace: Trace) -> pl.DataFrame:
         str(module).split(".") if path else [module]
         for module, path in distinct["module", "path"].iter_rows()
     ]
-    works = [operators.work(part[-1]) for part in parts]
+    works = [operators.module_purpose(part[-1]) for part in parts]
     around = [
-        next((w.block for p in reversed(part[:-1]) if (w := operators.work(p)).block), None)
+        next(
+            (w.block for p in reversed(part[:-1]) if (w := operators.module_purpose(p)).block), None
+        )
         for part in parts
     ]
     distinct = distinct.with_columns(
@@ -128,7 +130,7 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
         pl.col("own_role").is_null() & pl.col("path").is_null() & has_children & ~pl.col("is_block")
     )
     # an encoder beside a decoder holds attention too, but is called neither layer nor block
-    alike = pl.len().over("parent", "name") >= _LEAST_ALIKE
+    alike = pl.len().over("parent", "name") >= _MIN_ALIKE
     frame = frame.with_columns(holds=holds).with_columns(
         candidate=single & pl.col("holds") & (pl.col("looks_like_layer") | alike)
     )
@@ -136,7 +138,7 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
         frame.filter(pl.col("candidate") & pl.col("parent").is_not_null())
         .group_by("parent")
         .agg(n=pl.len())
-        .filter(pl.col("n") >= _LEAST_LAYERS)
+        .filter(pl.col("n") >= _MIN_LAYERS)
     )
     is_layer = pl.col("candidate") & pl.col("parent").is_in(stacks["parent"].implode())
     frame = frame.with_columns(is_layer=is_layer.fill_null(value=False))
@@ -149,7 +151,7 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
+def _inherit_layers(calls: pl.DataFrame) -> pl.DataFrame:
     """Pass layer, stack, role and block from each call to the calls inside it, one depth after
     the other.
     """
@@ -242,7 +244,7 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
 def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     """Device events with the module that they were launched in."""
     calls = module_calls(trace)
-    noted = _annotated(events, trace)
+    noted = _annotate_ranges(events, trace)
     if not calls.height:
         return noted
     launched = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed")).select(
@@ -254,8 +256,8 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     placed = placed.select(
         "event",
         "launch_start_ns",
-        nesting.column(calls, "name", "_call").alias("module"),
-        *(nesting.column(calls, c, "_call").alias(c) for c in kept),
+        nesting.lookup_column(calls, "name", "_call").alias("module"),
+        *(nesting.lookup_column(calls, c, "_call").alias(c) for c in kept),
     ).with_columns(before_layers=pl.col("launch_start_ns") < pl.col("first_layer_ns"))
     return (
         placed
@@ -264,7 +266,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     )
 
 
-def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
+def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     """As :func:`modules_of`, for kernels of graphs whose module the program noted at the capture
     (PyTorch 2.12 on).
     """
@@ -278,7 +280,10 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if not noted.height:
         return None
     distinct = noted.select("path").unique()
-    works = [[operators.work(part) for part in str(path).split(".")] for path in distinct["path"]]
+    works = [
+        [operators.module_purpose(part) for part in str(path).split(".")]
+        for path in distinct["path"]
+    ]
     block = [next((w.block for w in reversed(work) if w.block), None) for work in works]
     distinct = distinct.with_columns(
         module="path",

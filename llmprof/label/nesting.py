@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.label.groups import last_before, row_numbers
-from llmprof.label.intervals import Line, lay
+from llmprof.label.intervals import GroupLine, lay
 
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -30,15 +30,15 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
     low, high = bounds.select(pl.col("start_ns").min(), pl.col("end").max()).row(0)
     base = pl.col("_group").cast(pl.Int64) * (high - low + 1) - low
 
-    def on_line(frame: pl.DataFrame, row: str) -> pl.DataFrame:
+    def place_rows(frame: pl.DataFrame, row: str) -> pl.DataFrame:
         placed = frame.select(*by, "start_ns", end=end).with_row_index(row)
         placed = placed.join(
             groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
         )
         return placed.select(row, from_=base + pl.col("start_ns"), to=base + pl.col("end"))
 
-    points = on_line(inner, "inner").sort("from_", maintain_order=True)
-    spans = on_line(outer, "outer")
+    points = place_rows(inner, "inner").sort("from_", maintain_order=True)
+    spans = place_rows(outer, "outer")
     spans = spans.with_columns(
         pl.Series(
             "first", points["from_"].search_sorted(spans["from_"], side="left"), dtype=pl.Int64
@@ -67,7 +67,7 @@ def innermost(
     return points.with_columns(after["_inner"][last].alias(name))
 
 
-def holding(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
+def holds_any(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
     """Whether any of the times lies in a span, whatever its group: fewer spans are nested
     sooner.
     """
@@ -90,7 +90,7 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
     ``_group, <by...>, _time, _inner`` (null for none).
     """
-    edges, line = _nested(spans, by)
+    edges, line = _nest_spans(spans, by)
     at = edges.at
     last = np.flatnonzero(np.append(at[1:] != at[:-1], len(at) > 0))
     inner = np.where(edges.begins[last], edges.span[last], edges.parent[last])
@@ -133,7 +133,7 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     """Row of the span directly around each span; null for the outermost spans and for spans of
     no length.
     """
-    edges, _ = _nested(spans, by)
+    edges, _ = _nest_spans(spans, by)
     parent = np.full(spans.height, -1)
     parent[edges.span[edges.begins]] = edges.parent[edges.begins]
     return row_numbers(parent, "parent")
@@ -151,7 +151,7 @@ class _Edges(NamedTuple):
     parent: np.ndarray
 
 
-def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, Line]:
+def _nest_spans(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, GroupLine]:
     """Begins and ends of spans in order of their position on the line of all groups."""
     line = lay(spans, by, {"_span": pl.int_range(pl.len(), dtype=pl.UInt32)})
     start, end = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()
@@ -194,7 +194,7 @@ _LONGEST = 1 << 62
 """More than the length of any span (ns)."""
 
 
-def column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
+def lookup_column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
     """Expression that looks up ``name`` in ``small``: the column ``key`` has its row numbers
     (dense, from 0).
     """

@@ -7,21 +7,20 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from llmprof.arguments import Window, several
-from llmprof.errors import AnalysisError, listed
-from llmprof.label.activity import PLACE
+from llmprof.errors import AnalysisError, Window, listed, several
+from llmprof.label.activity import EVENT_KEY
 from llmprof.label.steps.steps import (
     CUTS,
     MANY_RANKS,
     device_events_with_steps,
     rows_within,
-    steps,
+    steps_of,
 )
 from llmprof.trace import Trace
 from llmprof.trace.storage.deferred import time_of
 
 
-class Labels(NamedTuple):
+class PartLabels(NamedTuple):
     """Labels of a part that stay those of the whole trace."""
 
     events: pl.DataFrame
@@ -30,9 +29,9 @@ class Labels(NamedTuple):
     """The steps of these events."""
 
 
-def narrowed(
-    labels: Labels | None, ranks: Sequence[int] | None, window: Window | None
-) -> Labels | None:
+def narrow_labels(
+    labels: PartLabels | None, ranks: Sequence[int] | None, window: Window | None
+) -> PartLabels | None:
     """Labels of the events of some ranks that begin in a window."""
     if labels is None:
         return None
@@ -41,10 +40,10 @@ def narrowed(
     return _labels(labels.events.filter(of_ranks, in_window), labels.steps)
 
 
-def _labels(events: pl.DataFrame, every: pl.DataFrame) -> Labels:
+def _labels(events: pl.DataFrame, every: pl.DataFrame) -> PartLabels:
     """Labels of some events, which are numbered anew."""
     numbered = events.with_columns(event=pl.int_range(pl.len(), dtype=pl.UInt32))
-    return Labels(numbered, every.join(events, on=["rank", "step"], how="semi"))
+    return PartLabels(numbered, every.join(events, on=["rank", "step"], how="semi"))
 
 
 def selection(events: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
@@ -62,7 +61,7 @@ def selection(events: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
     return events
 
 
-def of_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
+def select_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
     """Part of a trace whose events have one of the given values in each of some columns."""
     events = selection(trace.events, labels)
     group = ["rank", "step", "layer"]
@@ -78,13 +77,13 @@ def of_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
             continue  # sums over the whole recording do not hold for a part of it
         if name in ("kernels", "copies"):
             tables[name] = frame.join(
-                events, on=PLACE, how="semi", nulls_equal=True, maintain_order="left"
+                events, on=EVENT_KEY, how="semi", nulls_equal=True, maintain_order="left"
             )
         else:
             on_device = name in ("tasks", "counters", "collectives")
             tables[name] = rows_within(frame, device if on_device else host, time)
     part = Trace(tables, trace.meta, trace.coverage)
-    part._labels = _labels(events, steps(trace))
+    part._labels = _labels(events, steps_of(trace))
     return part
 
 
@@ -106,7 +105,7 @@ def _numbers(
     return rows["step"].unique().sort().to_list()
 
 
-def of_steps(
+def select_steps(
     part: Trace,
     whole: Trace,
     steps_kept: Iterable[int] | None,
@@ -123,10 +122,10 @@ def of_steps(
         if len(whole.ranks) < MANY_RANKS
         else [whole.select(rank=rank) for rank in whole.ranks]
     )
-    rows = pl.concat([steps(trace) for trace in each])
+    rows = pl.concat([steps_of(trace) for trace in each])
     numbers = _numbers(rows, steps_kept, phases)
     if part._labels is not None:
-        return of_labels(part, {"step": numbers})
+        return select_labels(part, {"step": numbers})
     step = pl.col("step").is_in(numbers)
     key = ["rank", "stream", "start_ns", "name"]
     events = pl.concat(

@@ -16,15 +16,16 @@ from functools import cache
 import polars as pl
 
 from llmprof import plugins
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
+from llmprof.names.dtypes import ELEMENT_TYPES
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
-from llmprof.names.operators import operator_categories as operator_categories
+from llmprof.names.operators import categories_of_operators as categories_of_operators
 from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 
@@ -186,7 +187,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
     (
         "linear",
-        r"nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
+        r"cutlass::gemm|4gemm6kernel|dequant\w*gemm|gemm\w*dequant|nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
         r"triton_tem_fused_\w*mm_|gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
     ),
     (
@@ -300,31 +301,6 @@ _ALGORITHMS: list[tuple[str, str]] = [
 
 _NCCL_ALGORITHM = r"(?i)nccl\w*_(RING|TREE|COLLNET\w*|NVLS\w*|PAT)_(LL128|LL|SIMPLE)"
 
-_ELEMENT_BYTES = {
-    name: size
-    for size, names in (
-        (
-            1,
-            (
-                "char",
-                "signed char",
-                "unsigned char",
-                "int8",
-                "byte",
-                "uint8",
-                "bool",
-                "float8_e4m3fn",
-                "float8_e5m2",
-            ),
-        ),
-        (2, ("half", "float16", "fp16", "bfloat16", "bfp16", "bf16", "short", "int16", "uint16")),
-        (4, ("float", "float32", "fp32", "int", "int32", "uint32")),
-        (8, ("double", "float64", "fp64", "long", "long int", "int64", "uint64")),
-    )
-    for name in names
-}
-"""Bytes of an element, by the names of types in NCCL metadata of torch and in HCCL's calls."""
-
 
 @checked
 def register(category: str, pattern: str) -> None:
@@ -377,26 +353,15 @@ def _add_plugins() -> None:
     added: list[tuple[str, str]] = []
     for plugin in plugins.load(plugins.KERNEL_NAMES):
         described = f"{plugin.name!r} of {plugin.package}"
-        try:
-            with plugins.foreign():
-                entries = list(plugin.value)
-        except plugins.FailedError as error:
-            plugins.left_out(
-                described, plugins.KERNEL_NAMES, f"it is not a list of (category, pattern): {error}"
-            )
-            continue
-        for entry in entries:
+        for entry in plugin.value if isinstance(plugin.value, list | tuple) else [plugin.value]:
             try:
                 with plugins.foreign():
                     category, pattern = entry
                     _check(category, pattern)
                 added.append((category, pattern))
-            except plugins.FailedError as error:
-                plugins.left_out(
-                    described, plugins.KERNEL_NAMES, f"it holds no (category, pattern): {error}"
-                )
-            except LlmprofError as error:
-                plugins.left_out(described, plugins.KERNEL_NAMES, str(error))
+            except (plugins.FailedError, LlmprofError) as error:
+                why = f"{entry!r} is no (category, pattern): {error}"
+                plugins.warn_left_out(described, plugins.KERNEL_NAMES, why)
     registered_count = len(KERNEL_PATTERNS) - _OWN
     KERNEL_PATTERNS[registered_count:registered_count] = added
 
@@ -408,7 +373,7 @@ def registered() -> list[tuple[str, str]]:
     return patterns()[: len(patterns()) - _OWN]
 
 
-def version() -> int:
+def table_fingerprint() -> int:
     """Fingerprint of the table of patterns; it is part of the key of results that depend on the
     table.
     """
@@ -464,8 +429,9 @@ def collective_world(name: pl.Expr) -> pl.Expr:
 @checked
 def element_bytes(dtype: pl.Expr) -> pl.Expr:
     """Bytes of an element of a type; null for an unknown name."""
+    sizes = {name: size for name, (_, size) in ELEMENT_TYPES.items()}
     return (
         dtype.str.to_lowercase()
         .str.replace(r"^c10::", "")
-        .replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+        .replace_strict(sizes, default=None, return_dtype=pl.Int64)
     )

@@ -32,7 +32,7 @@ def function(names: pl.Series) -> pl.Series:
     """Function of each kernel name, without return type, namespaces, template arguments and
     parameters.
     """
-    return each(names, plain)
+    return map_names(names, function_of)
 
 
 def displayed(names: pl.Series) -> pl.Series:
@@ -48,10 +48,10 @@ def displayed(names: pl.Series) -> pl.Series:
 
 def comparable(names: pl.Series) -> pl.Series:
     """Function and template arguments of each name, without the differences between profilers."""
-    return each(names, _comparable)
+    return map_names(names, _comparable)
 
 
-def each(names: pl.Series, change: Callable[[str], str]) -> pl.Series:
+def map_names(names: pl.Series, change: Callable[[str], str]) -> pl.Series:
     """A change of each name, made once for each distinct one."""
     unique = names.drop_nulls().unique()
     table = pl.DataFrame(
@@ -88,7 +88,7 @@ def _parts(name: str) -> tuple[str, str]:
     return name[:end], "".join(bare)
 
 
-def plain(name: str) -> str:
+def function_of(name: str) -> str:
     """Function of one kernel name; for a mangled wrapper, the class that it runs."""
     if name.startswith("_Z"):
         words, at = [name], 0
@@ -107,7 +107,7 @@ def plain(name: str) -> str:
 def _comparable(name: str) -> str:
     if name.startswith("_Z"):
         return name
-    called, function_name = _parts(name)[0], plain(name)
+    called, function_name = _parts(name)[0], function_of(name)
     start = called.rfind(f"{function_name}<")
     while start > 0 and (called[start - 1].isalnum() or called[start - 1] == "_"):
         start = called.rfind(f"{function_name}<", 0, start)

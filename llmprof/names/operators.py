@@ -114,7 +114,7 @@ experts.
 """
 
 
-class Work(NamedTuple):
+class Purpose(NamedTuple):
     """Purpose of a module: its own role, its block, and whether it is a linear module with a
     generic name.
     """
@@ -124,15 +124,15 @@ class Work(NamedTuple):
     generic: bool
 
 
-def work(name: str) -> Work:
+def module_purpose(name: str) -> Purpose:
     """Purpose of a module by its class, or by the last part of its path."""
     if re.search(MODEL, name) or re.search(_WHOLE_LAYER, name):
-        return Work(None, None, generic=False)
+        return Purpose(None, None, generic=False)
     role = next((role for role, pattern in ROLES if re.search(pattern, name)), None)
     block = next((block for block, pattern in BLOCKS if re.search(pattern, name)), None)
     if role == "embedding" and block == "embeddings" and name.endswith("ddings"):
         role = None
-    return Work(role, block, generic=role is None and re.search(GENERIC, name) is not None)
+    return Purpose(role, block, generic=role is None and re.search(GENERIC, name) is not None)
 
 
 def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
@@ -381,7 +381,7 @@ _BACKWARD: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+)Backward\d*
 """Pattern of the node that computes an operator's gradients."""
 
 
-def operator_categories(names: pl.Series) -> pl.Series:
+def categories_of_operators(names: pl.Series) -> pl.Series:
     """Category of each operator, for its kernels; null if the operator has several purposes or
     is unknown.
     """

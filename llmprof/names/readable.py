@@ -163,7 +163,7 @@ def _readable(name: str) -> str:
             return form(found)
     if not re.search(r"^(?:_Z|[A-Za-z_].*?(?:\w<|\w\())", name):
         return name
-    function = kernels.plain(name)
+    function = kernels.function_of(name)
     inner = re.search(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)", name)
     return inner[1] if inner and function == "device_kernel" else function
 
@@ -183,7 +183,7 @@ def readable(names: pl.Series) -> pl.Series:
     >>> readable(written).to_list()
     ['nvjet sm90 192x8', 'rms_norm_kernel']
     """  # noqa: E501
-    return kernels.each(names, _readable)
+    return kernels.map_names(names, _readable)
 
 
 def without_common_start(names: list[str], limit: int) -> list[str]:
@@ -218,7 +218,7 @@ _MANGLED_NUMBER: Final = re.compile(r"L[a-z](\d+)E")
 _MOST_WORDS, _MOST_LETTERS = 3, 28
 
 
-def apart(names: pl.Series, labels: pl.Series) -> list[str]:
+def distinct_labels(names: pl.Series, labels: pl.Series) -> list[str]:
     """Labels of names; where several names have one label, each has behind it the words in which
     it differs.
     """

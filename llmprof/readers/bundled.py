@@ -102,7 +102,7 @@ def notebook_data(name: str) -> Path:
     return folder
 
 
-def describe(name: str) -> Sample:
+def describe_sample(name: str) -> Sample:
     """Description of a sample: what ran in it, and its origin."""
     folder = samples_folder()
     if name not in (names := _names(folder)):
@@ -121,18 +121,18 @@ def describe(name: str) -> Sample:
         ) from error
 
 
-def files(name: str) -> list[Path]:
+def sample_files(name: str) -> list[Path]:
     """Trace files of a sample, in the order of the ranks; for a run folder, the files in
     ``traces``.
     """
     folder = samples_folder() / name
-    listed = describe(name).files
+    stored = describe_sample(name).files
     paths = []
-    for file in [file for file in listed if file.name.startswith(_TRACES)] or listed:
+    for file in [file for file in stored if file.name.startswith(_TRACES)] or stored:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
-        if size is None and not is_here(name):
-            expected = f"one of {', '.join(filter(is_here, _names(samples_folder())))}"
+        if size is None and not _is_here(name):
+            expected = f"one of {', '.join(filter(_is_here, _names(samples_folder())))}"
             hint = (
                 f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder"
                 " sample_traces"
@@ -149,7 +149,7 @@ def files(name: str) -> list[Path]:
     return paths
 
 
-def is_here(name: str) -> bool:
+def _is_here(name: str) -> bool:
     """Whether the files of a sample are on this machine, in addition to its description."""
     return any(path.name != HEAD_FILE for path in (samples_folder() / name).iterdir())
 
@@ -183,7 +183,7 @@ def samples() -> pl.DataFrame:
         "here": pl.Boolean,
         **dict.fromkeys(("captured", "licence", "description"), pl.String),
     }
-    heads = [describe(name) for name in _names(samples_folder())]
+    heads = [describe_sample(name) for name in _names(samples_folder())]
     rows = [
         msgspec.structs.asdict(head)
         | {
@@ -191,7 +191,7 @@ def samples() -> pl.DataFrame:
             "pipeline_parallel": head.parallelism.get("pipeline"),
             "files": len(head.files),
             "bytes": sum(file.bytes for file in head.files),
-            "here": is_here(head.name),
+            "here": _is_here(head.name),
         }
         for head in heads
     ]
@@ -223,10 +223,10 @@ def sample(name: str) -> Trace:
     >>> llmprof.sample("torch_tp1_cudagraph").ranks
     [0]
     """
-    if describe(name).profiler == _METRICS_PROFILER:
+    if describe_sample(name).profiler == _METRICS_PROFILER:
         found = f"the sample {name!r} has metrics of single kernels, and is not a trace"
         raise LlmprofError(found, hint="open it with llmprof.sample_metrics")
-    return read(files(name))
+    return read(sample_files(name))
 
 
 def sample_metrics(name: str) -> Metrics:
@@ -254,11 +254,11 @@ def sample_metrics(name: str) -> Metrics:
     >>> llmprof.sample_metrics("ncu_tp1_eager").launches.height
     24
     """
-    if describe(name).profiler != _METRICS_PROFILER:
+    if describe_sample(name).profiler != _METRICS_PROFILER:
         raise LlmprofError(
             f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})"
         )
-    return read_metrics(files(name))
+    return read_metrics(sample_files(name))
 
 
 SYNTHETIC_VARIANTS = ("baseline", "split", "micro_batch", "both")

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import platformdirs
 
+from llmprof import __version__
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace, schema
 from llmprof.trace.trace import open_saved
-from llmprof.version import __version__
 
 LIMIT_BYTES = 8 << 30
 """Largest size of the cache; beyond it, the entries that were not used for longest are removed."""
@@ -28,7 +28,7 @@ process that died.
 _EXPORT: Final = ".export"
 
 
-def folder() -> Path:
+def _folder() -> Path:
     """Folder of the cache:
 
     ``LLMPROF_CACHE`` if set, else the user's cache folder of this system.
@@ -40,14 +40,14 @@ def folder() -> Path:
 def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
     """Folder of the entry of a trace."""
     versions = {"llmprof": __version__, "schema": schema.VERSION}
-    return folder() / _digest(paths, {**options, **versions})
+    return _folder() / _digest(paths, {**options, **versions})
 
 
 def export_folder(report: Path) -> Path:
     """Folder inside the cache for the export of a profiler's report; it counts towards the size
     of the cache.
     """
-    where = folder() / f"{_digest([report], {})}{_EXPORT}"
+    where = _folder() / f"{_digest([report], {})}{_EXPORT}"
     _used(where)
     return where
 
@@ -70,7 +70,7 @@ def _used(where: Path) -> None:
         os.utime(where)
 
 
-def load(where: Path) -> Trace | None:
+def load_entry(where: Path) -> Trace | None:
     """Trace of an entry; None if there is none, it is damaged or another process removes it
     meanwhile.
     """
@@ -84,18 +84,20 @@ def load(where: Path) -> Trace | None:
     return trace
 
 
-def store(trace: Trace, where: Path, database: Path | None = None) -> None:
+def store_entry(trace: Trace, where: Path, database: Path | None = None) -> None:
     """Store a trace; a cache that cannot be written gives a warning, not an error."""
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if where.exists() and load(where) is None:  # the entry is damaged
+        if where.exists() and load_entry(where) is None:  # the entry is damaged
             shutil.rmtree(where, ignore_errors=True)
         trace.save(where)
         with contextlib.suppress(FileNotFoundError):  # another process is writing the same entry
             where.chmod(0o700)
         _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
-        if load(where) is not None:  # another process read the same files and stored them first
+        if (
+            load_entry(where) is not None
+        ):  # another process read the same files and stored them first
             return
         warnings.warn(
             f"the parsed trace could not be cached in {where.parent} ({error}); "
@@ -106,14 +108,14 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
 
 
 def _prune(keep: set[Path]) -> None:
-    for path in folder().iterdir():  # what a process was writing when it was killed
+    for path in _folder().iterdir():  # what a process was writing when it was killed
         if (
             path.name.startswith(".")
             and path.is_dir()
             and time.time() - _used_at(path) > LEFT_OVER_S
         ):
             shutil.rmtree(path, ignore_errors=True)
-    ours = (p for p in folder().iterdir() if (p / META_FILE).exists() or p.suffix == _EXPORT)
+    ours = (p for p in _folder().iterdir() if (p / META_FILE).exists() or p.suffix == _EXPORT)
     entries = sorted(ours, key=_used_at)
     sizes = {p: _size(p) for p in entries}
     total = sum(sizes.values())

@@ -16,7 +16,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import (
-    Part,
+    FilePart,
     Probe,
     Reader,
     Request,
@@ -47,12 +47,12 @@ class _Table(NamedTuple):
     rows: list[list[str]]
 
 
-def is_heading(cells: list[str]) -> bool:
+def _is_heading(cells: list[str]) -> bool:
     """Whether cells are a heading of nvprof's CSV."""
     return all(name in cells for name in SUMMARY) or all(name in cells for name in TRACE)
 
 
-def rows_of(text: str) -> list[list[str]]:
+def _rows_of(text: str) -> list[list[str]]:
     """Lines of a text as cells; a line that is not CSV is one cell."""
     try:
         return list(
@@ -64,10 +64,10 @@ def rows_of(text: str) -> list[list[str]]:
         raise ReadError(f"the table cannot be read: {error}", expected="CSV of nvprof") from error
 
 
-def read_printed(path: Path, request: Request) -> Trace:
+def _read_printed(path: Path, request: Request) -> Trace:
     """Read the output of ``nvprof --csv``."""
     data, damage = bytes_of(path)
-    tables = _tables(rows_of(text_of(data)))
+    tables = _tables(_rows_of(text_of(data)))
     if not tables:
         problem = f"{path.name} has no table of times"
         expected = "a summary, a GPU trace or an API trace of nvprof"
@@ -134,7 +134,7 @@ def _tables(rows: list[list[str]]) -> list[_Table]:
     tables: list[_Table] = []
     for cells in rows:
         stripped = [cell.strip() for cell in cells]
-        if is_heading(stripped):
+        if _is_heading(stripped):
             tables.append(_Table(stripped, [""] * len(stripped), []))
         elif tables and not tables[-1].rows and any(stripped) and set(stripped) <= _UNITS:
             tables[-1].units[:] = (stripped + [""] * len(tables[-1].units))[: len(tables[-1].units)]
@@ -280,14 +280,14 @@ _SESSION_SHAPE: Final = {
 _ACTIVITY: Final = re.compile(r"CUPTI_ACTIVITY_KIND_\w+", re.IGNORECASE)
 
 
-def is_session(probe: Probe) -> bool:
+def _is_session(probe: Probe) -> bool:
     """Whether an SQLite file is a session of nvprof: names are in its ``StringTable``, not in
     ``StringIds``.
     """
     if not probe.start.startswith(sqlite.MAGIC):
         return False
     with sqlite.connect(probe.path) as connection:
-        names = sqlite.tables(connection)
+        names = sqlite.database_tables(connection)
     return (
         "StringTable" in names
         and "StringIds" not in names
@@ -295,10 +295,10 @@ def is_session(probe: Probe) -> bool:
     )
 
 
-def read_session(path: Path, request: Request) -> list[Part]:
+def _read_session(path: Path, request: Request) -> list[FilePart]:
     """Read one session."""
     with sqlite.connect(path) as connection:
-        columns = sqlite.tables(connection)
+        columns = sqlite.database_tables(connection)
     texts = sqlite.read(path, "StringTable", {"_id_": pl.Int64(), "value": pl.String()})
     session = _Session(path, columns, dict(texts.iter_rows()))
     tables = {
@@ -317,13 +317,13 @@ def read_session(path: Path, request: Request) -> list[Part]:
         )
     counts = {"events": rows + session.lost, "kept": rows, "bytes": path.stat().st_size}
     head = {"devices": session.devices(), "versions": {}, "options": {}}
-    return [Part(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]
+    return [FilePart(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]
 
 
 class _Session:
     """A session: its file, its tables and its texts by identifier."""
 
-    def __init__(self, path: Path, columns: sqlite.Tables, texts: dict[int, str]) -> None:
+    def __init__(self, path: Path, columns: sqlite.DatabaseTables, texts: dict[int, str]) -> None:
         self.path, self.columns, self.texts = path, columns, texts
         self.lost = 0
         self.unnamed = 0
@@ -478,10 +478,10 @@ def _is_printed(probe: Probe) -> bool:
     if probe.is_folder or b"\0" in probe.start[:1024]:
         return False
     try:
-        rows = rows_of(text_of(probe.start[: 1 << 14]))
+        rows = _rows_of(text_of(probe.start[: 1 << 14]))
     except ReadError:
         return False
-    return any(is_heading([cell.strip() for cell in cells]) for cells in rows[:40])
+    return any(_is_heading([cell.strip() for cell in cells]) for cells in rows[:40])
 
 
 READERS: Final = (
@@ -489,8 +489,8 @@ READERS: Final = (
         name="nvprof-session",
         version=3,
         what="a session of nvprof (SQLite, .nvvp)",
-        sniff=is_session,
-        read=read_session,
+        sniff=_is_session,
+        read=_read_session,
         suffixes=(".nvvp", ".nvprof"),
         database=lambda path, _: path,
     ),
@@ -499,7 +499,7 @@ READERS: Final = (
         version=2,
         what="CSV that nvprof printed",
         sniff=_is_printed,
-        read=read_printed,
+        read=_read_printed,
         alone=True,
     ),
 )

@@ -17,7 +17,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.readers.common.reader import FilePart, Probe, Reader, Request
 from llmprof.trace.storage.files import regular
 
 FORMAT: Final = "llmprof-ops"
@@ -141,7 +141,7 @@ def _calls(content: Mapping[str, Any]) -> pl.DataFrame:
     ).sort("op_id")
 
 
-def _read(path: Path, _request: Request) -> list[Part]:
+def _read(path: Path, _request: Request) -> list[FilePart]:
     content = _document(path)
     try:
         tables = _tables(content)
@@ -174,7 +174,7 @@ def _read(path: Path, _request: Request) -> list[Part]:
         "bytes": path.stat().st_size,
         "notes": content.get("notes", []),
     }
-    return [Part(path, tables, head, coverage)]
+    return [FilePart(path, tables, head, coverage)]
 
 
 def _tables(content: Mapping[str, Any]) -> dict[str, pl.DataFrame]:

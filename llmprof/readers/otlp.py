@@ -89,7 +89,7 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
     except (OSError, UnicodeDecodeError) as error:
         raise ReadError(f"{file.name} cannot be read: {error}", expected="OTLP in JSON") from error
     documents = _documents(content, file.name, skip_broken=skip_broken)
-    rows = dict(pair for document in documents for pair in rows_of(document))
+    rows = dict(pair for document in documents for pair in parse_requests(document))
     if not rows:
         raise ReadError(
             f"{file.name} has no request",
@@ -103,14 +103,14 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
             ),
         )
     try:
-        return frame_of(rows.values())
+        return request_frame(rows.values())
     except pl.exceptions.PolarsError as error:
         raise ReadError(
             f"{file.name} has a request with a value of the wrong type: {error}"
         ) from error
 
 
-def rows_of(document: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+def parse_requests(document: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Requests of a document of OTLP, or the one that a record of SGLang describes, each with
     what it is known by.
     """
@@ -128,7 +128,7 @@ def rows_of(document: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield (_id(span.get("traceId")), _id(span.get("spanId") or object())), row
 
 
-def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+def request_frame(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """Requests as a frame, numbered by arrival."""
     frame = pl.DataFrame(list(rows), schema_overrides={"id": pl.String}, infer_schema_length=None)
     if frame.is_empty():

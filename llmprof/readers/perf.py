@@ -47,7 +47,7 @@ IDLE: Final = "idle (swapper)"
 BLOCK_BYTES: Final = 32 << 20
 
 
-def samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, int, int, str]:
+def read_samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, int, int, str]:
     """Read the samples in the output of ``perf script``."""
     blocks = Blocks(path)
     frames, without, odd = [], 0, 0
@@ -176,7 +176,7 @@ def _is_folded(probe: Probe) -> bool:
 
 
 def _read_script(path: Path, request: Request) -> Trace:
-    frame, without, odd, damage = samples(path)
+    frame, without, odd, damage = read_samples(path)
     if not frame.height:
         found = f"{path.name} has no sample with a call stack"
         expected = "the output of perf script for a recording with call stacks"

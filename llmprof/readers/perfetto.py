@@ -25,7 +25,7 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
-from llmprof.trace.storage.parquet import unpacked
+from llmprof.trace.storage.parquet import unpack_trace
 
 _MESSAGES: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 _PACKET: Final = 0x0A
@@ -151,12 +151,12 @@ def _read(path: Path, request: Request) -> Trace:
     messages = _messages(path)
     decode_error = importlib.import_module("google.protobuf.message").DecodeError
     data, damage = bytes_of(path)
-    events = _Events()
+    events = _TrackEvents()
     damaged = 0
     unread = ""
     try:
         if (own := _own_tables(data)) is not None:
-            return Trace(*unpacked(own))
+            return Trace(*unpack_trace(own))
     except (IndexError, ReadError) as error:
         unread = (
             f"the tables of the exported trace cannot be read ({error}), so the slices of its"
@@ -193,7 +193,7 @@ def _read(path: Path, request: Request) -> Trace:
     )
 
 
-class _Events:
+class _TrackEvents:
     """Collects slices and counters from packets."""
 
     def __init__(self) -> None:
@@ -231,8 +231,8 @@ class _Events:
             self.count += 1
             self._event(packet, packet.track_event, sequence)
         elif kind == "compressed_packets" and not nested:
-            unpacked = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
-            for inner in _packets(unpacked):
+            inflated = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
+            for inner in _packets(inflated):
                 self.add(messages.TracePacket.FromString(inner), messages, nested=True)
         elif kind is not None and kind not in {
             "clock_snapshot",

@@ -12,27 +12,26 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import plugins
-from llmprof.arguments import checked
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
     ReadError,
     TraceWarning,
     UnknownFormatError,
+    checked,
     listed,
 )
-from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
 from llmprof.readers.common import helpers
 from llmprof.readers.common.reader import (
     BY_CONTENT,
-    Part,
+    FilePart,
     Probe,
     Reader,
     Request,
-    Tables,
-    Wanted,
+    TableFilter,
+    TableSelection,
     border,
     combine,
 )
@@ -46,14 +45,13 @@ from llmprof.readers.saved import (
     is_run,
     with_facts_of_run,
 )
-from llmprof.text import counted, left_out
+from llmprof.text import Progress, counted, left_out
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
+from llmprof.trace.storage.files import PathLike
 
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""
-
-PathLike = str | os.PathLike[str]
 
 SAMPLE: Final = "sample:"
 """What the name of a bundled sample begins with in place of a path."""
@@ -64,7 +62,7 @@ def read(
     path_or_paths: PathLike | Iterable[PathLike],
     *,
     format: str | None = None,  # noqa: A002
-    tables: Tables | None = None,
+    tables: TableSelection | None = None,
     python_functions: bool = True,
     cache: bool | None = None,
     progress: Progress | None = None,
@@ -136,7 +134,7 @@ def read(
         from llmprof.readers.bundled import sample
 
         return sample(path_or_paths.removeprefix(SAMPLE))
-    wanted = Wanted.of(tables)
+    wanted = TableFilter.of(tables)
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
     paths = [capture(Path(p)) for p in given]
     if not paths:
@@ -145,7 +143,7 @@ def read(
         files.note_input(path)
     chosen = None if format is None else registry.reader_named(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
-        request = Request(wanted, python_functions, progress, helpers.processes(workers))
+        request = Request(wanted, python_functions, progress, helpers.process_count(workers))
         trace = _read(paths, chosen, request, cache=cache)
         if len(paths) == 1 and is_run(Path(given[0])):
             trace = with_facts_of_run(Path(given[0]), trace)
@@ -155,7 +153,7 @@ def read(
         warnings.warn(
             message, TraceWarning, stacklevel=3
         )  # the caller of read, above the check of its arguments
-    return trace.called(name_of([Path(p) for p in given]))
+    return trace.called(_name_of([Path(p) for p in given]))
 
 
 def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
@@ -164,7 +162,7 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
     """
     try:
         if (folder / CPU_TEXT).is_file():
-            rows, *_ = perf.samples(folder / CPU_TEXT)
+            rows, *_ = perf.read_samples(folder / CPU_TEXT)
             offset = (typed.found(folder / CPU_CLOCK, typed.ClockJson) or {}).get(
                 "epoch_minus_monotonic_ns"
             )
@@ -195,7 +193,7 @@ _PLAIN_NAME: Final = re.compile(
 """Pattern of names of files and folders that do not identify the run."""
 
 
-def name_of(paths: Sequence[Path]) -> str | None:
+def _name_of(paths: Sequence[Path]) -> str | None:
     """Name of a run: that of its folder or file, or of a folder above it."""
     first = paths[0].absolute()
     parts = (
@@ -212,17 +210,17 @@ def name_of(paths: Sequence[Path]) -> str | None:
 def _read(
     paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None
 ) -> Trace:
-    files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
-    readers = {reader.name: reader for reader, _ in files}
+    reader_files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
+    readers = {reader.name: reader for reader, _ in reader_files}
     reader = next(iter(readers.values()))
-    if len(readers) > 1 or (reader.alone and len(files) > 1):
+    if len(readers) > 1 or (reader.alone and len(reader_files) > 1):
         raise MixedRunsError(
             (
                 f"the files have different formats: {listed(sorted(readers))}"
                 if len(readers) > 1
                 else (
-                    f"there are {len(files)} files of format {reader.name}, each of which is a"
-                    " whole trace"
+                    f"there are {len(reader_files)} files of format {reader.name}, each of which"
+                    " is a whole trace"
                 )
             ),
             expected="the files that one profiler wrote for one run",
@@ -232,18 +230,20 @@ def _read(
     wanted = request.wanted
     read_for = wanted.with_sources()
     if reader.deferred:
-        many = whole_of(reader, files[0][1], request)
+        many = whole_of(reader, reader_files[0][1], request)
         return wanted.part_of(many if wanted.asked is None else many.select(tables=wanted.asked))
     request = replace(request, wanted=read_for)
     options = reader.options(request)
-    sources = [file for _, file in files]
+    sources = [file for _, file in reader_files]
     whole = trace_cache.entry(sources, options)
     entry = (
         whole
         if wanted.asked is None
         else trace_cache.entry(sources, {**options, "asked": read_for.listed()})
     )
-    trace = None if cache is False else trace_cache.load(entry) or trace_cache.load(whole)
+    trace = (
+        None if cache is False else trace_cache.load_entry(entry) or trace_cache.load_entry(whole)
+    )
     database = (
         reader.database(sources[0], request)
         if reader.database is not None and len(sources) == 1
@@ -259,11 +259,11 @@ def _read(
                 reader.settle(parts)
             trace = combine(parts, reader.name, read_for)
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
-            trace_cache.store(trace, entry, database)
+            trace_cache.store_entry(trace, entry, database)
     return wanted.part_of(trace, database=database)
 
 
-def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
+def _call(reader: Reader, file: Path, request: Request) -> list[FilePart] | Trace:
     """Result of a reader for a file; any exception of a plug-in becomes an error that names the
     plug-in.
     """
@@ -290,7 +290,7 @@ def whole_of(reader: Reader, file: Path, request: Request) -> Trace:
     raise _wrong(reader, "parts, although its files are whole traces", "a Trace")
 
 
-def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> list[Part]:
+def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> list[FilePart]:
     """Parts of all files; several processes read them if there are many files."""
     workers = request.workers
     if reader.one_core and 1 < workers <= len(sources) and helpers.is_worth_it(sources):
@@ -302,12 +302,12 @@ def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> 
         except (LlmprofError, MemoryError, *BY_CONTENT):
             pass  # read the files one by one, so that the error is that of the first broken file
         request = replace(request, workers=1)
-    return [part for file in sources for part in parts_of(reader, file, request)]
+    return [part for file in sources for part in read_parts(reader, file, request)]
 
 
 def _shared_parts(
     reader: Reader, sources: Sequence[Path], request: Request, workers: int
-) -> list[Part] | None:
+) -> list[FilePart] | None:
     """Parts of all files in their order, read by several processes; None if one of them could
     not read a file.
     """
@@ -317,11 +317,15 @@ def _shared_parts(
         "asked": request.wanted.listed(),
         "python_functions": request.python_functions,
     }
-    with helpers.shared(f"{__name__}:help_read", description, workers) as job:
-        own = {i: parts_of(reader, file, request) for i, file in enumerate(sources) if job.take(i)}
+    with helpers.shared(f"{__name__}:{read_next_files.__name__}", description, workers) as job:
+        own = {
+            i: read_parts(reader, file, request) for i, file in enumerate(sources) if job.take(i)
+        }
         for unit, facts, frames in job.others(len(sources)):
             own[unit] = [
-                Part(sources[unit], {name: frames[f"{i}/{name}"] for name in names}, head, coverage)
+                FilePart(
+                    sources[unit], {name: frames[f"{i}/{name}"] for name in names}, head, coverage
+                )
                 for i, (names, head, coverage) in enumerate(facts)
             ]
             if request.progress is not None:
@@ -332,7 +336,7 @@ def _shared_parts(
     )
 
 
-def help_read(description: dict[str, Any], share: helpers.Share) -> None:
+def read_next_files(description: dict[str, Any], share: helpers.JobShare) -> None:
     """Work of a helper process: reads files that no other process has taken."""
     name, version, package = description["reader"]
     reader = registry.reader_named(name)
@@ -342,10 +346,10 @@ def help_read(description: dict[str, Any], share: helpers.Share) -> None:
         )
     asked = description["asked"]
     asked = asked and {table: columns and frozenset(columns) for table, columns in asked.items()}
-    request = Request(Wanted(asked), description["python_functions"])
+    request = Request(TableFilter(asked), description["python_functions"])
     for unit, path in enumerate(map(Path, description["paths"])):
         if share.take(unit):
-            parts = parts_of(reader, path, request)
+            parts = read_parts(reader, path, request)
             frames = {
                 f"{i}/{table}": frame
                 for i, part in enumerate(parts)
@@ -356,12 +360,12 @@ def help_read(description: dict[str, Any], share: helpers.Share) -> None:
             )
 
 
-def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:
+def read_parts(reader: Reader, file: Path, request: Request) -> list[FilePart]:
     """Parts of a file, with absolute times."""
     parts = _call(reader, file, request)
-    if isinstance(parts, list) and all(isinstance(part, Part) for part in parts):
+    if isinstance(parts, list) and all(isinstance(part, FilePart) for part in parts):
         return parts
-    raise _wrong(reader, f"a {type(parts).__name__}", "a list of Part")
+    raise _wrong(reader, f"a {type(parts).__name__}", "a list of FilePart")
 
 
 def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:

@@ -1,7 +1,7 @@
-"""List of the readers, and the choice of a reader for a file or folder, which depends on the
+"""The choice of a reader for a file or folder, which depends on the
 content, not the name.
 
-To add a format, add a module or folder here and its record to the list.
+To add a format, add a module or folder here and a line to ``built_in.py``.
 """
 
 import re
@@ -18,42 +18,13 @@ from llmprof.readers.common.reader import START_BYTES, Probe, Reader, border
 from llmprof.text import plain
 
 
-def _built_in() -> tuple[Reader, ...]:
-    """The readers of llmprof: a file is read by the first that knows it."""
-    from llmprof.readers import nvprof, ops, perf, perfetto, proton, saved, tensorrt, vtune
-    from llmprof.readers.ascend import reader as ascend
-    from llmprof.readers.chrome import reader as chrome
-    from llmprof.readers.monitors import reader as monitors
-    from llmprof.readers.ncu import reader as ncu
-    from llmprof.readers.nsys import reader as nsys
-    from llmprof.readers.rocm import reader as rocm
-    from llmprof.readers.torch_memory import reader as torch_memory
-
-    return (
-        ascend.READER,
-        chrome.READER,
-        *nvprof.READERS,
-        *rocm.READERS,
-        nsys.READER,
-        ops.READER,
-        *saved.READERS,
-        *monitors.READERS,
-        ncu.READER,
-        vtune.READER,
-        *perf.READERS,
-        *tensorrt.READERS,
-        proton.READER,
-        *torch_memory.READERS,
-        perfetto.READER,
-    )
-
-
 @cache
 def readers() -> tuple[Reader, ...]:
     """All readers: those of llmprof, then those of plug-ins."""
-    own = _built_in()
-    others = plugins.added(plugins.READERS, Reader, own, lambda reader: reader.name, "format")
-    return (*own, *(replace(reader, package=plugin.package) for plugin, reader in others))
+    from llmprof.readers.built_in import BUILT_IN  # when a reader is first asked for
+
+    others = plugins.new_records(plugins.READERS, Reader, BUILT_IN, lambda one: one.name, "format")
+    return (*BUILT_IN, *(replace(reader, package=plugin.package) for plugin, reader in others))
 
 
 def formats() -> list[str]:

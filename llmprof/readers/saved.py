@@ -60,7 +60,7 @@ def has_timeline(path: Path) -> bool:
     return (path / SQLITE).exists() or (path / TRACES).exists()
 
 
-def parallel(folder: Path) -> dict[str, int]:
+def _parallel(folder: Path) -> dict[str, int]:
     """Sizes of tensor (``tp``) and pipeline (``pp``) parallelism by the configuration of a run;
     empty if unreadable.
     """
@@ -92,7 +92,7 @@ _CHANGES_THE_MODEL: Final = (
 """Options of an engine with which a model is not what its name or ``config.json`` says."""
 
 
-def model(folder: Path) -> dict[str, Any]:
+def run_model(folder: Path) -> dict[str, Any]:
     """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its
     sizes stay open.
     """
@@ -116,7 +116,7 @@ def model(folder: Path) -> dict[str, Any]:
         return {}
     short = name.rstrip("/").rsplit("/", 1)[-1].removeprefix("random:")
     said = (
-        typed.whole(folder / "model" / short / "config.json", dict[str, Any])
+        typed.read_if_whole(folder / "model" / short / "config.json", dict[str, Any])
         if "\0" not in short
         else None
     )
@@ -133,7 +133,7 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
     """The options of the server that a run recorded; None where neither it nor its process told
     them.
     """
-    said = typed.whole(folder / RECORDING_FILE, typed.RecordingJson) or {}
+    said = typed.read_if_whole(folder / RECORDING_FILE, typed.RecordingJson) or {}
     config = said.get("config")
     if config is None or _TELL.isdisjoint(said.get("told_by") or ()):
         return None
@@ -151,11 +151,13 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
 _TELL: Final = frozenset({"/server_info", "/get_server_info", "its process"})
 
 
-def without_profiler(folder: Path) -> dict[str, float]:
+def _without_profiler(folder: Path) -> dict[str, float]:
     """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
     empty if unknown.
     """
-    requests = (typed.whole(folder / WORKER_FILE, typed.WorkerJson) or {"requests": []})["requests"]
+    requests = (typed.read_if_whole(folder / WORKER_FILE, typed.WorkerJson) or {"requests": []})[
+        "requests"
+    ]
     plain, profiled = (
         fmean(
             [
@@ -178,7 +180,7 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
     """What the folder of a run says of its trace: groups of ranks, the model, and the time
     without a profiler.
     """
-    known = {"parallel": parallel, "model": model, "without_profiler": without_profiler}
+    known = {"parallel": _parallel, "model": run_model, "without_profiler": _without_profiler}
     facts = {name: of(folder) for name, of in known.items()} if is_run(folder) else {}
     return {name: values for name, values in facts.items() if values}
 

@@ -14,8 +14,8 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.roofline import roofline
 from llmprof.errors import AnalysisError, listed
 from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
-from llmprof.replay.plan import Plan, calls_of_rows, new_transfer
-from llmprof.replay.targets import TARGET, below_target, saved_of
+from llmprof.replay.plan import ReplayPlan, calls_of_rows, new_transfer
+from llmprof.replay.targets import TARGET, operators_below_target, saved_of
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 
@@ -80,16 +80,16 @@ graph is captured (``custom_all_reduce.py``: ``registered=False``).
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReplayChange:
     """One change of a recording."""
 
     words: str
     """Description of the change in the results."""
     unknown: str
-    apply: Callable[[Plan, Trace], None]
+    apply: Callable[[ReplayPlan, Trace], None]
 
 
-def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
+def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
     """Let the model of each step run without waiting for the host, as under CUDA graphs.
 
     The replay removes the host's time between the first and the last launch of a step's model
@@ -112,7 +112,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         )
         raise AnalysisError(found, expected="other phases, such as decode", hint=hint)
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         of_steps = plan.device & plan.events["step"].is_not_null().to_numpy()
         layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
         phase = plan.events["phase"]
@@ -153,8 +153,8 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         plan.set_duration(registered, np.zeros(len(registered)))
         plan.set_gap(registered, 0)
 
-    return Change(
-        "layers without waiting for the host (as under graphs)",
+    return ReplayChange(
+        "layers that do not wait for the host (as under graphs)",
         "kernels stay as recorded, at best 4 % shorter, though a compiler that captures graphs"
         " often fuses some; the time of the call that replays the graph; how fast the host is at"
         " what remains for it (as recorded, at best twice as fast); whether every batch size has a"
@@ -163,14 +163,14 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     )
 
 
-def scale(what: str, factor: float) -> Change:
+def scale(what: str, factor: float) -> ReplayChange:
     """Multiply the time of some work by ``factor``."""
     if not factor >= 0:
         raise AnalysisError(
             f"the factor is {factor}", expected="0 or more: 0.5 makes it twice as fast"
         )
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         if what == "host":
             if plan.device.all():
                 raise AnalysisError(
@@ -181,29 +181,29 @@ def scale(what: str, factor: float) -> Change:
         rows = plan.work(what)
         plan.set_duration(rows, plan.own_duration() * factor)
 
-    return Change(
+    return ReplayChange(
         f"{'host time' if what == 'host' else what} x {factor:g}",
         "whether it can be made so",
         apply,
     )
 
 
-def remove(what: str) -> Change:
+def remove(what: str) -> ReplayChange:
     """Remove some work with its launches."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = plan.work(what)
         plan.set_duration(rows, np.zeros(len(rows)))
         plan.set_gap(rows, 0)
         plan.rest[0::2][rows] = 0
         plan.without_call(rows)
 
-    return Change(
+    return ReplayChange(
         f"without {what}", "how much of the host's time before a launch belongs to it", apply
     )
 
 
-def run_ahead() -> Change:
+def run_ahead() -> ReplayChange:
     """Let the host prepare the next step while the device works on this one, as asynchronous
     scheduling does.
 
@@ -212,7 +212,7 @@ def run_ahead() -> Change:
     whichever is longer.
     """
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         waits = np.isin(plan.built.kind, (LOADING, SYNCHRONISE, SCHEDULED))
         if not waits.any():
             expected = (
@@ -224,7 +224,7 @@ def run_ahead() -> Change:
             )
         plan.kept[waits] = False
 
-    return Change(
+    return ReplayChange(
         "the host ahead of the device (asynchronous scheduling)",
         "whether the next step can be prepared without the results of this one, and how far ahead"
         " memory allows",
@@ -232,33 +232,35 @@ def run_ahead() -> Change:
     )
 
 
-def without_call(name: str) -> Change:
+def without_call(name: str) -> ReplayChange:
     """Remove calls of the host, their waiting for the device, and the time by which they hold it.
 
     If launched work stood still on a device during such a call, and nothing else explains it, the
     work begins earlier by this time.
     """
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         plan.call_gone(plan.calls(name))
 
     words = f"without {name.removeprefix('^').removesuffix('$')}"
-    return Change(words, "whether the step needs what the call waits for, or what it brings", apply)
+    return ReplayChange(
+        words, "whether the step needs what the call waits for, or what it brings", apply
+    )
 
 
-def balance() -> Change:
+def balance() -> ReplayChange:
     """Remove the waiting between ranks in collectives: each rank runs as if the others arrived
     at the same time.
     """
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         edges = plan.built.kind == COLLECTIVE
         if not edges.any():
             found = "no collective of this recording is matched over its ranks"
             raise AnalysisError(found, expected="a recording of all ranks whose clocks agree")
         plan.kept[edges] = False
 
-    return Change(
+    return ReplayChange(
         "no rank late",
         "the mean over the ranks is what balanced work would take; whether the work can be"
         " balanced",
@@ -268,7 +270,7 @@ def balance() -> Change:
 
 def transfer(
     *, bandwidth: float | None = None, latency: float | None = None, like: Trace | None = None
-) -> Change:
+) -> ReplayChange:
     """Give collectives another transfer time: that of a given link, or of another recording.
 
     Notes
@@ -280,7 +282,7 @@ def transfer(
     if like is None and bandwidth is None and latency is None:
         raise AnalysisError("transfer() got no change", expected="bandwidth=, latency= or like=")
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
         new = new_transfer(rows, bandwidth, latency, like)
         changed = new.filter(pl.col("new_ns").is_not_null())
@@ -304,7 +306,7 @@ def transfer(
 
     values = ((bandwidth, "GB/s"), (latency, "us"))
     words = [f"{value:g} {unit}" for value, unit in values if value is not None]
-    return Change(
+    return ReplayChange(
         "collectives " + (" and ".join(words) if like is None else "as in the other recording"),
         (
             "collectives that share the link with other traffic"
@@ -315,10 +317,12 @@ def transfer(
     )
 
 
-def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **options: Any) -> Change:
+def at_bound(
+    model: Any, device: Any = None, *, stage: str | None = None, **options: Any
+) -> ReplayChange:
     """Let stages take their least time by the theory."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         joined = roofline(trace, model, device, **options).filter(
             (pl.col("bound_ns") > 0) & (pl.col("measured_ns") > 0)
         )
@@ -342,7 +346,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
         )
         plan.set_duration(plan.device & (factor < 1), plan.own_duration() * factor)
 
-    return Change(
+    return ReplayChange(
         f"{stage or 'every stage'} at the bound of the device",
         "no kernel reaches the bound: 80 to 90 % of it is a good one",
         apply,
@@ -351,7 +355,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
 
 def to_bound(
     share: float = TARGET, what: str | None = None, *, device: str | Path | Device | None = None
-) -> Change:
+) -> ReplayChange:
     """Let operators take no longer than at a share of the bound that follows from their recorded
     shapes.
 
@@ -361,8 +365,8 @@ def to_bound(
     if not 0 < share <= 1:
         raise AnalysisError(f"the share of the bound is {share}", expected="above 0, at most 1")
 
-    def apply(plan: Plan, trace: Trace) -> None:
-        rows = saved_of(plan.events, below_target(trace, share, device=device)).filter(
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
+        rows = saved_of(plan.events, operators_below_target(trace, share, device=device)).filter(
             pl.col("saved") > 0
         )
         if what is not None:
@@ -381,17 +385,17 @@ def to_bound(
         saved[rows["node"]] = rows["saved"]
         plan.set_duration(saved > 0, plan.own_duration() * (1 - saved))
 
-    return Change(
+    return ReplayChange(
         f"{what or 'every operator'} at {share:.0%} of its bound",
         "whether it can be made so",
         apply,
     )
 
 
-def fuse(pattern: str) -> Change:
+def fuse(pattern: str) -> ReplayChange:
     """Fuse kernels that follow each other directly and match a pattern into one."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = plan.work(pattern)
         chain = plan.events["chain"].to_numpy()
         follows = np.zeros(len(rows), dtype=bool)
@@ -401,7 +405,7 @@ def fuse(pattern: str) -> Change:
             raise AnalysisError(found, expected="a chain of at least two")
         plan.make_one(rows, follows)
 
-    return Change(
+    return ReplayChange(
         f"{pattern} fused",
         "the fused kernel takes between its longest part and the sum of its parts: how many bytes"
         " between them are saved is not recorded",
@@ -409,10 +413,10 @@ def fuse(pattern: str) -> Change:
     )
 
 
-def overlap_with(collective: str, with_: str) -> Change:
+def overlap_with(collective: str, with_: str) -> ReplayChange:
     """Run collectives at the same time as later work of the same stream."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         moved, beside = plan.work(collective), plan.work(with_)
         dur = plan.own_duration()
         chain = plan.events["chain"].to_numpy()
@@ -429,7 +433,7 @@ def overlap_with(collective: str, with_: str) -> Change:
         kept = plan.choose(0.0, 0.2, 0.5)  # each slows the other down
         plan.set_duration(good, dur - hidden * (1 - kept))
 
-    return Change(
+    return ReplayChange(
         f"{collective} beside {with_}",
         "how much both slow each other down, and whether the work is independent of the"
         " collective's result",
@@ -437,7 +441,7 @@ def overlap_with(collective: str, with_: str) -> Change:
     )
 
 
-def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
+def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChange:
     """Divide the work of the layers among another number of GPUs.
 
     Collectives keep the transfer that the recording has for each size and kind, unless
@@ -447,7 +451,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
     if n < 1:
         raise AnalysisError(f"the group has {n} ranks", expected="1 or more")
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         calls = collectives(trace) if plan.collectives().any() else pl.DataFrame()
         world = int(calls["world"].max() or 1) if calls.height else 1  # type: ignore[arg-type]
         spread = (
@@ -496,7 +500,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
         )
         plan.weight[1::2][ends] += int(reduce_us * 1e3)
 
-    return Change(
+    return ReplayChange(
         f"tensor parallel {n}",
         "kernels are taken to shrink with their share of the work but for a fixed cost of 0 to 9"
         " us; new waits between ranks; how fast the host is (as recorded, at best twice as fast)",

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from llmprof.replay.recording import Rows
-from llmprof.replay.schedule import NEVER, Chains, Ints, Order, earliest
+from llmprof.replay.recording import RowMask
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, Order, earliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,19 @@ class Contraction:
     # there is kept. What arrives at one time in all of them bounds the node like an origin. Between
     # the nodes that are left a chain only adds its weights. Nodes that lead to no asked one are
     # left as they are without their edges: too early.
-    nodes: Ints
+    nodes: NodeNumbers
     """Nodes that are kept, the first of each chain among them."""
-    edges: Ints
+    edges: NodeNumbers
     """Edges that may set the time of their target, whose source has not the same time in all
     replays.
     """
-    bounds: Ints
+    bounds: NodeNumbers
     """As :attr:`~.schedule.Chains.bounds`, of the kept nodes; ``source`` and ``target``
     likewise.
     """
-    source: Ints
-    target: Ints
-    fixed: Ints
+    source: NodeNumbers
+    target: NodeNumbers
+    fixed: NodeNumbers
     """Latest arrival at each kept node of what arrives at one time in all replays."""
     order: list[Order] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class Contraction:
         origin, delay = np.maximum(graph.origin[self.nodes], self.fixed), graph.delay[self.edges]
         return Chains(self.bounds, weight, origin, self.source, self.target, delay, self.order)
 
-    def of_groups(self, least: Chains, most: Chains, group: Ints) -> Chains:
+    def vary_groups(self, least: Chains, most: Chains, group: NodeNumbers) -> Chains:
         """The contracted graphs of several replays, scheduled at once: the least, and each group of
         nodes alone.
 
@@ -75,12 +75,14 @@ class Contraction:
         weight[self.bounds[:-1]] = 0
         return replace(one, weight=weight, origin=one.origin[:, np.newaxis], delay=delay)
 
-    def places(self, nodes: Ints) -> Ints:
+    def places(self, nodes: NodeNumbers) -> NodeNumbers:
         """Where some of the nodes that were asked for are in the contracted graph."""
         return np.searchsorted(self.nodes, nodes).astype(np.int64)
 
 
-def contracted(least: Chains, most: Chains, asked: Ints, latest: Ints | None = None) -> Contraction:
+def contract_graph(
+    least: Chains, most: Chains, asked: NodeNumbers, latest: NodeNumbers | None = None
+) -> Contraction:
     """Contract a graph to what sets the times of the asked nodes in replays between the least and
     the most.
 
@@ -120,7 +122,9 @@ FEW: Final = 16
 """Edges that do not matter are looked for again until less than this part of them do not."""
 
 
-def _that_matter(edges: Ints, graph: Chains, constant: Rows, asked: Ints, cut: Rows) -> Ints:
+def _that_matter(
+    edges: NodeNumbers, graph: Chains, constant: RowMask, asked: NodeNumbers, cut: RowMask
+) -> NodeNumbers:
     """Edges behind whose target an asked node, or the source of such an edge, follows in its
     chain before a cut.
     """
@@ -140,7 +144,7 @@ def _that_matter(edges: Ints, graph: Chains, constant: Rows, asked: Ints, cut: R
     return edges
 
 
-def stacked(each: list[Chains]) -> Chains:
+def stack_variants(each: list[Chains]) -> Chains:
     """Variants of one graph as one graph, scheduled at once."""
     weight, origin, delay = (
         np.stack(column, axis=1)

@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.gaps import idle
-from llmprof.analyze.idle.host import doing, host_spans
+from llmprof.analyze.idle.host import host_spans, longest_spans
 from llmprof.errors import LlmprofError, listed
 from llmprof.label.steps import labels
 from llmprof.names.operators import first_true
 from llmprof.replay import graph as replay
-from llmprof.replay.schedule import NEVER, Ints, latest
+from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -34,7 +34,7 @@ PARTS: Final = (
 CHAIN: Final = -1
 """Value in place of the kind of an edge: the node before in the same chain."""
 
-LEAST_SHARE: Final = 0.5
+MIN_SHARE: Final = 0.5
 """An operator names a piece of the host, and a call the piece of a held device, if it ran for at
 least this share.
 """
@@ -60,13 +60,7 @@ _SCHEMA = {
     question="What sets the pace?",
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
-    columns="step phase rank part name layer stage start_ns dur_ns evidence",
-    section=Section(
-        "critical_path",
-        "The critical path is the chain of events in which each waits for the one before it. Only"
-        " what is on it can make a step faster.",
-    ),
-    figures=("llmprof.report.figures:CRITICAL_PATH",),
+    recorded="device activity",
 )
 def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """The chain of events that sets the time of each step, over all ranks.
@@ -126,7 +120,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         raise LlmprofError(
             f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}"
         )
-    return _named(trace, path_without_names(trace, rank)).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
+    return _node_names(trace, path_without_names(trace, rank)).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
 @per_trace
@@ -154,7 +148,7 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
         .agg(pl.col("rank", "block", "node", "end_ns").last(), pl.col("start_ns", "since_ns").min())
         .sort("end_ns")
     )
-    bound = binding(built)
+    bound = last_waits(built)
     blocks = last.partition_by("block", maintain_order=True) or [last]
     rows = pl.concat([_pieces(built, bound, block) for block in blocks]).join(
         ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
@@ -188,7 +182,7 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     ends = ends.with_columns(
         pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block")
     )
-    work = built.in_blocks(
+    work = built.add_blocks(
         built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row")
     )
     cut = (
@@ -241,23 +235,23 @@ def step_ends(built: replay.Graph) -> pl.DataFrame:
         )
         .sort("step", "rank")
     )
-    return built.in_blocks(ends)
+    return built.add_blocks(ends)
 
 
 class Binding(NamedTuple):
     """What each node waited for last."""
 
-    before: Ints
+    before: NodeNumbers
     """The node that it waited for; -1 if none is known."""
-    kind: Ints
+    kind: NodeNumbers
     """The kind of edge, or :data:`CHAIN`."""
-    evidence: Ints
+    evidence: NodeNumbers
     """The evidence of the edge."""
-    first: Ints
+    first: NodeNumbers
     """The first of the consecutive nodes up to it that each waited for the node before."""
 
 
-def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> Ints:
+def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> NodeNumbers:
     """Nodes of the critical path to the last of some steps that follow each other, in their
     order.
     """
@@ -267,11 +261,11 @@ def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> In
         first = int(bound.first[node])
         pieces.append(np.arange(first, node + 1))
         node = int(bound.before[first])
-    path: Ints = np.concatenate(pieces[::-1])
+    path: NodeNumbers = np.concatenate(pieces[::-1])
     return np.asarray(path[built.time[path] >= since])
 
 
-def binding(built: replay.Graph) -> Binding:
+def last_waits(built: replay.Graph) -> Binding:
     """For each node, the node that it waited for last, and the kind of edge."""
     times = built.time
     nodes = len(times)
@@ -367,7 +361,7 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .select(event="next_event", call="held_by", held="dur_ns")
     )
     rows = rows.join(held, on="event", how="left", maintain_order="left", validate="m:1")
-    by_call = unknown & (pl.col("held") >= LEAST_SHARE * pl.col("dur_ns"))
+    by_call = unknown & (pl.col("held") >= MIN_SHARE * pl.col("dur_ns"))
     assumed = pl.lit(replay.EVIDENCE[replay.BY_TIMES])
     return rows.with_columns(
         part=pl.when(by_call).then(pl.lit("device held")).otherwise("part"),
@@ -394,7 +388,7 @@ def _part() -> pl.Expr:
     return first_true(cases, "host")
 
 
-def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Names of the pieces of the host in which no call ran: the operator with most of the time."""
     rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
     host = (pl.col("part") == "host") | (
@@ -407,7 +401,9 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     if between.height and spans.height:
         # the thread that the path is on may be idle, while another thread works for it
         own, any_thread = (
-            doing(between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread))
+            longest_spans(
+                between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread)
+            )
             for thread, some in (
                 (pl.col("thread"), spans),
                 (
@@ -419,7 +415,7 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         named = [
             pl.Series(
                 found.select(
-                    pl.when(pl.col("doing_share") >= LEAST_SHARE).then("doing")
+                    pl.when(pl.col("host_activity_share") >= MIN_SHARE).then("host_activity")
                 ).to_series()
             )
             for found in (own, any_thread)

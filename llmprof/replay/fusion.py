@@ -12,12 +12,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
-from llmprof.arguments import NotNegative
-from llmprof.errors import NotCapturedError
-from llmprof.names.replayable import DTYPES
-from llmprof.replay.changes import Change
-from llmprof.replay.plan import Plan
+from llmprof.analyze.catalog import Analysis
+from llmprof.errors import NotCapturedError, NotNegative
+from llmprof.names.timeable import DTYPES
+from llmprof.replay.changes import ReplayChange
+from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import medians_of
 from llmprof.trace import Trace
 
@@ -27,8 +26,8 @@ of both.
 """
 
 _GAINS: Final = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
-_LEAST_COUNT: Final = 4
-_MOST_MEMBERS: Final = 64
+_MIN_COUNT: Final = 4
+_MAX_MEMBERS: Final = 64
 
 _PARTS: Final = {
     "norm": "n",
@@ -48,14 +47,14 @@ _ALL_REDUCE: Final = "R"
 _UNKNOWN: Final = "x"
 
 KNOWN: Final = (
-    (r"Rnq", "all-reduce + norm + quantise"),
+    (r"Rnq", "all-reduce + norm + quantize"),
     (r"Rn", "all-reduce + norm"),
-    (r"nq", "norm + quantise"),
-    (r"aq", "activation + quantise"),
+    (r"nq", "norm + quantize"),
+    (r"aq", "activation + quantize"),
     (r"n+rk", "QK norm + RoPE + KV write"),
     (r"n+r", "QK norm + RoPE"),
     (r"rk", "RoPE + KV write"),
-    (r"rqk|rkq", "RoPE + quantise + KV write"),
+    (r"rqk|rkq", "RoPE + quantize + KV write"),
     (r"[ecf]{2,}", "elementwise and reductions"),
 )
 """Fusions that engines and compilers have, by the categories of a whole chain in order: vLLM's
@@ -92,19 +91,6 @@ _SCHEMA: Final = {
     ),
     view="fusion",
     recorded="kernels",
-    columns=(
-        "phase gain_ns recorded_ns total_ns share count per_step length launches_saved bytes_saved"
-        " fusion categories"
-    ),
-    reported=True,
-    section=Section(
-        "fusion",
-        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a"
-        " step (median, end to end), replayed with one kernel in place of each chain. Whether the"
-        " results in between are needed elsewhere is not recorded.",
-        question="Which short kernels would be one kernel?",
-    ),
-    table="llmprof.report.folder:fusion_table",
 )
 def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
@@ -117,6 +103,8 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
 
     Parameters
     ----------
+    trace : Trace
+        A trace with kernels.
     max_ns : int
         Longest median time of a short kernel, in ns; an all-reduce may be longer, since it waits.
     predict : int
@@ -133,6 +121,15 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
         (of the recording: not written and read again between the kernels; null if the shapes of
         their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
         ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+
+    Examples
+    --------
+    >>> frame = analyze.fusion(trace)
     """
     if not trace.has("kernels"):
         found = "this capture holds no kernels"
@@ -143,8 +140,8 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
-    linked = _with_bytes(linked, trace)
-    candidates, members = _summed(linked, events)
+    linked = _add_bytes(linked, trace)
+    candidates, members = _sum_members(linked, events)
     gains = _gains(trace, members, candidates.head(int(predict)))
     candidates = candidates.join(gains, on="_candidate", how="left", maintain_order="left")
     return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
@@ -198,7 +195,7 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
         & pl.col("_eligible")
         & pl.col("_eligible").shift(-1)
         & (pl.col("letter").shift(-1) != _ALL_REDUCE)
-        & (pl.col("_pairs") >= _LEAST_COUNT)
+        & (pl.col("_pairs") >= _MIN_COUNT)
     )
     events = events.with_columns(_link=link.fill_null(value=False))
     joined = pl.col("_link").shift(1).fill_null(value=False)
@@ -210,7 +207,7 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
 _ALL_REDUCES: Final = pl.col("name").str.contains(r"(?i)all_?reduce|cross_device_reduce")
 
 
-def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _add_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Members of chains with the bytes between each and the next that need not go to memory;
     null if unknown.
     """
@@ -223,7 +220,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
     keys = ["shapes", "dtypes", "_shapes", "_dtypes"]
     pairs = rows.filter(~pl.col("_last")).select(keys).unique()
-    sizes = pl.Series("bytes", [between(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
+    sizes = pl.Series("bytes", [passed_bytes(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
     rows = rows.join(
         pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
@@ -234,7 +231,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
 
 
-def between(
+def passed_bytes(
     shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None
 ) -> int | None:
     """Bytes written by one operator and read by the next: twice the only tensor that both have."""
@@ -265,7 +262,7 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
     return out
 
 
-def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Equal chains summed up in one row, and the events of each."""
     words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -284,7 +281,7 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
             events=pl.col("event"),
             bytes_saved=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
         )
-        .filter(pl.col("length") <= _MOST_MEMBERS)
+        .filter(pl.col("length") <= _MAX_MEMBERS)
     )
     keys = ["phase", "letters", "kernels", "stages"]
     steps = (
@@ -306,12 +303,12 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
                 pl.col("bytes_saved").sum()
             ),
         )
-        .filter(pl.col("count") >= _LEAST_COUNT)
+        .filter(pl.col("count") >= _MIN_COUNT)
     )
     candidates = candidates.join(
         steps, on="phase", how="left", nulls_equal=True, maintain_order="left"
     )
-    made = [_named(letters) for letters in candidates["letters"]]
+    made = [_member_names(letters) for letters in candidates["letters"]]
     candidates = candidates.with_columns(
         fusion=pl.Series(made, dtype=pl.String),
         categories=pl.Series(
@@ -331,7 +328,7 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
     )
 
 
-def _named(letters: str) -> str | None:
+def _member_names(letters: str) -> str | None:
     """Name of a known fusion, if the whole chain is one."""
     return next((name for pattern, name in KNOWN if re.fullmatch(pattern, letters)), None)
 
@@ -359,10 +356,10 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
     return pl.concat([pl.DataFrame(schema=schema), *steps])
 
 
-def _one_kernel(events: pl.DataFrame) -> Change:
+def _one_kernel(events: pl.DataFrame) -> ReplayChange:
     """One kernel in place of each chain of events."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         joined = plan.events.select("event").join(
             events, on="event", how="left", maintain_order="left"
         )
@@ -372,4 +369,4 @@ def _one_kernel(events: pl.DataFrame) -> Change:
         follows[1:] = rows[1:] & rows[:-1] & (chain[1:] == chain[:-1])
         plan.make_one(rows, follows)
 
-    return Change("a chain fused", "between the longest part and the sum of the parts", apply)
+    return ReplayChange("a chain fused", "between the longest part and the sum of the parts", apply)

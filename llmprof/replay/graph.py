@@ -15,23 +15,23 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import NotCapturedError
-from llmprof.label.groups import last_before, of_groups
-from llmprof.label.steps.steps import CUTS, steps
-from llmprof.replay.recording import Recording, Rows, clock_offsets, recording
-from llmprof.replay.schedule import NEVER, Chains, Ints, Order
+from llmprof.label.groups import group_values, last_before
+from llmprof.label.steps.steps import CUTS, steps_of
+from llmprof.replay.recording import Recording, RowMask, clock_offsets, recording
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, Order
 from llmprof.replay.waits import (
-    MOST_AFTER_NS,
+    MAX_AFTER_NS,
     USUAL_GAP_NS,
     awaited_last,
     first_launches,
-    from_calls,
     loading_calls,
     recorded_waits,
+    waits_of_calls,
 )
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-MOST_EVENTS: Final = 3_000_000
+MAX_EVENTS: Final = 3_000_000
 """So many kernels, copies and calls are replayed by themselves: the graph of more would need
 gigabytes.
 """
@@ -41,22 +41,22 @@ BACK_TO_BACK_NS: Final = 20_000
 the stream allowed.
 """
 
-MOST_GAP_NS: Final = 5_000
+MAX_GAP_NS: Final = 5_000
 """Longest gap (ns) that the device itself needs between two kernels of a stream; their order
 explains no longer gap.
 """
 
-MOST_LATENCY_NS: Final = 50_000
+MAX_LATENCY_NS: Final = 50_000
 """Longest time (ns) from the end of a launching call to the start on an idle device; the call
 explains no longer time.
 """
 
-LEAST_PAUSE_NS: Final = 500_000
+MIN_PAUSE_NS: Final = 500_000
 """Least time (ns) between two calls of a launching thread in which it may have waited for
 another one.
 """
 
-LEAST_SAMPLES: Final = 20
+MIN_SAMPLES: Final = 20
 """Least number of gaps between back-to-back kernels for a median."""
 
 
@@ -92,21 +92,21 @@ class Graph:
     before the recording), ``launch_thread, launches`` (whether a thread of the host launches work),
     in the order of chains and time.
     """
-    chains: Ints
+    chains: NodeNumbers
     """First row of each chain, and the number of rows."""
-    time: Ints
+    time: NodeNumbers
     """Recorded time of each node, in ns."""
-    weight: Ints
+    weight: NodeNumbers
     """Time between the node before and this one that the chain itself explains, in ns."""
-    rest: Ints
+    rest: NodeNumbers
     """Unexplained time: ns between the recorded time of a node and the end of everything that it is
     known to wait for.
     """
-    source: Ints
+    source: NodeNumbers
     """Node that each edge comes from."""
-    target: Ints
+    target: NodeNumbers
     """Node that each edge leads to."""
-    delay: Ints
+    delay: NodeNumbers
     """Least time over each edge, in ns."""
     kind: Kinds
     """Kind of each edge, such as :data:`LAUNCH`."""
@@ -120,7 +120,7 @@ class Graph:
     was cut out before.
     """
 
-    def in_blocks(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def add_blocks(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, step``, and their ``block, since_ns``: 0 and
         :data:`~.schedule.NEVER` before any cut.
         """
@@ -145,7 +145,7 @@ class Graph:
             order=self.order,
         )
 
-    def origin(self) -> Ints:
+    def origin(self) -> NodeNumbers:
         """Recorded times of the nodes that nothing leads to, and :data:`~.schedule.NEVER` for
         all others.
         """
@@ -158,7 +158,7 @@ class Graph:
         return origin
 
 
-def events_of(trace: Trace) -> int:
+def graph_events(trace: Trace) -> int:
     """Number of kernels, copies and calls of the device runtime, which the graph is made of."""
     return sum(map(trace.capture.height, ("kernels", "copies", "runtime")))
 
@@ -174,21 +174,26 @@ def graph(trace: Trace) -> Graph:
         raise NotCapturedError(
             "the trace holds no work on a device", expected=expected, hint=hint, table="kernels"
         )
-    waits, streams = _synchronising(recorded), _edges(*recorded_waits(trace, recorded), STREAM_WAIT)
-    streams = _joined(streams, _edges(*from_calls(trace, recorded), ASSUMED, BY_TIMES))
+    waits, streams = (
+        _synchronisation_edges(recorded),
+        _edges(*recorded_waits(trace, recorded), STREAM_WAIT),
+    )
+    streams = _join_edges(streams, _edges(*waits_of_calls(trace, recorded), ASSUMED, BY_TIMES))
     loading = _edges(*loading_calls(recorded), LOADING, BY_TIMES)
-    edges = _joined(
+    edges = _join_edges(
         _launches(recorded, streams), _collectives(trace, recorded), waits, streams, loading
     )
     weight = _weights(recorded, edges)
     unrecorded, least = first_launches(recorded)
     weight[unrecorded.target] = least
-    edges = _joined(edges, _edges(*unrecorded, LOADING, BY_TIMES))
-    edges = _joined(
-        edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits)
+    edges = _join_edges(edges, _edges(*unrecorded, LOADING, BY_TIMES))
+    edges = _join_edges(
+        edges,
+        _handed_over(recorded, weight, waits),
+        _schedule_graph(trace, recorded, weight, waits),
     )
-    edges = _joined(edges, _passed_on(recorded, weight))
-    rest = _unexplained(recorded, weight, edges)
+    edges = _join_edges(edges, _passed_on(recorded, weight))
+    rest = _unexplained_edges(recorded, weight, edges)
     late = _edges(*awaited_last(recorded, rest), ASSUMED, BY_TIMES)
     # of what is unexplained
     np.minimum.at(
@@ -200,7 +205,7 @@ def graph(trace: Trace) -> Graph:
         recorded.time,
         weight,
         rest,
-        *_joined(edges, late),
+        *_join_edges(edges, late),
         blocks=_blocks(trace),
     )
 
@@ -212,11 +217,11 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
     until = pl.coalesce(
         pl.col("host_start_ns") + pl.col("host_dur_ns"), pl.col("start_ns") + pl.col("dur_ns")
     )
-    rows = steps(trace).select("rank", "step", time=until)
+    rows = steps_of(trace).select("rank", "step", time=until)
     marks = pl.DataFrame(cuts, schema={"rank": pl.Int32, "time": pl.Int64}, orient="row").sort(
         "rank", "time"
     )
-    [shift] = of_groups(marks, clock_offsets(trace), ["rank"])
+    [shift] = group_values(marks, clock_offsets(trace), ["rank"])
     marks = marks.with_columns(shift.fill_null(0), block=1 + pl.int_range(pl.len()).over("rank"))
     at = last_before(rows, marks, ["rank"], at="time")
     since = marks.select(pl.col("time") - pl.col("shift_ns")).to_series()
@@ -226,14 +231,14 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
 class Edges(NamedTuple):
     """Edges between nodes, as the columns of a :class:`Graph`."""
 
-    source: Ints
-    target: Ints
-    delay: Ints
+    source: NodeNumbers
+    target: NodeNumbers
+    delay: NodeNumbers
     kind: Kinds
     evidence: Kinds
 
 
-def _joined(*edges: Edges) -> Edges:
+def _join_edges(*edges: Edges) -> Edges:
     source, target, delay, kind, evidence = (
         np.concatenate(column) for column in zip(*edges, strict=True)
     )
@@ -241,7 +246,11 @@ def _joined(*edges: Edges) -> Edges:
 
 
 def _edges(
-    source: Ints, target: Ints, delay: Ints, kind: int, evidence: int | Rows = BY_RECORD
+    source: NodeNumbers,
+    target: NodeNumbers,
+    delay: NodeNumbers,
+    kind: int,
+    evidence: int | RowMask = BY_RECORD,
 ) -> Edges:
     return Edges(
         source.astype(np.int64),
@@ -266,34 +275,32 @@ def _launches(recorded: Recording, streams: Edges) -> Edges:
     issued = time[2 * call[row]]
     inside = time[2 * call[row] + 1] - issued
     held = np.zeros(len(call), dtype=bool)
-    held[streams.target[time[streams.target] - time[streams.source] <= MOST_AFTER_NS] // 2] = True
-    # a long call (of a graph) that ends after its stream was free, just before the work begins,
-    # held it
-    before, start = recorded.before[row], time[2 * row]
-    held_by_call = (start - before > MOST_GAP_NS) & (np.abs(latency - inside) <= MOST_LATENCY_NS)
+    held[streams.target[time[streams.target] - time[streams.source] <= MAX_AFTER_NS] // 2] = True
+    # a long call (of a graph) that returns after its stream was free, just before the work begins,
+    # held it; a blocking copy returns after the work
+    before = recorded.before[row]
+    returned = inside <= latency
+    held_by_call = (before < issued + inside) & returned & (latency - inside <= MAX_LATENCY_NS)
     free = ((before <= issued) | held_by_call) & ~held[row]
     quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
     # on a free stream the launch set the start; otherwise it is only known that the launch was
-    # early enough
-    delay = np.where(
-        free, np.minimum(latency, inside + MOST_LATENCY_NS), np.minimum(latency, quick)
-    )
+    # early enough, and that the work came after the call
+    early = np.where(returned, np.maximum(inside, quick), quick)
+    delay = np.minimum(latency, np.where(free, inside + MAX_LATENCY_NS, early))
     return _edges(2 * call[row], 2 * row, delay, LAUNCH)
 
 
-def _weights(recorded: Recording, edges: Edges) -> Ints:
+def _weights(recorded: Recording, edges: Edges) -> NodeNumbers:
     """Times that a chain explains: durations, gaps of the host, and the device's own gaps
     between kernels.
     """
     start, end, before, call = recorded.start, recorded.end, recorded.before, recorded.call
     gap = np.where(before == NEVER, 0, start - before)
-    queued = (
-        recorded.on_device & (before != NEVER) & (gap >= 0) & (gap <= MOST_GAP_NS) & (call >= 0)
-    )
+    queued = recorded.on_device & (before != NEVER) & (gap >= 0) & (gap <= MAX_GAP_NS) & (call >= 0)
     queued[queued] = before[queued] - start[call[queued]] >= BACK_TO_BACK_NS
-    usual = int(np.median(gap[queued])) if queued.sum() >= LEAST_SAMPLES else USUAL_GAP_NS
+    usual = int(np.median(gap[queued])) if queued.sum() >= MIN_SAMPLES else USUAL_GAP_NS
     ready = np.where(call >= 0, start[call], NEVER)
-    most = np.where(before >= ready, MOST_GAP_NS, usual)
+    most = np.where(before >= ready, MAX_GAP_NS, usual)
     weight = np.empty(len(recorded.time), dtype=np.int64)
     weight[0::2] = np.where(recorded.on_device, np.minimum(gap, most), gap)
     weight[1::2] = end - start
@@ -338,7 +345,7 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
     return _edges(source[good], target[good], transfer[good], COLLECTIVE, BY_MATCH)
 
 
-def _synchronising(recorded: Recording) -> Edges:
+def _synchronisation_edges(recorded: Recording) -> Edges:
     """Edges from the end of work on a device to the end of the host's calls that waited for it."""
     rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
     synchronises = call_kinds(recorded.names)["synchronises"].fill_null(value=False).to_numpy()
@@ -362,16 +369,18 @@ def _synchronising(recorded: Recording) -> Edges:
     if len(within):
         lag = time[2 * call[within] + 1] - time[2 * within + 1]
         edges.append(_edges(2 * within + 1, 2 * call[within] + 1, lag, SYNCHRONISE, BY_TIMES))
-    source, target, is_recorded = _awaited(recorded, waits)
+    source, target, is_recorded = _awaited_nodes(recorded, waits)
     late = time[source] < time[target - 1]
     lag = time[target] - np.where(late, time[target - 1], time[source])
     edges.append(
         _edges(source, target, lag, SYNCHRONISE, np.where(is_recorded, BY_RECORD, BY_TIMES))
     )
-    return _joined(*edges)
+    return _join_edges(*edges)
 
 
-def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
+def _awaited_nodes(
+    recorded: Recording, waits: pl.DataFrame
+) -> tuple[NodeNumbers, NodeNumbers, RowMask]:
     """Work that synchronising calls waited for: node that ended, node of the call's end, and
     whether it is recorded.
     """
@@ -408,7 +417,7 @@ def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows
     )
 
 
-def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
+def _handed_over(recorded: Recording, weight: NodeNumbers, waits: Edges) -> Edges:
     """Edges to threads that only wait: from the launch of the awaited work to the beginning of
     the wait.
     """
@@ -429,7 +438,7 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     return _edges(2 * source, 2 * target, delay, HANDED_OVER, BY_TIMES)
 
 
-def _passed_on(recorded: Recording, weight: Ints) -> Edges:
+def _passed_on(recorded: Recording, weight: NodeNumbers) -> Edges:
     """Edges between launching threads that take turns, as the main thread and that of the
     backward pass do.
     """
@@ -448,10 +457,10 @@ def _passed_on(recorded: Recording, weight: Ints) -> Edges:
     after = pl.col("start").shift(-1).over("chain")
     calls = calls.with_columns(before=before, pause_after=after - pl.col("end")).sort("end")
     found = (
-        calls.filter(pl.col("start") - pl.col("before") >= LEAST_PAUSE_NS)
+        calls.filter(pl.col("start") - pl.col("before") >= MIN_PAUSE_NS)
         .sort("start")
         .join_asof(
-            calls.filter(pl.col("pause_after").fill_null(LEAST_PAUSE_NS) >= LEAST_PAUSE_NS),
+            calls.filter(pl.col("pause_after").fill_null(MIN_PAUSE_NS) >= MIN_PAUSE_NS),
             left_on="start",
             right_on="end",
             by="rank",
@@ -472,7 +481,7 @@ def _passed_on(recorded: Recording, weight: Ints) -> Edges:
     )
 
 
-def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
+def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, waits: Edges) -> Edges:
     """Edges through the scheduler: from the arrival of a step's result to the first call of a
     later step.
     """
@@ -481,7 +490,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     # shows how far it runs ahead: the largest number of steps that began before the results of
     # earlier steps had arrived.
     rows, time, previous_end = recorded.rows, recorded.time, recorded.before
-    labels = steps(trace).filter(pl.col("host_start_ns").is_not_null())
+    labels = steps_of(trace).filter(pl.col("host_start_ns").is_not_null())
     if not labels.height or not len(waits.target):
         return _none()
     launching = (
@@ -571,7 +580,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     )
 
 
-def _unexplained(recorded: Recording, weight: Ints, edges: Edges) -> Ints:
+def _unexplained_edges(recorded: Recording, weight: NodeNumbers, edges: Edges) -> NodeNumbers:
     """Delay of each node's recorded time after everything that leads to it."""
     time = recorded.time
     bound = np.full(len(time), NEVER)

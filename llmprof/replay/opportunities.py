@@ -11,22 +11,30 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operators import COLLECTIVE
 from llmprof.errors import LlmprofError, listed
-from llmprof.label.intervals import clip, union_length
-from llmprof.label.steps.steps import steps as labels_of
+from llmprof.label.intervals import clip_intervals, union_length
+from llmprof.label.steps.steps import steps_of as labels_of
 from llmprof.replay.graph import Graph, graph
-from llmprof.replay.part import Part, replayed_part
-from llmprof.replay.plan import Plan, periods, periods_below, recorded_periods
-from llmprof.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
-from llmprof.replay.what_if import lasting
+from llmprof.replay.part import ReplayedPart, replayed_part
+from llmprof.replay.plan import ReplayPlan, periods, periods_below, recorded_periods
+from llmprof.replay.targets import (
+    KEY,
+    TARGET,
+    TargetOperators,
+    To,
+    add_keys,
+    operators_below_target,
+    saved_of,
+)
+from llmprof.replay.what_if import lasting_gains
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-MOST_ALONE: Final = 20
+MAX_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed
 together.
 """
@@ -73,24 +81,8 @@ _SCHEMA: Final = {
         " remains of the step"
     ),
     view="opportunities",
-    columns=(
-        "phase part stage operator shapes total_ns share bound_share bound_by gap_ns gain_ns"
-        " gain_share why"
-    ),
-    only_with="ops",
-    reported=True,
-    section=Section(
-        "bounds",
-        "The work of each operator follows from its recorded shapes, its bound from that and the"
-        " peaks of the device. An operator under the slope is limited by memory, under a flat roof"
-        " by arithmetic. The gain is of a step, replayed with the operator at 80 % of its bound;"
-        " what has no bound, is idle or is near its bound stays.",
-        question="Which operators are far from their bound, and what would they gain?",
-    ),
-    table="llmprof.report.folder:opportunities_table",
-    figures=("llmprof.report.figures:OPERATORS", "llmprof.report.figures:OPPORTUNITIES"),
+    recorded="kernels, and operators or a model",
     cached=False,
-    takes=("model",),
 )
 def opportunities(
     trace: Trace,
@@ -189,10 +181,10 @@ def _found(
     model: Shape | None,
 ) -> pl.DataFrame:
     part = replayed_part(trace, () if rank is None else (rank,))
-    found = below_target(part.trace, to, baseline, device, model)
+    found = operators_below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
     steps = _steps(built)
-    work = _in_steps(built, steps, found)
+    work = _step_events(built, steps, found)
     if rank is None and work.height:
         own = pl.col("dur_ns").filter(pl.col("category").ne_missing("collective")).sum()
         rank = int(work.group_by("rank").agg(own=own).sort(-pl.col("own"), "rank")["rank"][0])
@@ -220,7 +212,7 @@ def _steps(built: Graph) -> pl.DataFrame:
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
 
 
-def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
+def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of
     all, and their mean.
     """
@@ -238,7 +230,7 @@ def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
     return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
 
 
-def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
+def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
@@ -246,8 +238,8 @@ def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
     work = built.events.filter(pl.col("where") == "device").select(
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
-    work = clip(work.join(place, on="event", how="inner"), steps, ["rank"])
-    return with_keys(work.hstack(steps[work["window"]].select("phase")), found)
+    work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
+    return add_keys(work.hstack(steps[work["window"]].select("phase")), found)
 
 
 def _keys(work: pl.DataFrame) -> pl.DataFrame:
@@ -257,10 +249,12 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
     gap = (pl.col("dur_ns") * pl.col("saved")).sum()
     keys = work.group_by(KEY).agg(gap_ns=gap).filter(pl.col("gap_ns") > 0)
     keys = keys.sort("gap_ns", *KEY, descending=[True, *(False for _ in KEY)])
-    return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
+    return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MAX_ALONE)).drop("gap_ns")
 
 
-def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _gains(
+    trace: Trace, found: TargetOperators, keys: pl.DataFrame, steps: pl.DataFrame
+) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the
     target; -1 is all.
     """
@@ -272,13 +266,13 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
     )
     key, saved = np.full(built.events.height, -1), np.zeros(built.events.height)
     key[of_event["node"]], saved[of_event["node"]] = of_event["key"], of_event["saved"]
-    made = Plan(built, "middle")
+    made = ReplayPlan(built, "middle")
     made.set_duration(saved > 0, made.own_duration() * (1 - saved))
     numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []
     shorter = periods_below(built, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
-        gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
+        gain = recorded.with_columns(gain_ns=lasting_gains(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
         frames.append(
             kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64))
@@ -299,7 +293,7 @@ def _table(
         .then(pl.lit("no bound"))
         .when(pl.col("key").is_null())
         .then(pl.lit("at target"))
-        .when(pl.col("key") == MOST_ALONE)
+        .when(pl.col("key") == MAX_ALONE)
         .then(pl.lit("others"))
         .otherwise(pl.lit("opportunity"))
     )

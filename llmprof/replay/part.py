@@ -12,12 +12,12 @@ import polars as pl
 
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
-from llmprof.label.steps.steps import around_steps, host_labels, steps
-from llmprof.replay.graph import MOST_EVENTS, events_of
+from llmprof.label.steps.steps import host_labels, steps_of, surround_steps
+from llmprof.replay.graph import MAX_EVENTS, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-MOST_FOR_FINDINGS: Final = 300_000
+MAX_FOR_FINDINGS: Final = 300_000
 """Of a larger recording findings replay some groups of ranks with about so many events, or some
 steps with :data:`ENOUGH`: some seconds of work on one core. The other groups do the same work, and
 the other steps are alike.
@@ -40,7 +40,7 @@ needs the one before.
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplayedPart:
     """What of a recording is replayed."""
 
     trace: Trace
@@ -71,7 +71,7 @@ class Part:
 
 
 @per_trace
-def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
+def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> ReplayedPart:
     """All of a recording, or, if it has more events than are replayed, some of its ranks or
     steps.
     """
@@ -79,16 +79,16 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     # other are a group: the groups of the named ranks are always in the part and stand for
     # themselves, the others are chosen evenly and stand for the rest. If there is one group only,
     # or the chosen ones still have too many events, the part has some of the steps.
-    events = events_of(trace)
-    limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
+    events = graph_events(trace)
+    limit, some = (MAX_EVENTS, MAX_EVENTS) if named is None else (MAX_FOR_FINDINGS, ENOUGH)
     if events <= limit:
-        return Part(trace)
+        return ReplayedPart(trace)
     if (
         len(trace.ranks) <= FEW_RANKS
         and (by_step := _some_steps(trace, limit, some)).trace is not trace
     ):
         return by_step
-    weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * limit // events)
+    weights = _chosen(waiting_groups(trace), set(named or ()), len(trace.ranks) * limit // events)
     if len(weights) == len(trace.ranks):
         return _some_steps(trace, limit, some)
     part = trace.select(rank=sorted(weights))
@@ -97,7 +97,9 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
         f" {'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for"
         f" no other rank, since there are more than {limit:,} events"
     )
-    some_steps = _some_steps(part, limit, some) if events_of(part) > limit else Part(part)
+    some_steps = (
+        _some_steps(part, limit, some) if graph_events(part) > limit else ReplayedPart(part)
+    )
     kept = pl.DataFrame(
         {"rank": list(weights), "weight": list(weights.values())},
         schema_overrides={"rank": pl.Int32},
@@ -107,7 +109,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     )
 
 
-def groups_of(trace: Trace) -> list[list[int]]:
+def waiting_groups(trace: Trace) -> list[list[int]]:
     """Ranks that wait for each other: those whose collectives are matched, directly or by way of
     others.
     """
@@ -158,22 +160,22 @@ def _chosen(groups: list[list[int]], named: set[int], count: int) -> dict[int, f
 
 
 @per_trace
-def _some_steps(trace: Trace, limit: int, events: int) -> Part:
+def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
     """Steps with about so many events, of a recording with more than a limit."""
     # Blocks of successive steps from the beginning to the end, since a step needs the one before;
     # if there are too few for two blocks, some from the middle; and a step of each phase.
     on_host = host_labels(trace)
     labels = (
-        steps(trace).with_columns(worked=pl.col("start_ns").is_not_null())
+        steps_of(trace).with_columns(worked=pl.col("start_ns").is_not_null())
         if on_host is None
         else on_host
     )
     worked = labels.filter("worked")
     numbers = worked["step"].unique().sort()
-    each = max(1, events_of(trace) // max(1, len(numbers)))
+    each = max(1, graph_events(trace) // max(1, len(numbers)))
     count = max(3, events // each, min(BLOCK, 4 * events // each, limit // each))
     if count >= len(numbers):
-        return Part(trace)
+        return ReplayedPart(trace)
     size = min(count, BLOCK) if count >= 2 * BLOCK else count
     last = len(numbers) - size
     begins = (
@@ -188,14 +190,16 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
             middle = rows["place"].sort()[rows.height // 2]
             chosen |= set(range(max(0, middle - 1), middle + 1))
     some = numbers.gather(sorted(chosen))
-    part = (trace if on_host is None else around_steps(trace, on_host, some)).select(
+    part = (trace if on_host is None else surround_steps(trace, on_host, some)).select(
         step=some.to_list()
     )
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
     recorded = labels.select("rank", start, number="step")
-    both = steps(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
+    both = (
+        steps_of(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
+    )
     words = (
         f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than"
         f" {limit:,} events"
     )
-    return Part(part, words, both, steps=worked.select("rank", "step", "phase"))
+    return ReplayedPart(part, words, both, steps=worked.select("rank", "step", "phase"))

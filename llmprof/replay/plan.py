@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
 from llmprof.errors import AnalysisError
 from llmprof.names.operators import contains
-from llmprof.replay.contraction import contracted, stacked
+from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import (
     COLLECTIVE,
     HANDED_OVER,
@@ -24,23 +24,24 @@ from llmprof.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.replay.recording import Rows
-from llmprof.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.replay.recording import RowMask
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
+from llmprof.replay.targets import ANY_STAGE
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-Level = Literal["low", "middle", "high"]
+GuessLevel = Literal["low", "middle", "high"]
 
-LEVELS: Final[tuple[Level, ...]] = ("low", "middle", "high")
+LEVELS: Final[tuple[GuessLevel, ...]] = ("low", "middle", "high")
 """Levels of values that a change cannot know: for a short step, an expected step, and a long
 step.
 """
 
 
-class Plan:
+class ReplayPlan:
     """The graph of a recording with weights that changes may rewrite."""
 
-    def __init__(self, built: Graph, level: Level) -> None:
+    def __init__(self, built: Graph, level: GuessLevel) -> None:
         self.built = built
         self.level = level
         self.guessed = False
@@ -50,19 +51,19 @@ class Plan:
         self.left_out: set[str] = set()
         """Phases that a change predicts nothing for."""
         self.events = built.events
-        self.weight: Ints = built.weight.copy()
-        self.rest: Ints = built.rest.copy()
-        self.delay: Ints = built.delay.copy()
+        self.weight: NodeNumbers = built.weight.copy()
+        self.rest: NodeNumbers = built.rest.copy()
+        self.delay: NodeNumbers = built.delay.copy()
         self.kept = np.ones(len(built.source), dtype=bool)
-        self.device: Rows = (self.events["where"] == "device").to_numpy()
-        self.dur: Ints = self.events["dur_ns"].to_numpy().astype(np.int64)
+        self.device: RowMask = (self.events["where"] == "device").to_numpy()
+        self.dur: NodeNumbers = self.events["dur_ns"].to_numpy().astype(np.int64)
 
     def choose(self, low: float, middle: float, high: float) -> float:
         """One of three values, by the level."""
         self.guessed = True
         return {"low": low, "middle": middle, "high": high}[self.level]
 
-    def work(self, what: str) -> Rows:
+    def work(self, what: str) -> RowMask:
         """Device events that a word selects: a stage, a category, or a regular expression on the
         kernel's name.
         """
@@ -71,13 +72,16 @@ class Plan:
             set(rows["stage"].drop_nulls().unique()),
             set(rows["category"].drop_nulls().unique()),
         )
-        if what in stages:
+        # the stage of a copy says where no other stage is known; the category is of all copies
+        if what in stages and not (what in categories and what in ANY_STAGE):
             mask = rows["stage"] == what
         elif what in categories:
             mask = rows["category"] == what
         else:
-            mask = self._named(what, f"{what!r} is no stage, no category and no regular expression")
-        chosen: Rows = mask.fill_null(value=False).to_numpy() & self.device
+            mask = self._name_matches(
+                what, f"{what!r} is no stage, no category and no regular expression"
+            )
+        chosen: RowMask = mask.fill_null(value=False).to_numpy() & self.device
         if not chosen.any():
             raise AnalysisError(
                 f"the change {what!r} matches nothing in this recording",
@@ -86,16 +90,16 @@ class Plan:
             )
         return chosen
 
-    def calls(self, name: str) -> Rows:
+    def calls(self, name: str) -> RowMask:
         """Calls of the host whose name matches a regular expression."""
-        mask = self._named(name, f"{name!r} is no regular expression")
-        chosen: Rows = mask.fill_null(value=False).to_numpy() & ~self.device
+        mask = self._name_matches(name, f"{name!r} is no regular expression")
+        chosen: RowMask = mask.fill_null(value=False).to_numpy() & ~self.device
         if not chosen.any():
             found = f"no call of the host in this recording is named {name!r}"
             raise AnalysisError(found, expected="part of the name of a call")
         return chosen
 
-    def _named(self, pattern: str, otherwise: str) -> pl.Series:
+    def _name_matches(self, pattern: str, otherwise: str) -> pl.Series:
         """Events whose name matches a pattern; each distinct name is looked at once."""
         names = self.events["name"]
         distinct = names.unique()
@@ -107,7 +111,7 @@ class Plan:
                 otherwise, expected="part of a name, as a regular expression"
             ) from error
 
-    def call_gone(self, rows: Rows) -> None:
+    def call_gone(self, rows: RowMask) -> None:
         """Make calls of the host take no time, wait for nothing, and hold no work on their
         rank's devices.
         """
@@ -123,13 +127,13 @@ class Plan:
             until = start[held]
             self.rest[0::2][held] -= inside(until) - inside(until - self.rest[0::2][held])
 
-    def collectives(self) -> Rows:
+    def collectives(self) -> RowMask:
         """Events of the devices that are collectives matched over the ranks."""
         chosen = np.zeros(self.events.height, dtype=bool)
         chosen[self.built.target[self.built.kind == COLLECTIVE] // 2] = True
         return chosen
 
-    def set_duration(self, rows: Rows, dur: Ints | NDArray[np.floating[Any]]) -> None:
+    def set_duration(self, rows: RowMask, dur: NodeNumbers | NDArray[np.floating[Any]]) -> None:
         """Give events another duration; that of a matched collective is its transfer, after its
         last rank arrived.
         """
@@ -137,21 +141,21 @@ class Plan:
         ends = (self.built.kind == COLLECTIVE) & rows[self.built.target // 2]
         self.delay[ends] = self.weight[self.built.target[ends]]
 
-    def own_duration(self) -> Ints:
+    def own_duration(self) -> NodeNumbers:
         """Duration of each event without waiting for others."""
         return np.array(self.weight[1::2], dtype=np.int64)
 
-    def launching(self, rows: Rows) -> Ints:
+    def launching(self, rows: RowMask) -> NodeNumbers:
         """Row of the host's call that launched each of the events, as far as it is known."""
         edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
-        calls: Ints = self.built.source[edges] // 2
+        calls: NodeNumbers = self.built.source[edges] // 2
         return calls
 
-    def set_gap(self, rows: Rows, gap_ns: float) -> None:
+    def set_gap(self, rows: RowMask, gap_ns: float) -> None:
         """Limit the gap before events on their stream."""
         self.weight[0::2][rows] = np.minimum(self.weight[0::2][rows], int(gap_ns))
 
-    def launches_by_step(self, rows: Rows) -> pl.DataFrame:
+    def launches_by_step(self, rows: RowMask) -> pl.DataFrame:
         """First and last host call that launched some of the events of each step, by thread."""
         edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
         target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
@@ -164,7 +168,7 @@ class Plan:
         spans = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
         return spans.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
-    def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> Rows:
+    def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> RowMask:
         """Replace all calls from the first to the last by one call; a single call does not
         change.
         """
@@ -216,7 +220,7 @@ class Plan:
         edges = np.isin(self.built.kind, (HANDED_OVER, SCHEDULED))
         self.delay[edges] = (self.delay[edges] * factor).astype(np.int64)
 
-    def before(self, rows: Rows, pattern: str) -> Rows:
+    def before(self, rows: RowMask, pattern: str) -> RowMask:
         """Events whose name matches a pattern and that are directly before one of some events in
         their chain.
         """
@@ -226,7 +230,7 @@ class Plan:
         out[:-1] = named[1:] & (chain[1:] == chain[:-1])
         return out
 
-    def without_call(self, rows: Rows) -> None:
+    def without_call(self, rows: RowMask) -> None:
         """Remove the calls that launch only these events, and the host's time that prepares
         them.
         """
@@ -242,7 +246,7 @@ class Plan:
             prepared = np.minimum(self.weight[2 * calls], usual)
             self.weight[2 * calls] -= (prepared * self.choose(1.0, 0.5, 0.0)).astype(np.int64)
 
-    def make_one(self, rows: Rows, follows: Rows) -> None:
+    def make_one(self, rows: RowMask, follows: RowMask) -> None:
         """Merge each run of rows into one kernel; ``follows`` are the rows that join the row
         before in their chain.
         """
@@ -261,7 +265,7 @@ class Plan:
         self.rest[0::2][follows] = 0
         self.without_call(follows)
 
-    def times(self) -> Ints:
+    def times(self) -> NodeNumbers:
         """Times of all nodes under the changes, in ns."""
         return times_of([self])[:, 0]
 
@@ -275,14 +279,14 @@ class Plan:
         return replace(changed, delay=np.where(kept, changed.delay, NEVER), origin=led_to.origin())
 
 
-def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
+def _covered(start: NodeNumbers, end: NodeNumbers) -> Callable[[NodeNumbers], NodeNumbers]:
     """How much of the time before some times lies in any of some intervals, in ns."""
     order = np.argsort(start)
     begin, last = start[order], np.maximum.accumulate(end[order])
     own = np.maximum(last - np.maximum(begin, np.append(begin[:1], last[:-1])), 0)
     before = np.append(0, np.cumsum(own))
 
-    def inside(time: Ints) -> Ints:
+    def inside(time: NodeNumbers) -> NodeNumbers:
         place = np.searchsorted(begin, time, side="right")
         # of what began before, the interval that reaches furthest covers all from this time to its
         # end
@@ -292,12 +296,12 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
     return inside
 
 
-def times_of(plans: list[Plan]) -> Ints:
+def times_of(plans: list[ReplayPlan]) -> NodeNumbers:
     """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at
     once.
     """
     each = [plan.chains() for plan in plans]
-    return earliest(each[0])[:, np.newaxis] if len(each) == 1 else earliest(stacked(each))
+    return earliest(each[0])[:, np.newaxis] if len(each) == 1 else earliest(stack_variants(each))
 
 
 @per_trace
@@ -307,7 +311,7 @@ def recorded_periods(trace: Trace) -> pl.DataFrame:
     return periods(built, built.time)
 
 
-def periods(built: Graph, times: Ints) -> pl.DataFrame:
+def periods(built: Graph, times: NodeNumbers) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes."""
     # The time of a step is that from the end of the step before it on the rank's devices to its own
     # end. The first step of a rank, and after a cut, is left out, unless there are no others: then
@@ -315,14 +319,14 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     return each_periods(built, times[:, np.newaxis])[0]
 
 
-def each_periods(built: Graph, times: Ints) -> list[pl.DataFrame]:
+def each_periods(built: Graph, times: NodeNumbers) -> list[pl.DataFrame]:
     """The frame of :func:`periods` for each column of times; what steps there are is found once."""
     steps = _Steps.of(built)
     nodes = 2 * np.argsort(steps.number, kind="stable")[(steps.number < 0).sum() :]
     return steps.periods(nodes, times[nodes], nodes + 1, times[nodes + 1])
 
 
-def periods_below(built: Graph, least: Plan, group: Ints) -> list[pl.DataFrame]:
+def periods_below(built: Graph, least: ReplayPlan, group: NodeNumbers) -> list[pl.DataFrame]:
     """The frames of :func:`periods` under a plan that lengthens nothing, and with each group of its
     events alone.
 
@@ -331,8 +335,8 @@ def periods_below(built: Graph, least: Plan, group: Ints) -> list[pl.DataFrame]:
     """
     steps, low, most = _Steps.of(built), least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
-    part = contracted(low, most, np.concatenate([begin, end]), built.time)
-    times = earliest(part.of_groups(low, most, np.repeat(group, 2)))
+    part = contract_graph(low, most, np.concatenate([begin, end]), built.time)
+    times = earliest(part.vary_groups(low, most, np.repeat(group, 2)))
     return steps.periods(begin, times[part.places(begin)], end, times[part.places(end)])
 
 
@@ -344,7 +348,7 @@ class _Steps(NamedTuple):
     """``rank, step, phase, block`` (of steps that follow each other), ``nth`` of it, and ``alone``:
     no step of the rank follows another.
     """
-    number: Ints
+    number: NodeNumbers
     """By event, the row of its step in the frame; -1 for events of none."""
 
     @classmethod
@@ -363,7 +367,7 @@ class _Steps(NamedTuple):
             .agg(pl.col("phase").drop_nulls().first())
             .sort("rank", "step")
         )
-        steps = built.in_blocks(steps).with_columns(
+        steps = built.add_blocks(steps).with_columns(
             nth=pl.int_range(pl.len()).over("rank", "block")
         )
         steps = steps.with_columns(alone=pl.col("nth").max().over("rank") == 0)
@@ -374,7 +378,7 @@ class _Steps(NamedTuple):
         )["number"]
         return cls(built, steps, number)
 
-    def asked(self, weight: Ints) -> tuple[Ints, Ints]:
+    def asked(self, weight: NodeNumbers) -> tuple[NodeNumbers, NodeNumbers]:
         """Nodes among which, by step, are its first start and its last end, where no weight is
         less than these.
         """
@@ -385,11 +389,13 @@ class _Steps(NamedTuple):
         end = 2 * self._sorted(~np.append(follows & (start + dur[1:] >= 0), False)) + 1
         return begin, end
 
-    def _sorted(self, chosen: Rows) -> Ints:
+    def _sorted(self, chosen: RowMask) -> NodeNumbers:
         rows = np.flatnonzero(chosen & (self.number >= 0))
         return rows[np.argsort(self.number[rows], kind="stable")]
 
-    def periods(self, begin: Ints, starts: Ints, end: Ints, ends: Ints) -> list[pl.DataFrame]:
+    def periods(
+        self, begin: NodeNumbers, starts: NodeNumbers, end: NodeNumbers, ends: NodeNumbers
+    ) -> list[pl.DataFrame]:
         """The frame of :func:`periods` for each column of the times of nodes, in the order of
         steps.
         """
@@ -411,7 +417,7 @@ class _Steps(NamedTuple):
         ]
 
 
-def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
+def calls_of_rows(plan: ReplayPlan, trace: Trace) -> pl.DataFrame:
     """Matched collectives with their row, kind, size and own transfer."""
     calls = collectives(trace).select(
         "rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks_seen"

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
-from llmprof.label.groups import distinct_keys, first_of_runs, groups_of, last_before, of_groups
+from llmprof.label.groups import distinct_keys, first_of_runs, group_values, groups_of, last_before
 from llmprof.label.nesting import outermost
-from llmprof.replay.schedule import NEVER, Ints
+from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
 
-Rows = NDArray[np.bool_]
+RowMask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class Recording:
     """One row for each event, as :attr:`llmprof.replay.graph.Graph.events` describes
     them.
     """
-    chains: Ints
+    chains: NodeNumbers
     """First row of each chain, and the number of rows."""
-    time: Ints
+    time: NodeNumbers
     """Start (even) and end (odd) of each row, in ns."""
-    before: Ints
+    before: NodeNumbers
     """End of the event before in the chain, in ns; :data:`~.schedule.NEVER` for the first."""
-    on_device: Rows
+    on_device: RowMask
     """Whether each row is work of a device."""
-    call: Ints
+    call: NodeNumbers
     """Row of the host's call that launched each row; -1 where none is known."""
-    own: Ints
+    own: NodeNumbers
     """Time of a host call without waiting, in ns; 0 for work of a device."""
     names: pl.Series
     """Name of each row as a number (Categorical), which takes less time to tell apart than text."""
@@ -50,17 +50,17 @@ class Recording:
         return self.rows.lazy().filter(pl.lit(pl.Series(self.on_device)))
 
     @property
-    def start(self) -> Ints:
+    def start(self) -> NodeNumbers:
         """Start of each row."""
         return self.time[0::2]
 
     @property
-    def end(self) -> Ints:
+    def end(self) -> NodeNumbers:
         """End of each row."""
         return self.time[1::2]
 
 
-MOST_OWN_NS = 10_000
+MAX_OWN_NS = 10_000
 """Longest time (ns) of a synchronising call with nothing to wait for."""
 
 
@@ -112,19 +112,19 @@ def _events(trace: Trace) -> pl.DataFrame:
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
         calls = outermost(
-            with_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"]
+            add_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"]
         )
         threads = distinct_keys(device, ["rank", "launch_thread"]).rename(
             {"launch_thread": "thread"}
         )
-        [launches] = of_groups(calls, threads.with_columns(launches=True), ["rank", "thread"])
+        [launches] = group_values(calls, threads.with_columns(launches=True), ["rank", "thread"])
         # the chain of a thread that only waits for results (such as vLLM's for its output) consists
         # of these calls
         waits_only = call_kinds(calls["name"])["synchronises"]
         calls = calls.with_columns(launches.fill_null(value=False)).filter(launches | waits_only)
         parts.append(calls.with_columns(where=pl.lit("host"), source=pl.lit("call")))
     rows = pl.concat(parts, how="diagonal_relaxed")
-    [shift] = of_groups(rows, clock_offsets(trace), ["rank"])
+    [shift] = group_values(rows, clock_offsets(trace), ["rank"])
     begins, keys, number = groups_of(rows, CHAIN)
     lengths = np.diff(begins, append=rows.height)
     chain = np.repeat(np.arange(keys.height) if number is None else number, lengths).astype(
@@ -149,7 +149,7 @@ CHAIN: Final = ("rank", "where", "thread", "device", "stream")
 """Rows that are equal in these are one chain."""
 
 
-def _order(rows: pl.DataFrame, chain: Ints) -> Ints:
+def _order(rows: pl.DataFrame, chain: NodeNumbers) -> NodeNumbers:
     """Order of rows by chain, start and duration; rows that are in the order of their times are
     only divided.
     """
@@ -177,7 +177,7 @@ and whether the recording states this.
 """
 
 
-def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
+def add_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls of the host (``rank, thread, start_ns, dur_ns, name``) with the columns of
     :data:`WAITS`.
     """
@@ -230,7 +230,7 @@ def clock_offsets(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _launching_rows(rows: pl.DataFrame, on_device: Rows) -> Ints:
+def _launching_rows(rows: pl.DataFrame, on_device: RowMask) -> NodeNumbers:
     """Row of the host's call that launched each event; -1 where none is known."""
     launched = np.flatnonzero(on_device & rows["launch_start_ns"].is_not_null().to_numpy())
     calls = np.flatnonzero(~on_device)
@@ -248,12 +248,12 @@ def _launching_rows(rows: pl.DataFrame, on_device: Rows) -> Ints:
     return out
 
 
-def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: Rows) -> Ints:
+def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: RowMask) -> NodeNumbers:
     """Time of each host call without waiting: that of the fastest tenth of the calls of its
     name, at most 10 us.
     """
     out = np.zeros(rows.height, dtype=np.int64)
     calls = pl.DataFrame([names.to_physical(), rows["dur_ns"]]).filter(on_host)
     quick = pl.col("dur_ns").quantile(0.1).over("name").fill_null(0)
-    out[on_host] = calls.select(quick.clip(0, MOST_OWN_NS).cast(pl.Int64)).to_series().to_numpy()
+    out[on_host] = calls.select(quick.clip(0, MAX_OWN_NS).cast(pl.Int64)).to_series().to_numpy()
     return out

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from llmprof.errors import AnalysisError
 
-Ints = NDArray[np.int64]
+NodeNumbers = NDArray[np.int64]
 
 NEVER: Final = np.int64(-(2**61))
 """A time before all others: the bound of a node without a constraint."""
 
-Order: TypeAlias = tuple[Ints, list[tuple[int, int, int, int, bool]]]
+Order: TypeAlias = tuple[NodeNumbers, list[tuple[int, int, int, int, bool]]]
 """Edges by their targets, and stretches: first node, end, first edge, end of the edges, whether
 a node is before it.
 """
@@ -37,21 +37,21 @@ class Chains:
     at least what each edge into it requires.
     """
 
-    bounds: Ints
+    bounds: NodeNumbers
     """First node of each chain, and the number of nodes: chain ``c`` holds ``bounds[c]`` to
     ``bounds[c + 1]``.
     """
-    weight: Ints
+    weight: NodeNumbers
     """Nanoseconds from the node before in the chain to this one."""
-    origin: Ints
+    origin: NodeNumbers
     """Earliest time of each node by itself, in ns; :data:`NEVER` for all that follow from
     others.
     """
-    source: Ints
+    source: NodeNumbers
     """Node that an edge comes from."""
-    target: Ints
+    target: NodeNumbers
     """Node that an edge leads to."""
-    delay: Ints
+    delay: NodeNumbers
     """Nanoseconds from the source of an edge to its target, at the least."""
     order: list[Order] = field(default_factory=list)
     """The order of the stretches, once it is known: graphs with the same nodes and edges share
@@ -59,7 +59,7 @@ class Chains:
     """
 
 
-def earliest(graph: Chains) -> Ints:
+def earliest(graph: Chains) -> NodeNumbers:
     """Earliest time of every node (and variant): a longest path, computed for a stretch of a
     chain at a time.
     """
@@ -141,7 +141,7 @@ def _order(graph: Chains) -> Order:
     return order, stretches
 
 
-def latest(graph: Chains, bounds: Ints) -> Ints:
+def latest(graph: Chains, bounds: NodeNumbers) -> NodeNumbers:
     """Latest time of every node at which no node is later than its bound."""
     nodes = int(graph.bounds[-1])
     weight = np.zeros(nodes, dtype=np.int64)
@@ -172,7 +172,9 @@ class _Need:
         return self._targets[self._met] if self._met < len(self._targets) else sys.maxsize
 
 
-def _needs(source: Ints, target: Ints, chain: Ints, low: int, high: int) -> list[_Need]:
+def _needs(
+    source: NodeNumbers, target: NodeNumbers, chain: NodeNumbers, low: int, high: int
+) -> list[_Need]:
     """For each chain that a chain waits for: nodes with an edge, and how far the other chain
     must be finished.
     """

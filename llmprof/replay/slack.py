@@ -11,11 +11,10 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.names.operators import first_true
 from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
-from llmprof.replay.graph import MOST_EVENTS, events_of, graph
+from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -27,10 +26,7 @@ from llmprof.trace.kept import per_trace
         " the time of layers, stages or kernels on the critical path"
     ),
     view="slack",
-    columns=(
-        "rank step name layer stage count total_ns path_ns path_share dur_ns slack_ns pace_slack_ns"
-        " unknown"
-    ),
+    recorded="device activity",
 )
 def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Slack of each device event: how much longer it may take without delaying a step, or without
@@ -87,10 +83,15 @@ def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     unmatched = collectives(trace).filter(pl.col("wait_ns").is_null() & several)
     last = unmatched.group_by("rank").agg(until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max())
     silent = "the host's calls were not recorded, so what waits for it is not known"
-    apart = "a collective after it was not matched over the ranks, so another rank may wait for it"
+    not_matched = (
+        "a collective after it was not matched over the ranks, so another rank may wait for it"
+    )
     free = free.join(last, on="rank", how="left", maintain_order="left").with_columns(
         unknown=first_true(
-            {silent: ~pl.col("rank").is_in(heard), apart: pl.col("start_ns") < pl.col("until_ns")}
+            {
+                silent: ~pl.col("rank").is_in(heard),
+                not_matched: pl.col("start_ns") < pl.col("until_ns"),
+            }
         )
     )
     replayed = pl.col("unknown").is_null()
@@ -159,9 +160,9 @@ def unknown_slack(trace: Trace) -> str:
 
     A large recording is not replayed for it.
     """
-    if (events := events_of(trace)) > MOST_EVENTS:
+    if (events := graph_events(trace)) > MAX_EVENTS:
         return (
-            f"not looked for: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            f"not looked for: {events:,} events, by itself of {MAX_EVENTS:,} at most"
             " (analyze.slack computes it)"
         )
     free = known_slack(trace)
@@ -171,7 +172,7 @@ def unknown_slack(trace: Trace) -> str:
     return "" if free["slack_ns"].count() else str(reasons[0])
 
 
-def with_slack(
+def add_slack(
     frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
     """A frame of groups of device events with ``slack_ns``, the least of a group; null where

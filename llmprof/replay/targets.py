@@ -16,60 +16,64 @@ from llmprof.trace.kept import per_trace
 TARGET: Final = 0.8
 """Share of its bound that a good kernel reaches."""
 
-BY: Final = ("rank", "phase", "stage")
+ROW_KEYS: Final = ("rank", "phase", "stage")
 """What operators are told apart by: a rank may be slower than others."""
 
 To = float | Literal["best"]
 
 
-class Found(NamedTuple):
+class TargetOperators(NamedTuple):
     """Operators with what of their time is beyond the target, and the device events that they
     are made of.
     """
 
     rows: pl.DataFrame
-    """The frame of :func:`operators` by :data:`BY`, with ``row, saved`` (share of the time
+    """The frame of :func:`operators` by :data:`ROW_KEYS`, with ``row, saved`` (share of the time
     beyond the target).
     """
     events: pl.DataFrame
     """``rank, device, start_ns, dur_ns, event`` (of :func:`attribute`), ``call, row``."""
 
 
-def below_target(
+def operators_below_target(
     trace: Trace,
     to: To = TARGET,
     baseline: Trace | None = None,
     device: str | Path | Device | None = None,
     model: Shape | None = None,
-) -> Found:
+) -> TargetOperators:
     """Operators of a trace and what of their time is beyond the target."""
-    rows, events = bounded(trace, device, model)
+    rows, events = operators_with_bounds(trace, device, model)
     target = pl.lit(to)
     if to == "best":
         of = ["kind", "bound_by", "fits_cache"]
-        seen = [rows] if baseline is None else [rows, bounded(baseline, device, model)[0]]
+        seen = (
+            [rows]
+            if baseline is None
+            else [rows, operators_with_bounds(baseline, device, model)[0]]
+        )
         best = pl.concat(frame.select(*of, target="bound_share") for frame in seen).filter(
             pl.col("target") <= 1
         )
         best = best.group_by(of).agg(pl.col("target").max())
         rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
     rows = rows.with_columns(saved=(1 - pl.col("bound_share") / target).clip(0))
-    return Found(rows, events)
+    return TargetOperators(rows, events)
 
 
 @per_trace
-def bounded(
+def operators_with_bounds(
     trace: Trace, device: str | Path | Device | None = None, model: Shape | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Operators by :data:`BY` against their bounds, and the device events that they are made of."""
-    rows, events = with_events(trace, BY, device, model)
+    """Operators by :data:`ROW_KEYS` against their bounds, and the events that they are made of."""
+    rows, events = with_events(trace, ROW_KEYS, device, model)
     return rows, events.select("rank", "device", "start_ns", "dur_ns", "event", "call", "row")
 
 
-OF_ANYTHING: Final = ("other", "copy")
+ANY_STAGE: Final = ("other", "copy")
 """Stages that hold work of any operator, and do not name it."""
 
-_OF_ROW: Final = (
+_ROW_COLUMNS: Final = (
     "row",
     "operator",
     "kind",
@@ -83,13 +87,13 @@ _OF_ROW: Final = (
 KEY: Final = ("operator", "kind", "_stage", "_shapes", "_known")
 
 
-def with_keys(events: pl.DataFrame, found: Found) -> pl.DataFrame:
+def add_keys(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Events (with their ``row``) with the columns of their operator and what an opportunity is
     one of.
     """
-    stage = pl.when(~pl.col("stage").is_in(OF_ANYTHING)).then("stage")
+    stage = pl.when(~pl.col("stage").is_in(ANY_STAGE)).then("stage")
     rows = found.rows.select(
-        *_OF_ROW,
+        *_ROW_COLUMNS,
         _stage=stage,
         _shapes=pl.when(stage.is_null()).then("shapes"),
         _known=pl.col("bound_ns").is_not_null(),
@@ -97,11 +101,9 @@ def with_keys(events: pl.DataFrame, found: Found) -> pl.DataFrame:
     return events.join(rows, on="row", how="left", maintain_order="left")
 
 
-def saved_of(events: pl.DataFrame, found: Found) -> pl.DataFrame:
+def saved_of(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events of a replay (their ``row`` is ``node``) with the columns of their operator,
     where it has one.
     """
     nodes = events.filter(pl.col("where") == "device").select("event", node="row")
-    return with_keys(
-        nodes.join(found.events.select("event", "row"), on="event", how="inner"), found
-    )
+    return add_keys(nodes.join(found.events.select("event", "row"), on="event", how="inner"), found)

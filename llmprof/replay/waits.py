@@ -11,33 +11,33 @@ import polars as pl
 
 from llmprof.label.groups import first_of_runs
 from llmprof.names.operators import contains
-from llmprof.replay.recording import Recording, clock_offsets, with_recorded_waits
-from llmprof.replay.schedule import NEVER, Ints
+from llmprof.replay.recording import Recording, add_recorded_waits, clock_offsets
+from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
 
-MOST_AFTER_NS: Final = 5_000
+MAX_AFTER_NS: Final = 5_000
 """If a recorded wait between streams had an effect, it ends at most this long (ns) after the
 awaited work.
 """
 
-MOST_WAIT_NS: Final = 10_000
+MAX_WAIT_NS: Final = 10_000
 """Work that begins within this after the end of work on another stream may have waited for it: in
 llmprof's captures a copy behind an event of another stream begins 2.8 to 7.2 us after the work
 before that event.
 """
 
-MOST_AFTER_COLLECTIVE_NS: Final = 20_000
+MAX_AFTER_COLLECTIVE_NS: Final = 20_000
 """The same after a collective: 17.5 us on AMD GPUs."""
 
 USUAL_GAP_NS: Final = 1_000
 """Gap between kernels of a stream (ns) if a recording has no back-to-back kernels."""
 
-AT_ONCE_NS: Final = 1_000_000
+IMMEDIATE_NS: Final = 1_000_000
 """If a thread records an event within this time (ns) after a launch, the event is assumed to
 follow that launch.
 """
 
-MOST_CANDIDATES: Final = 16
+MAX_CANDIDATES: Final = 16
 """Number of events that are examined, those that ended last before such work."""
 
 RECORDS: Final = r"(?i)EventRecord"
@@ -45,15 +45,15 @@ WAITS: Final = r"(?i)StreamWaitEvent"
 """Names of the calls that mark a place in a stream, and that let another stream wait for it."""
 
 
-class Pairs(NamedTuple):
+class NodePairs(NamedTuple):
     """Pairs of nodes, of which one waits for the other, and the least time between them in ns."""
 
-    source: Ints
-    target: Ints
-    delay: Ints
+    source: NodeNumbers
+    target: NodeNumbers
+    delay: NodeNumbers
 
 
-def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: int) -> Pairs:
+def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: int) -> NodePairs:
     """Pairs from the end of some rows to the start of others; the least time is limited if a
     start came long after.
     """
@@ -62,14 +62,14 @@ def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: i
         2 * target.to_numpy().astype(np.int64),
     )
     gap = recorded.time[second] - recorded.time[first]
-    return Pairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
+    return NodePairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
 
 
-def _nothing() -> Pairs:
-    return Pairs(*np.empty((3, 0), dtype=np.int64))
+def _nothing() -> NodePairs:
+    return NodePairs(*np.empty((3, 0), dtype=np.int64))
 
 
-def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
+def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
     """Pairs from the last work before an event record to the first work after a stream's wait
     for this event.
     """
@@ -80,7 +80,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
         return _nothing()
     shift = pl.col("shift_ns").fill_null(0)
     waits = (
-        with_recorded_waits(waits)
+        add_recorded_waits(waits)
         .filter(pl.col("waiting_stream").is_not_null() & pl.col("awaited_stream").is_not_null())
         .join(clock_offsets(trace), on="rank", how="left")
         .select(
@@ -147,10 +147,10 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
         & (pl.col("told").is_null() | (pl.col("by_issue") <= pl.col("by_end")))
         & (pl.col("other") != pl.col("row"))
     )
-    return _pairs(recorded, pairs["other"], pairs["row"], MOST_AFTER_NS)
+    return _pairs(recorded, pairs["other"], pairs["row"], MAX_AFTER_NS)
 
 
-def from_calls(trace: Trace, recorded: Recording) -> Pairs:
+def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
     """The same if the calls are recorded without their streams."""
     # If a thread launches work on one stream, records an event at once, makes a stream wait for it
     # and continues with work on another stream, the second stream is assumed to wait for the first,
@@ -160,7 +160,7 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     calls = trace.runtime.filter(contains(trace.runtime["name"], f"{RECORDS}|{WAITS}"))
     streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
-        with_recorded_waits(calls)
+        add_recorded_waits(calls)
         .filter(~streams_known)
         .join(clock_offsets(trace), on="rank", how="left")
         .select("rank", "thread", "name", at=pl.col("start_ns") - pl.col("shift_ns").fill_null(0))
@@ -210,7 +210,7 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
             right_on="at",
             by=by,
             suffix="_other",
-            tolerance=AT_ONCE_NS,
+            tolerance=IMMEDIATE_NS,
             check_sortedness=False,
         )
     )
@@ -219,10 +219,10 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
         & pl.col("device").eq_missing(pl.col("device_other"))
         & (pl.col("end_other") <= pl.col("start"))
     ).unique("row")
-    return _pairs(recorded, pairs["row_other"], pairs["row"], MOST_WAIT_NS)
+    return _pairs(recorded, pairs["row_other"], pairs["row"], MAX_WAIT_NS)
 
 
-def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
+def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
     """Pairs from the end of work to unexplained work on another stream of the rank that begins
     right after it.
     """
@@ -250,7 +250,7 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
         ends.select("rank", "time", "place"),
         on="time",
         by="rank",
-        tolerance=MOST_AFTER_COLLECTIVE_NS,
+        tolerance=MAX_AFTER_COLLECTIVE_NS,
         check_sortedness=False,
     ).filter(pl.col("place").is_not_null())
     rank, chain, before, end, row = (
@@ -263,12 +263,12 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     )
     awaited = np.full(len(place), -1, dtype=np.int64)
     looking = np.ones(len(place), dtype=bool)
-    for back in range(MOST_CANDIDATES):
+    for back in range(MAX_CANDIDATES):
         other = np.maximum(place - back, 0)
         after = time - end[other]
-        looking &= (place >= back) & (rank[other] == own_rank) & (after <= MOST_AFTER_COLLECTIVE_NS)
+        looking &= (place >= back) & (rank[other] == own_rank) & (after <= MAX_AFTER_COLLECTIVE_NS)
         fits = looking & (chain[other] != own_chain) & (before[other] <= own_issue)
-        fits &= collective[other] | (after <= MOST_WAIT_NS)
+        fits &= collective[other] | (after <= MAX_WAIT_NS)
         awaited[fits] = row[other[fits]]
         looking &= ~fits
     found = awaited >= 0
@@ -276,7 +276,7 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
         recorded,
         pl.Series(awaited[found]),
         matched["row"].filter(pl.Series(found)),
-        MOST_AFTER_COLLECTIVE_NS,
+        MAX_AFTER_COLLECTIVE_NS,
     )
 
 
@@ -286,30 +286,30 @@ loading a kernel may require that the context is synchronised). Kineto records n
 Systems those of the driver.
 """
 
-LEAST_WAIT_NS: Final = 500_000
+MIN_WAIT_NS: Final = 500_000
 """Least time (ns) by which such a call, or the host's time before a first launch, is longer than
 without a wait.
 """
 
-MOST_LAG_NS: Final = 300_000
+MAX_LAG_NS: Final = 300_000
 """Longest time (ns) from the end of the awaited work to the return of the call.
 
 In llmprof's captures of vLLM on 4 H200 it is 0.05 to 0.15 ms after waits of 1 to 45 ms.
 """
 
 
-def loading_calls(recorded: Recording) -> Pairs:
+def loading_calls(recorded: Recording) -> NodePairs:
     """Pairs from the end of the work that a recorded call waited for to the end of this call."""
     loads = contains(recorded.names, LOADS_CODE).fill_null(value=False)
     row = np.flatnonzero((recorded.rows["launches"].fill_null(value=False) & loads).to_numpy())
-    row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + LEAST_WAIT_NS]
-    awaited = _awaited(recorded, row, recorded.start[row], recorded.end[row])
+    row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + MIN_WAIT_NS]
+    awaited = _awaited_work(recorded, row, recorded.start[row], recorded.end[row])
     row, awaited = row[awaited >= 0], awaited[awaited >= 0]
     source, target = 2 * awaited + 1, 2 * row + 1
-    return Pairs(source, target, recorded.time[target] - recorded.time[source])
+    return NodePairs(source, target, recorded.time[target] - recorded.time[source])
 
 
-def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
+def first_launches(recorded: Recording) -> tuple[NodePairs, NodeNumbers]:
     """The same where the call is not recorded: pairs to the start of the first launch of a
     kernel on a rank.
     """
@@ -335,18 +335,20 @@ def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
         .filter(pl.col("begin") != int(NEVER))
         .with_columns(took=pl.col("start") - pl.col("begin"))
         .with_columns(least=pl.col("took").min().over("name"))
-        .filter(pl.col("took") >= pl.col("least") + LEAST_WAIT_NS)
+        .filter(pl.col("took") >= pl.col("least") + MIN_WAIT_NS)
         .unique("call", keep="first", maintain_order=True)
     )
     row = first["call"].to_numpy().astype(np.int64)
-    awaited = _awaited(recorded, row, first["begin"].to_numpy(), first["start"].to_numpy())
+    awaited = _awaited_work(recorded, row, first["begin"].to_numpy(), first["start"].to_numpy())
     known = awaited >= 0
     source, target = 2 * awaited[known] + 1, 2 * row[known]
     delay = recorded.time[target] - recorded.time[source]
-    return Pairs(source, target, delay), first["least"].to_numpy()[known].astype(np.int64)
+    return NodePairs(source, target, delay), first["least"].to_numpy()[known].astype(np.int64)
 
 
-def _awaited(recorded: Recording, row: Ints, begin: Ints, end: Ints) -> Ints:
+def _awaited_work(
+    recorded: Recording, row: NodeNumbers, begin: NodeNumbers, end: NodeNumbers
+) -> NodeNumbers:
     """The work before ``begin`` that ended last on each row's rank; -1 if it did not end just
     before ``end``.
     """
@@ -377,8 +379,8 @@ def _awaited(recorded: Recording, row: Ints, begin: Ints, end: Ints) -> Ints:
             check_sortedness=False,
         )
         .filter(
-            (pl.col("ended") >= pl.col("begin") + LEAST_WAIT_NS)
-            & pl.col("ended").is_between(pl.col("end") - MOST_LAG_NS, pl.col("end"))
+            (pl.col("ended") >= pl.col("begin") + MIN_WAIT_NS)
+            & pl.col("ended").is_between(pl.col("end") - MAX_LAG_NS, pl.col("end"))
         )
         .join(work.drop("issued").unique(["rank", "ended"], keep="first"), on=["rank", "ended"])
     )

@@ -13,13 +13,13 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.replay import changes as makers
-from llmprof.replay.changes import Change
+from llmprof.replay.changes import ReplayChange
 from llmprof.replay.graph import COLLECTIVE, graph
-from llmprof.replay.part import Part, replayed_part
+from llmprof.replay.part import ReplayedPart, replayed_part
 from llmprof.replay.plan import (
     LEVELS,
-    Level,
-    Plan,
+    GuessLevel,
+    ReplayPlan,
     each_periods,
     periods,
     recorded_periods,
@@ -44,7 +44,7 @@ _SCHEMA = {
 _STEPS = {"rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String()}
 
 
-def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
+def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     """Predict the time of a step under changes, by a replay of the recording.
 
     In the replay, every event begins when everything that it waited for has ended: the host's
@@ -103,7 +103,7 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     part = replayed_part(trace)
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
     without = _medians(
-        rows.select("rank", "step").join(_in_plain_time(part.trace, made), on=["rank", "step"])
+        rows.select("rank", "step").join(_plain_times(part.trace, made), on=["rank", "step"])
     )
     without = without.select(
         "phase", pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns").name.prefix("plain_")
@@ -123,18 +123,18 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     )
 
 
-MOST_NODES: Final = 4_000_000
+MAX_NODES: Final = 4_000_000
 """Nodes of all plans that are scheduled at once: each takes some hundred bytes."""
 
 
-def medians_of(trace: Trace, changes: Sequence[Change]) -> list[pl.DataFrame]:
+def medians_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFrame]:
     """The median steps of :func:`what_if` under each of several changes, of which some are
     scheduled at once.
     """
     if not changes:
         return []
     part = replayed_part(trace, ())
-    at_once = max(1, MOST_NODES // (2 * len(LEVELS) * max(1, graph(part.trace).events.height)))
+    at_once = max(1, MAX_NODES // (2 * len(LEVELS) * max(1, graph(part.trace).events.height)))
     out = []
     for first in range(0, len(changes), at_once):
         plans = [_plans(part.trace, (change,)) for change in changes[first : first + at_once]]
@@ -162,7 +162,7 @@ def _medians(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _not_replayed(part: Part) -> list[str]:
+def _not_replayed(part: ReplayedPart) -> list[str]:
     """What of a recording is not in its replay: some of its steps, and waiting between ranks
     that do not match.
     """
@@ -224,7 +224,7 @@ def median_rank(count: int) -> int:
 
 
 @per_trace
-def replayed(
+def replay_changes(
     trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
     """Time of every step of every rank, as recorded and under each of several changes; cached
@@ -234,14 +234,14 @@ def replayed(
     # unknown.
     part = replayed_part(trace, named)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
-    plans: dict[str, list[Plan]] = {}
+    plans: dict[str, list[ReplayPlan]] = {}
     for text in texts:
         try:
             plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
             out[text] = error
     for text, rows in zip(plans, periods_of(part.trace, list(plans.values())), strict=True):
-        without = _in_plain_time(part.trace, (change_of(text),)).select(
+        without = _plain_times(part.trace, (change_of(text),)).select(
             "rank",
             "step",
             pl.col("recorded_ns", *(f"{level}_ns" for level in LEVELS)).name.prefix("plain_"),
@@ -253,19 +253,19 @@ def replayed(
     return out
 
 
-def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
+def _plans(trace: Trace, made: tuple[ReplayChange, ...]) -> list[ReplayPlan]:
     """The recording with changes: one plan, or three if a change guesses values."""
-    plans: list[Plan] = []
+    plans: list[ReplayPlan] = []
     for level in LEVELS:
         if not plans or plans[0].guessed:  # without guesses all levels give the same times
-            plan = Plan(graph(trace), level)
+            plan = ReplayPlan(graph(trace), level)
             for change in made:
                 change.apply(plan, trace)
             plans.append(plan)
     return plans
 
 
-def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
+def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFrame]:
     """Times of the steps by the levels of each group of plans; all are scheduled at once."""
     if not groups:
         return []
@@ -282,7 +282,7 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
         moved = longer & (by_level[middle]["end_ns"] <= recorded["end_ns"])
         out.append(
             recorded.with_columns(
-                (recorded["period_ns"] - lasting(recorded, one)).alias(f"{level}_ns")
+                (recorded["period_ns"] - lasting_gains(recorded, one)).alias(f"{level}_ns")
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
@@ -293,17 +293,17 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
     return out
 
 
-def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
+def _plain_times(trace: Trace, made: tuple[ReplayChange, ...]) -> pl.DataFrame:
     """Times of each step of decode without the profiler, by the levels of changes; no rows if
     unknown.
     """
     levels = [f"{level}_ns" for level in LEVELS]
-    known = plain(trace)
+    known = plain_host(trace)
     if known is None:
         return pl.DataFrame(schema=_STEPS | dict.fromkeys(("recorded_ns", *levels), pl.Float64()))
     plans = []
     for level in LEVELS:
-        plan = Plan(graph(trace), level)
+        plan = ReplayPlan(graph(trace), level)
         plan.host(known.host[level])
         for change in made:
             change.apply(plan, trace)
@@ -317,14 +317,15 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
         "recorded_ns",
         *(
             (
-                middle["recorded_ns"] - known.rest[level] * lasting(known.steps[level], changed)
+                middle["recorded_ns"]
+                - known.rest[level] * lasting_gains(known.steps[level], changed)
             ).alias(f"{level}_ns")
             for level, changed in zip(LEVELS, after, strict=True)
         ),
     ).filter(phase=PHASE)
 
 
-def lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
+def lasting_gains(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
     """Gain of each step: by how much more it and all later ones of its block end earlier than
     the step before it.
     """
@@ -353,7 +354,7 @@ PHASE: Final = "decode"
 HOST: Final = np.linspace(0.2, 1.0, 9)
 """Speeds of the host that are replayed, as shares of its recorded time."""
 
-AS_GOOD: Final = 0.005
+EQUAL_SHARE: Final = 0.005
 """Speeds of the host whose step is by this share further from the measured time than the best
 one are possible, too.
 """
@@ -373,16 +374,16 @@ host that the profiler slows down.
 class Plain:
     """How steps run without the profiler, by the level of the guess."""
 
-    host: dict[Level, float]
+    host: dict[GuessLevel, float]
     """Time of the host, as a share of what was recorded."""
-    steps: dict[Level, pl.DataFrame]
+    steps: dict[GuessLevel, pl.DataFrame]
     """Every step of a replay with this host."""
-    rest: dict[Level, float]
+    rest: dict[GuessLevel, float]
     """Time of a step of decode, as a share of that replay's."""
 
 
 @per_trace
-def plain(trace: Trace) -> Plain | None:
+def plain_host(trace: Trace) -> Plain | None:
     """How fast the host is without the profiler, so that a replay gives the measured time; None
     if unknown.
     """
@@ -396,25 +397,25 @@ def plain(trace: Trace) -> Plain | None:
     if recorded is None or abs(measured["profiled_ns"] / recorded - 1) > SAME:
         return None
     wanted = recorded * measured["plain_ns"] / measured["profiled_ns"]
-    steps = [_step(rows) or 0.0 for rows in _with_host(trace, HOST.tolist())]
+    steps = [_step(rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
     factors = np.linspace(HOST[0], HOST[-1], 161)
-    apart = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
-    if apart.min() > REST:
+    misses = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
+    if misses.min() > REST:
         return None
-    possible = factors[apart <= apart.min() + AS_GOOD]
+    possible = factors[misses <= misses.min() + EQUAL_SHARE]
     host = dict(
         zip(LEVELS, map(float, (possible[0], np.median(possible), possible[-1])), strict=True)
     )
-    replays = dict(zip(LEVELS, _with_host(trace, list(host.values())), strict=True))
+    replays = dict(zip(LEVELS, _add_host(trace, list(host.values())), strict=True))
     return Plain(
         host, replays, {level: wanted / (_step(rows) or wanted) for level, rows in replays.items()}
     )
 
 
-def _with_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
+def _add_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     """Steps of replays in which the host takes so many times as long."""
     built = graph(trace)
-    plans = [Plan(built, "middle") for _ in factors]
+    plans = [ReplayPlan(built, "middle") for _ in factors]
     for plan, factor in zip(plans, factors, strict=True):
         plan.host(factor)
     return each_periods(built, times_of(plans))
@@ -426,7 +427,7 @@ def _step(steps: pl.DataFrame) -> float | None:
     return median if isinstance(median, float) and median > 0 else None
 
 
-_MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {
+_MAKERS: Final[dict[str, tuple[Callable[..., ReplayChange], tuple[type, ...], dict[str, type]]]] = {
     "no-host-delay": (
         lambda *phases: makers.no_host_delay(phases=phases or None),
         (str, str, str),
@@ -447,7 +448,7 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
 """Changes by name: their function, and the types of their arguments, by position and by name."""
 
 
-def change_of(text: str) -> Change:
+def change_of(text: str) -> ReplayChange:
     """A change from text, as on the command line."""
     name, *given = text.split(":")
     if name not in _MAKERS:
@@ -456,11 +457,11 @@ def change_of(text: str) -> Change:
     by_name = [
         part.split("=", 1) for part in given if part.partition("=")[0] in named and "=" in part
     ]
-    by_place = [part for part in given if not (part.partition("=")[0] in named and "=" in part)]
+    by_position = [part for part in given if not (part.partition("=")[0] in named and "=" in part)]
     try:
-        if len(by_place) > len(positional):
+        if len(by_position) > len(positional):
             raise ValueError
-        values = [kind(part) for kind, part in zip(positional, by_place, strict=False)]
+        values = [kind(part) for kind, part in zip(positional, by_position, strict=False)]
         return make(*values, **{key: named[key](value) for key, value in by_name})
     except (TypeError, ValueError) as error:
         takes = [kind.__name__ for kind in positional] + [

@@ -7,7 +7,7 @@
 
 from typing import TYPE_CHECKING
 
-from llmprof.arguments import door
+from llmprof.errors import door
 
 if TYPE_CHECKING:
     from llmprof.report.folder import Report, html, write

@@ -18,8 +18,8 @@ from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.findings.card import chain_findings, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.findings.order import chained, number_of, so, times_in_words
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.trace import schema
 from llmprof.units import format_bytes, format_ns, format_share
@@ -50,7 +50,7 @@ SPAN: Final = "Recorded span"
 """Name of the fact how long a recording is, over all its ranks."""
 
 
-def facts(trace: Trace) -> list[tuple[str, str]]:
+def trace_facts(trace: Trace) -> list[tuple[str, str]]:
     """Facts about the run as names and values; unknown values say so."""
     low, high = trace.span_ns
     meta = trace.meta
@@ -63,7 +63,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
         ("Clock", str(meta.get("clock") or "not recorded")),
     ]
     out += [
-        (_label(key), version(key, value))
+        (_label(key), version_in_words(key, value))
         for key, value in dict(meta.get("versions") or {}).items()
     ]
     if trace.capture.on_host:
@@ -79,7 +79,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
     return out
 
 
-def files(trace: Trace) -> list[tuple[str, str]]:
+def files_read(trace: Trace) -> list[tuple[str, str]]:
     """List the files that were read, with how many of their events were kept."""
     out = []
     for file in _list(trace.coverage.get("files")):
@@ -108,7 +108,7 @@ def _kept(events: int, kept: int) -> str:
     return f"{events:,}, all kept" if kept == events else f"{events:,}, of which {kept:,} were kept"
 
 
-def reading(trace: Trace) -> list[tuple[str, str]]:
+def trace_reading(trace: Trace) -> list[tuple[str, str]]:
     """Say what was kept and what was left out when the files were read."""
     coverage = trace.coverage
     if not coverage:
@@ -217,7 +217,7 @@ def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.Da
     return frame
 
 
-def version(key: str, value: Any) -> str:
+def version_in_words(key: str, value: Any) -> str:
     """Format a version as people write it (CUDA's 13000 is 13.0, HIP's 60443483 is 6.4.43483)."""
     text = str(value)
     for start, digits, written in _VERSIONS:
@@ -278,7 +278,7 @@ _LAUNCHES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CardTable:
     """A small table in a card; its first column is aligned to the left."""
 
     title: str
@@ -288,7 +288,7 @@ class Rows:
 
 
 def card(
-    title: str, subtitle: str = "", *, tables: Sequence[Rows | None] = (), **parts: Any
+    title: str, subtitle: str = "", *, tables: Sequence[CardTable | None] = (), **parts: Any
 ) -> str:
     """A card as HTML; the further parts are those of its template, each of which may lack."""
     shown = [table for table in tables if table is not None and table.rows]
@@ -347,9 +347,9 @@ def of_trace(trace: Trace) -> str:
     note = f"Not recorded: {', '.join(absent)}." if absent else ""
     facts_shown = [
         *(facts_in_words(run_facts(trace, recorded=False)) if small else ()),
-        *(fact for fact in facts(trace) if fact[0] not in (SPAN, "Device")),
+        *(fact for fact in trace_facts(trace) if fact[0] not in (SPAN, "Device")),
         ("Rows", f"{counts or 'none'}. {note}"),
-        *reading(trace),
+        *trace_reading(trace),
     ]
     name = f" {trace.name}" if trace.name else ""
     return card(
@@ -368,7 +368,7 @@ def of_trace(trace: Trace) -> str:
 def _first_findings(trace: Trace) -> list[dict[str, Any]]:
     """First findings, each with the expression that opens its place in the explorer."""
     try:
-        causes, _, known = chained(analyze.findings(trace))
+        causes, _, known = chain_findings(analyze.findings(trace))
     except LlmprofError:
         return []
     first = (causes or known)[:_MOST_FINDINGS]
@@ -392,7 +392,7 @@ LENGTHS: Final = (
 _ALIKE: Final = 0.05
 
 
-def averages(lengths: pl.DataFrame) -> list[str]:
+def length_columns(lengths: pl.DataFrame) -> list[str]:
     """The columns that say how long a step is: the mean, as in findings, and the median where it
     is another time.
     """
@@ -405,7 +405,7 @@ def phase_in_words(phase: str | None) -> str:
     return "unknown" if phase in (None, "other") else str(phase)
 
 
-def _steps(trace: Trace) -> Rows | None:
+def _steps(trace: Trace) -> CardTable | None:
     try:
         steps = analyze.steps(trace)
     except LlmprofError:
@@ -413,7 +413,7 @@ def _steps(trace: Trace) -> Rows | None:
     phases = steps.group_by("phase", maintain_order=True).agg(
         pl.col("step").n_unique().alias("steps"), *LENGTHS
     )
-    typical = averages(phases)
+    typical = length_columns(phases)
     rows = [
         (
             phase_in_words(phase),
@@ -434,10 +434,10 @@ def _steps(trace: Trace) -> Rows | None:
         else ""
     )
     where = "Steps" if trace.capture.on_host else "Steps on the device"
-    return Rows(where, ("phase", "steps", *typical, "shortest", "longest"), rows, note)
+    return CardTable(where, ("phase", "steps", *typical, "shortest", "longest"), rows, note)
 
 
-def _coverage(trace: Trace) -> Rows | None:
+def _coverage(trace: Trace) -> CardTable | None:
     try:
         explained = shares(analyze.coverage(trace))
     except LlmprofError:
@@ -447,7 +447,7 @@ def _coverage(trace: Trace) -> Rows | None:
         for measure, share, least in explained.select("measure", "share", "least").iter_rows()
     ]
     denominator = explained["of"][0] if explained.height else ""
-    return Rows(
+    return CardTable(
         "Coverage: how much of the time has …",
         ("", "share", "worst rank"),
         rows,
@@ -455,29 +455,24 @@ def _coverage(trace: Trace) -> Rows | None:
     )
 
 
-_OF_SEVERAL_RANKS: Final = ("analyze.ranks(trace)",)
+_ASKED: Final = (
+    *("steps", "layers", "overlap", "collectives", "ranks", "idle", "launch_delay"),
+    *("critical_path", "opportunities"),
+)
 
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:
-    """The first analyses of the catalogue for what was recorded."""
-    questions = [
-        (f"analyze.{entry.name}(trace)", entry.question)
-        for entry in catalog.analyses()
-        if entry.section
-    ]
+    """The first questions for what was recorded."""
     if not any(trace.has(name) for name in ("kernels", "copies", "ops")):
         return [("trace.tables", "What was recorded?")]
-    if not trace.has("collectives"):
-        questions = [pair for pair in questions if "collective" not in pair[0]]
-    if trace.capture.on_host:
-        questions = [pair for pair in questions if pair[0] != "analyze.idle(trace)"]  # of a device
-    if len(trace.ranks) < 2:
-        questions = [pair for pair in questions if pair[0] not in _OF_SEVERAL_RANKS]
-    first = ("analyze.findings(trace)", "What takes the time, and what can be done about it?")
-    others = [pair for pair in questions if pair[0] != first[0]][:_QUESTIONS]
+    without = {
+        "collectives": not trace.has("collectives"),
+        "idle": trace.capture.on_host,  # of a device
+        "ranks": len(trace.ranks) < 2,
+    }
+    asked = ["findings", *[name for name in _ASKED if not without.get(name)][:_QUESTIONS]]
     return [
-        first,
-        *others,
+        *((f"analyze.{name}(trace)", catalog.analysis(name).question) for name in asked),
         ("explore.open(trace)", "All of it, to look at"),
         ('trace.sql("select …")', "Your own question"),
     ]
@@ -515,7 +510,7 @@ def of_metrics(metrics: Metrics) -> str:
         f"Hardware metrics of {launches}",
         devices,
         facts=facts,
-        tables=[Rows("Longest launches", ("kernel", "kernel_id", "duration"), rows)],
+        tables=[CardTable("Longest launches", ("kernel", "kernel_id", "duration"), rows)],
         warnings=[str(warning) for warning in metrics.coverage.get("warnings") or ()],
         next=following,
     )
@@ -566,7 +561,7 @@ def of_run(run: Run) -> str:
     return card(
         f"Run {config.name}: {run.state}",
         facts=[fact for fact in facts if fact[1]],
-        tables=[Rows("Requests", ("phase", "latency", "mean", "p99"), rows)],
+        tables=[CardTable("Requests", ("phase", "latency", "mean", "p99"), rows)],
         warnings=[str(warning) for warning in summary.get("warnings") or ()],
         next=following,
     )
@@ -576,9 +571,9 @@ def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
     from llmprof.charts.base import bars  # the terminal shows cards without Altair
 
-    causes, effects, known = chained(findings)
+    causes, effects, known = chain_findings(findings)
     for row in causes:
-        row["number"], row["meaning"] = number_of(row)
+        row["number"], row["meaning"] = headline_number(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
     picture = bars.step_bars(getattr(findings, "parts", None), lead)

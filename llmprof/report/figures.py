@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -14,7 +14,6 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog
-from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
@@ -23,7 +22,7 @@ from llmprof.findings.scope import scope_of
 from llmprof.replay.critical_path import path_without_names
 from llmprof.replay.part import replayed_part
 from llmprof.report import cards, page
-from llmprof.report.page import Absent, Figure, Section
+from llmprof.report.page import Absent, ReportFigure, ReportTable, Section
 from llmprof.text import counted, shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -62,7 +61,7 @@ def representative_step(trace: Trace) -> tuple[int, str]:
     return int(spans["step"][(spans.height - 1) // 2]), words
 
 
-def step_window(trace: Trace, step: int) -> pl.DataFrame:
+def _step_events(trace: Trace, step: int) -> pl.DataFrame:
     """Events of the representative step on the ranks whose clocks agree on its time."""
     events = trace.events.filter(pl.col("step") == step)
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -137,6 +136,53 @@ class Drawing:
     If it raises an error of llmprof, the report shows this error in place of the figure."""
     package: str = ""
     """Name and version of the package that a plug-in is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnalysis:
+    """How a section of the report shows an analysis."""
+
+    analysis: str
+    """Name of the analysis."""
+    table: Callable[[pl.DataFrame, Mapping[str, str]], ReportTable | Absent] | None = None
+    """Function that makes a table of its frame and the words of the platform
+    (:data:`llmprof.trace.platforms.ON_DEVICE`).
+    """
+    figures: tuple[Drawing, ...] = ()
+    """Figures, which stand in for the table of a frame without rows."""
+    columns: str = ""
+    """In place of a table: columns of which the first rows are shown, separated by spaces."""
+    reported: bool = True
+    """Whether the report computes it and writes its frame."""
+    package: str = ""
+    """Name and version of the package that a plug-in is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutRows:
+    """Heading and sentences of a section if an analysis of it has no rows."""
+
+    analysis: str
+    question: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """A section of the report, before it is made: the question that it answers, and how to read
+    the answer.
+    """
+
+    anchor: str
+    analyses: tuple[ShownAnalysis, ...]
+    words: str = ""
+    """One to three sentences below the heading."""
+    question: str = ""
+    """Its heading; if empty, the question of its first analysis."""
+    without: WithoutRows | None = None
+    """Heading and sentences for a recording that lacks what the section asks about."""
+    only_with: str = ""
+    """Table without which a report leaves the section out, and does not say why."""
 
 
 def _breakdown(trace: Trace) -> Drawn:
@@ -342,26 +388,12 @@ STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)
 LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", _layer_timeline)
 
 
-def drawings(analysis: Analysis) -> list[Drawing]:
-    """The figures of an analysis."""
-    if not analysis.package:
-        return list(plugins.listed(analysis.figures, Drawing))
-    listed: list[Drawing] = []
-    for place in analysis.figures:
-        try:
-            with plugins.foreign():
-                listed += plugins.listed([place], Drawing)
-        except (plugins.FailedError, LlmprofError) as error:
-            plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, str(error))
-    return [replace(drawing, package=analysis.package) for drawing in listed]
-
-
-def figure(subject: object, drawing: Drawing) -> Figure:
+def make_figure(subject: object, drawing: Drawing) -> ReportFigure:
     """A figure of a trace, a run or a sweep, or the reason why the recording does not allow it."""
     name, shows, notes = drawing.name, drawing.shows, []
 
     def draw() -> alt.TopLevelMixin:
-        chart, note = drawn(subject, drawing)
+        chart, note = draw_chart(subject, drawing)
         notes.append(note)
         return chart
 
@@ -370,15 +402,15 @@ def figure(subject: object, drawing: Drawing) -> Figure:
             spec, small = page.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError | OutputError)
-        return Figure(
+        return ReportFigure(
             name,
             shows,
-            absent=Absent(shows, captured=captured, found=reason(error), hint=error.hint),
+            absent=Absent(shows, captured=captured, found=reason_in_words(error), hint=error.hint),
         )
-    return Figure(name, shows, spec=spec, small=small, note=notes[0])
+    return ReportFigure(name, shows, spec=spec, small=small, note=notes[0])
 
 
-def reason(error: LlmprofError) -> str:
+def reason_in_words(error: LlmprofError) -> str:
     """Reason of an error without the names of functions, which a reader of a report does not
     call.
     """
@@ -386,7 +418,7 @@ def reason(error: LlmprofError) -> str:
     return "there is none in this recording" if why == NO_ROWS else why
 
 
-def drawn(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, str]:
+def draw_chart(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, str]:
     """Chart and note; other errors than those of llmprof become an error that names the plug-in."""
     try:
         with plugins.foreign() if drawing.package else nullcontext():
@@ -399,7 +431,7 @@ def drawn(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, str]:
 
 def _step(trace: Trace) -> tuple[pl.DataFrame, str]:
     step, words = representative_step(trace)
-    return step_window(trace, step), words
+    return _step_events(trace, step), words
 
 
 def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
@@ -443,10 +475,10 @@ def bound_section(
         joined = analyze.roofline(trace, model, tp_size=tp_size, pp_size=pp_size)
         share = format_share(coverage_of(joined)["explained_share"])
         spec, small = page.twice(lambda: charts.roofline(joined))
-        figure = Figure("bound_gap", _SHOWS, spec=spec, small=small)
+        figure = ReportFigure("bound_gap", _SHOWS, spec=spec, small=small)
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
-        figure = Figure(
+        figure = ReportFigure(
             "bound_gap",
             _SHOWS,
             absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint),

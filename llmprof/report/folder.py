@@ -9,327 +9,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
-from llmprof import plugins, text
-from llmprof.analyze.catalog import Analysis, analyses
+from llmprof import __version__, text
+from llmprof.analyze import catalog
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
-from llmprof.errors import DefectError, LlmprofError, OutputError, guarded
+from llmprof.errors import DefectError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.findings.findings import NOTHING
-from llmprof.names.readable import apart
-from llmprof.progress import Progress
 from llmprof.report import cards
-from llmprof.report.figures import (
-    GAINS_OF_OPERATORS,
-    Drawing,
-    bound_section,
-    drawings,
-    figure,
-    without_bounds,
-)
+from llmprof.report.figures import Drawing, bound_section, make_figure
 from llmprof.report.page import (
     Absent,
-    Column,
     Contents,
-    Figure,
-    Kind,
+    ReportFigure,
     Section,
-    Table,
-    attempt,
     by_share,
-    columns,
     page,
-    run,
+    run_analysis,
 )
+from llmprof.report.sections import page_sections, report_sections
+from llmprof.text import Progress
 from llmprof.theory import Shape
 from llmprof.trace import Trace
-from llmprof.trace.platforms import ON_DEVICE
 from llmprof.trace.storage import files, typed
-from llmprof.units import format_ns, format_share
-from llmprof.version import __version__
-
-MOST_KERNELS = 25
-
-
-def sections(
-    figures: Mapping[str, Figure],
-    frames: Mapping[str, pl.DataFrame | Absent],
-    words: Mapping[str, str] = ON_DEVICE,
-) -> list[Section]:
-    """Sections of the page: those of the catalogue's analyses, each with the results of the
-    analyses that join it.
-    """
-    members: dict[str, list[Analysis]] = {}
-    for analysis in analyses():
-        if analysis.anchor and (not analysis.only_with or analysis.name in frames):
-            members.setdefault(analysis.anchor, []).append(analysis)
-    out = []
-    for anchor, joined in members.items():
-        opened = next(
-            (member.section for member in joined if not isinstance(member.section, str)), None
-        )
-        blocks = [
-            block for member in joined for block in _tables(member, frames.get(member.name), words)
-        ]
-        drawn = [figures[drawing.name] for member in joined for drawing in drawings(member)]
-        evidence = tuple(member.name for member in joined if member.reported)
-        head = (
-            (opened.question or joined[0].question, opened.words)
-            if opened is not None
-            else (joined[0].question, "")
-        )
-        if opened is not None and opened.without is not None:
-            frame = frames.get(opened.without.analysis)
-            if not isinstance(frame, pl.DataFrame) or frame.is_empty():
-                head = (opened.without.question, opened.without.words)
-        question, text = (part.format_map(words) for part in head)
-        out.append(Section(anchor, question, text, [*blocks, *drawn], evidence))
-    return out
-
-
-def _tables(
-    analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapping[str, str]
-) -> list[Table | Absent]:
-    """Make the table of an analysis, or give the reason why there is none, unless a figure of it
-    does.
-    """
-    plain = not isinstance(analysis.section, str) and not (analysis.table or analysis.figures)
-    if frame is None or not (analysis.table or analysis.package or plain):
-        return []
-    if isinstance(frame, Absent):
-        return (
-            []
-            if analysis.figures and not analysis.package
-            else [replace(frame, part=analysis.help)]
-        )
-    if plain:
-        return [_plain_table(analysis, frame)]
-    if not analysis.table or (not frame.height and analysis.figures):
-        return []
-    if not analysis.package:
-        return [attempt(analysis.help, lambda: plugins.at(analysis.table)(frame, words))]
-    try:
-        with plugins.foreign():
-            return [plugins.at(analysis.table)(frame, words)]
-    except (plugins.FailedError, LlmprofError) as error:
-        failed = f"the table of {analysis.name!r} of {analysis.package} failed: {error}"
-        return [
-            Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")
-        ]
-
-
-def _plain_table(analysis: Analysis, frame: pl.DataFrame) -> Table:
-    """The first rows of an analysis that has a section of its own, and neither a table nor a
-    figure.
-    """
-    shown: list[Column] = []
-    kind: Kind
-    for name in analysis.columns.split() or frame.columns:
-        kind = "number" if frame[name].dtype.is_numeric() else "name"
-        kind = "time" if name.endswith("_ns") else "share" if name.endswith("share") else kind
-        shown.append(Column(name, name.removesuffix("_ns").replace("_", " "), kind))
-    return Table(
-        analysis.name, analysis.help, tuple(shown), frame.head(MOST_KERNELS), sortable=True
-    )
-
-
-def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
-    """Steps by phase: their number, size and length."""
-    phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
-    rows = (
-        steps.group_by("phase")
-        .agg(
-            *cards.LENGTHS,
-            steps=pl.col("step").n_unique(),
-            context_tokens=pl.col("context_tokens").median(),
-            generation_requests=pl.col("generation_requests").median(),
-            host=pl.col("host_dur_ns").mean(),
-        )
-        .sort(
-            pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32),
-            "phase",
-        )
-    )
-    lengths = {"mean": "length", "median": "its median", "least": "least", "most": "most"}
-    if "median" not in cards.averages(rows):
-        del lengths["median"]
-    rows = rows.with_columns(_phases(rows))
-    shown = (
-        Column("phase", "phase"),
-        *columns(
-            "number",
-            steps="steps",
-            context_tokens="prompt tokens",
-            generation_requests="decode requests",
-        ),
-        *columns("time", **lengths, host="host time"),
-    )
-    sources = steps["source"].unique().sort()
-    note = (
-        "Steps are known from "
-        + ", ".join(_SOURCES.get(source, source) for source in sources)
-        + "."
-    )
-    caption = (
-        "Steps by phase: means over steps and ranks, medians of tokens and requests; length is from"
-        " the first {event} to the end of the last"
-    )
-    caption = caption.format_map(words)
-    return Table("steps", caption, shown, rows, note=note)
-
-
-def _phases(rows: pl.DataFrame) -> pl.Series:
-    return pl.Series(
-        "phase", [cards.phase_in_words(phase) for phase in rows["phase"]], dtype=pl.String
-    )
-
-
-_SOURCES = {
-    "vllm": "vLLM's labels",
-    "sglang": "SGLang's labels",
-    "capture": "labels of graph captures",
-    "profiler_step": "the profiler's ProfilerStep labels",
-    "onnxruntime": "the model_run ranges of ONNX Runtime",
-    "execute_model": "ranges around vLLM's execute_model",
-    "optimizer": "the Optimizer.step ranges, each of which ends a step",
-    "inferred": "the repetition of kernels, because the capture has no labels",
-}
-
-
-def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
-    """The kernels with the largest sums."""
-    top = kernels.head(MOST_KERNELS)
-    top = top.with_columns(label=pl.Series(apart(top["name"], top["readable"]), dtype=pl.String))
-    shown = (
-        Column("label", words["event"], "name", full="name"),
-        Column("category", "category", "chip"),
-        Column("count", "runs", "number"),
-        Column("total_ns", "total", "time"),
-        Column("share", "share", "share"),
-        *columns("time", median_ns="median", min_ns="least", max_ns="most"),
-    )
-    rest = kernels.height - top.height
-    covered, whole = (
-        format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels)
-    )
-    caption = f"All {kernels.height} names of {words['events']}, {whole} in all"
-    if rest:
-        caption = (
-            f"{top.height} of {kernels.height:,} names of {words['events']}, {covered} of {whole}"
-            " in all"
-        )
-    notes = ["A collective's time holds its waiting."] if "collective" in top["category"] else []
-    notes += [f"{rest:,} more are in kernels.csv."] if rest else []
-    return Table("kernels", caption, shown, top, sortable=True, note=" ".join(notes))
-
-
-def opportunities_table(
-    found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE
-) -> Table | Absent:
-    """All of a step of the phase with most time: what would gain most, and what would not."""
-    if not found.height:
-        return Absent(GAINS_OF_OPERATORS, captured=True, found="nothing lasted", hint="")
-    if why := without_bounds(found):
-        return Absent(GAINS_OF_OPERATORS, captured=True, found=why, hint="")
-    own = found.filter(pl.col("phase").eq_missing(pl.lit(found["phase"][0], dtype=pl.String)))
-    least = pl.col("gap_ns").rank("ordinal", descending=True).over("part") <= _MOST_OPPORTUNITIES
-    some = own.filter((pl.col("part") != "opportunity") | least)
-    opportunity = pl.col("part") == "opportunity"
-    name = pl.when(opportunity).then(
-        pl.concat_str("stage", "operator", separator=": ", ignore_nulls=True)
-    )
-    some = some.with_columns(
-        name=name.otherwise(
-            pl.concat_str(
-                pl.col("part").cast(pl.String).replace(_DOUBLE),
-                "why",
-                separator=": ",
-                ignore_nulls=True,
-            )
-        )
-    )
-    shown = (
-        Column("name", "part of a step"),
-        Column("total_ns", "time", "time"),
-        *columns("share", share="share of the step", bound_share="of its bound"),
-        Column("bound_by", "bound by"),
-        *columns("gain", gap_ns="beyond 80 %", gain_ns="a step gains"),
-    )
-    phase = f" of {own['phase'][0]}" if own["phase"][0] not in (None, "other") else ""
-    count = own["steps"][0]
-    mean = f", mean of {text.counted(count, 'step')}" if count > 1 else ""
-    caption = f"A step{phase} on rank {own['rank'][0]}{mean}"
-    note = "More are in opportunities.csv." if some.height < own.height else ""
-    return Table("opportunities", caption, shown, some, note=note)
-
-
-_MOST_OPPORTUNITIES: Final = 12
-_DOUBLE: Final = {"beside other work": "ran beside other work: counted twice above"}
-_MOST_CHAINS: Final = 12
-
-
-def _repeated(chain: str) -> str:
-    """A chain with the number of equal members in place of each: ``5 elementwise + copy``."""
-    groups = [(name, len(list(equal))) for name, equal in groupby(chain.split(" + "))]
-    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in groups)
-
-
-def fusion_table(
-    chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE
-) -> Table | Absent:
-    """The chains of short kernels that would save most, or the sentence that there are none."""
-    if not chains_found.height:
-        words = "no short kernels always follow each other on a stream"
-        return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
-    gain_share = pl.col("gain_ns") / pl.col("recorded_ns")
-    some = chains_found.filter(pl.coalesce(gain_share, "share") >= NOTHING)
-    if chains_found["gain_ns"].null_count() == chains_found.height:
-        some = chains_found
-    if not some.height:
-        words = (
-            f"no chain of short kernels is known to gain {format_share(NOTHING)} of a step as one"
-            " kernel"
-        )
-        return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
-    best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
-    named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
-    named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
-    rows = best.with_columns(_phases(best)).select(
-        *("phase", "length", "per_step", "share", "bytes_saved", "gain_ns", "kernels"),
-        chain=pl.when(named)
-        .then(pl.format("{}: {}", "fusion", "categories"))
-        .otherwise("categories")
-        .map_elements(_repeated, return_dtype=pl.String),
-        launches=pl.col("per_step") * (pl.col("length") - 1),
-        gain_share=gain_share,
-    )
-    shown = (
-        Column("chain", "chain", "name", width=64, full="kernels"),
-        Column("phase", "phase"),
-        *columns("number", per_step="chains a step", launches="launches saved a step"),
-        Column("share", "time of all kernels", "share"),
-        Column("gain_ns", "gain a step", "gain"),
-        Column("gain_share", "of the step", "share"),
-    )
-    count, more = chains_found.height, chains_found.height - rows.height
-    number = f"{rows.height} of {count:,}" if more else f"All {count}"
-    chains = f"{number} chains" if count > 1 else "The only chain"
-    caption = f"{chains} of short kernels, by what one kernel in its place would gain"
-    notes = ["A dash: not replayed, or not known."] if rows["gain_ns"].null_count() else []
-    least = format_share(NOTHING)
-    if few := count - some.height:
-        notes.append(
-            f"Left out: {text.counted(few, 'chain')} with a gain of less than {least} of a step, or"
-            f" without a replay and with less than {least} of the time of all kernels."
-        )
-    notes += [f"All {count:,} are in fusion.csv."] if more else []
-    return Table("fusion", caption, shown, rows, sortable=True, note=" ".join(notes))
 
 
 def _holds(trace: Trace, table: str) -> bool:
@@ -346,7 +52,7 @@ def contents(
     *,
     title: str | None = None,
     progress: Progress | None = None,
-    drawn: Callable[[Figure], object] | None = None,
+    drawn: Callable[[ReportFigure], object] | None = None,
     first: Sequence[Section] = (),
     more: Sequence[tuple[str, str]] = (),
     path: str = "PATH",
@@ -355,12 +61,13 @@ def contents(
     """Run the analyses and draw the figures."""
     tell = progress or (lambda *_: None)
     results: dict[str, pl.DataFrame | Absent] = {}
-    possible = [analysis for analysis in analyses() if _holds(trace, analysis.only_with)]
-    reported = [analysis for analysis in possible if analysis.reported]
-    for done, analysis in enumerate(reported):
-        tell(f"analysing: {analysis.name}", done, len(reported))
-        of_requests = {"requests": requests} if analysis.name == "findings" else {}
-        results[analysis.name] = run(analysis, trace, **of_requests)
+    planned = [section for section in report_sections() if _holds(trace, section.only_with)]
+    shown = [one for section in planned for one in section.analyses]
+    reported = dict.fromkeys(["findings", *(one.analysis for one in shown if one.reported)])
+    for done, name in enumerate(reported):
+        tell(f"analysing: {name}", done, len(reported))
+        of_requests = {"requests": requests} if name == "findings" else {}
+        results[name] = run_analysis(catalog.analysis(name), trace, **of_requests)
     frames = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     absent = [result for result in results.values() if isinstance(result, Absent)]
     figures = {}
@@ -368,18 +75,18 @@ def contents(
         for given in [one for section in first for one in section.figures]:
             drawn(given)
     to_draw: dict[str, Drawing] = {}
-    for drawing in (drawing for analysis in possible for drawing in drawings(analysis)):
+    for drawing in (drawing for one in shown for drawing in one.figures):
         to_draw.setdefault(drawing.name, drawing)
     for done, drawing in enumerate(to_draw.values()):
         tell(f"drawing: {drawing.shows}", done, len(to_draw))
-        figures[drawing.name] = figure(trace, drawing)
+        figures[drawing.name] = make_figure(trace, drawing)
         if drawn is not None:
             drawn(figures[drawing.name])
     absent += [part.absent for part in figures.values() if part.absent is not None]
     stated = {"Device", *(name for name, _ in more)}
     found, of_trace = (
         frames.get("findings", pl.DataFrame()),
-        sections(figures, results, trace.capture.words),
+        page_sections(planned, figures, results, trace.capture.words),
     )
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)
@@ -392,12 +99,12 @@ def contents(
                 for pair in facts_in_words(run_facts(trace, recorded=False))
                 if pair[0] not in stated
             ),
-            *cards.facts(trace),
+            *cards.trace_facts(trace),
         ],
-        files=cards.files(trace),
+        files=cards.files_read(trace),
         warnings=cards.warnings(trace),
         shares=cards.shares(frames.get("coverage")),
-        reading=cards.reading(trace),
+        reading=cards.trace_reading(trace),
         time_went=where_the_time_went(trace, requests),
         findings=found,
         parts=getattr(found, "parts", None),
@@ -422,7 +129,7 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     are written.
     """
     work: Path | None = None
-    earlier = listed(folder)
+    earlier = earlier_files(folder)
 
     def check(names: Iterable[str]) -> None:
         for name in names:
@@ -447,9 +154,9 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def listed(folder: Path) -> set[str]:
+def earlier_files(folder: Path) -> set[str]:
     """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
-    summary = typed.whole(folder / SUMMARY, typed.ReportJson)
+    summary = typed.read_if_whole(folder / SUMMARY, typed.ReportJson)
     if summary is None:
         return set()
     names = summary["files"] if isinstance(summary["files"], list) else []
@@ -575,7 +282,7 @@ def write(
     ):
         jobs: dict[str, Future[bytes]] = {}
 
-        def paint(figure: Figure) -> None:
+        def paint(figure: ReportFigure) -> None:
             if figure.spec and pictures:
                 jobs[f"{figure.name}.png"] = painter.submit(png, figure.spec)
 
@@ -590,7 +297,7 @@ def write(
             requests=requests,
         )
         made = replace(made, changes=changes or {})
-        return _written(made, summary(trace, made), jobs, progress, work=work, target=Path(folder))
+        return _written(made, _summary(trace, made), jobs, progress, work=work, target=Path(folder))
 
 
 def write_contents(
@@ -601,7 +308,7 @@ def write_contents(
     overwrite: bool = False,
 ) -> Report:
     """Write a report from its contents."""
-    head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}
+    head = {"llmprof": __version__, "title": content.title, "findings": json_rows(content.findings)}
     head["absent"] = _absent(content)
     with (
         replacing(Path(folder), overwrite=overwrite) as work,
@@ -673,7 +380,7 @@ def write_sections(
     return write_contents(content, folder, progress=progress)
 
 
-def summary(trace: Trace, content: Contents) -> dict[str, Any]:
+def _summary(trace: Trace, content: Contents) -> dict[str, Any]:
     """Summary of a report for programs: findings, coverage, metadata, and absent parts."""
     kept = {
         name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)}
@@ -687,8 +394,8 @@ def summary(trace: Trace, content: Contents) -> dict[str, Any]:
         "span_ns": trace.span_ns[1] - trace.span_ns[0],
         "tables": trace.rows,
         "reading": trace.coverage,
-        "coverage": rows_of(content.frames.get("coverage", pl.DataFrame())),
-        "findings": rows_of(content.findings),
+        "coverage": json_rows(content.frames.get("coverage", pl.DataFrame())),
+        "findings": json_rows(content.findings),
         "absent": _absent(content),
         "notes": {figure.name: figure.note for figure in content.figures if figure.note},
         "frames": kept,
@@ -702,7 +409,7 @@ def _absent(content: Contents) -> list[dict[str, Any]]:
     ]
 
 
-def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+def json_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Convert rows for JSON: infinities and NaN become null."""
     return [
         {

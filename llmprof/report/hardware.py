@@ -9,20 +9,27 @@ from typing import Final
 import polars as pl
 
 from llmprof import analyze, charts
-from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline, limits, reading
+from llmprof.analyze.ncu.profile import (
+    NEEDS_TIMELINE,
+    HardwareProfile,
+    kernel_limits,
+    metrics_headline,
+    metrics_reading,
+    profile_facts,
+)
 from llmprof.findings.hardware import file_name, launches_in_a_row
 from llmprof.names.kernels import displayed
-from llmprof.report.figures import Drawing, figure
+from llmprof.report.figures import Drawing, make_figure
 from llmprof.report.page import (
     Absent,
-    Column,
     Contents,
-    Figure,
+    ReportColumn,
+    ReportFigure,
+    ReportTable,
     Section,
-    Table,
     attempt,
     by_share,
-    columns,
+    columns_of_kind,
 )
 from llmprof.trace.metrics.data import Metrics
 
@@ -56,7 +63,9 @@ STALLS = Drawing(
 )
 
 
-def _section(anchor: str, question: str, words: str, *blocks: Figure | Table | Absent) -> Section:
+def _section(
+    anchor: str, question: str, words: str, *blocks: ReportFigure | ReportTable | Absent
+) -> Section:
     return Section(anchor, question, words, list(blocks), (anchor,))
 
 
@@ -64,9 +73,9 @@ def _table(
     part: str,
     name: str,
     caption: str,
-    shown_columns: tuple[Column, ...],
+    shown_columns: tuple[ReportColumn, ...],
     frame: pl.DataFrame | Absent,
-) -> Table | Absent:
+) -> ReportTable | Absent:
     if isinstance(frame, Absent):
         return replace(frame, part=part)
     if not frame.height:
@@ -78,32 +87,32 @@ def _table(
     )
     shown = frame.head(_MOST_ROWS)
     shown = shown.with_columns(displayed(shown["kernel_name"]).alias("function"))
-    return Table(name, caption, shown_columns, shown, sortable=True, note=more)
+    return ReportTable(name, caption, shown_columns, shown, sortable=True, note=more)
 
 
 _LIMITS: Final = (
-    Column("function", "kernel", "name", 36, "kernel_name"),
-    Column("count", "launches", "number"),
-    Column("total_ns", "total", "time"),
-    Column("share", "share", "share"),
-    Column("bound", "limit"),
-    *columns("share", compute_share="compute", memory_share="memory"),
-    Column("roof_share", "of its roof", "share"),
-    Column("stall", "warps wait for"),
+    ReportColumn("function", "kernel", "name", 36, "kernel_name"),
+    ReportColumn("count", "launches", "number"),
+    ReportColumn("total_ns", "total", "time"),
+    ReportColumn("share", "share", "share"),
+    ReportColumn("bound", "limit"),
+    *columns_of_kind("share", compute_share="compute", memory_share="memory"),
+    ReportColumn("roof_share", "of its roof", "share"),
+    ReportColumn("stall", "warps wait for"),
 )
 _RULES: Final = (
-    Column("function", "kernel", "name", 30, "kernel_name"),
-    Column("count", "launches", "number"),
-    Column("text", "advice"),
-    Column("estimated_speedup_pct", "at most %", "number"),
-    Column("speedup_scope", "of"),
+    ReportColumn("function", "kernel", "name", 30, "kernel_name"),
+    ReportColumn("count", "launches", "number"),
+    ReportColumn("text", "advice"),
+    ReportColumn("estimated_speedup_pct", "at most %", "number"),
+    ReportColumn("speedup_scope", "of"),
 )
 _LINES: Final = (
-    Column("function", "kernel", "name", 40, "kernel_name"),
-    Column("source", "file"),
-    *columns("number", line="line", samples="samples"),
-    Column("share", "share of the kernel", "share"),
-    Column("reason", "warps wait for"),
+    ReportColumn("function", "kernel", "name", 40, "kernel_name"),
+    ReportColumn("source", "file"),
+    *columns_of_kind("number", line="line", samples="samples"),
+    ReportColumn("share", "share of the kernel", "share"),
+    ReportColumn("reason", "warps wait for"),
 )
 
 
@@ -136,17 +145,17 @@ def advice(metrics: Metrics) -> pl.DataFrame:
     )
 
 
-def _lines(profile: Profile) -> pl.DataFrame:
+def _lines(profile: HardwareProfile) -> pl.DataFrame:
     lines = analyze.ncu.hot_lines(profile.source).filter(pl.col("samples") > 0)
     files = pl.Series("source", [file_name(path) for path in lines["file"]], dtype=pl.String)
     return lines.with_columns(files).sort("samples", descending=True, maintain_order=True)
 
 
-def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
+def profile_contents(profile: HardwareProfile, *, title: str | None = None) -> Contents:
     """Contents of the report of hardware metrics."""
     metrics = profile.metrics
     makers: dict[str, Callable[[], pl.DataFrame]] = {
-        "limits": lambda: limits(metrics),
+        "limits": lambda: kernel_limits(metrics),
         "speed_of_light": lambda: analyze.ncu.speed_of_light(metrics),
         "stalls": lambda: analyze.ncu.stalls(metrics),
         "rules": lambda: advice(metrics),
@@ -161,20 +170,20 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
             "Which kernels take the time, and what limits them?",
             "A kernel is limited by the side that is at 60 % of its peak or more, else by latency."
             " Of several limits of its launches, the one with most of their time is named.",
-            figure(metrics, KERNELS),
+            make_figure(metrics, KERNELS),
             _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, made["limits"]),
         ),
         _section(
             "roofline",
             "How near do the kernels come to the roofs of the device?",
             "Under the slope the memory is the limit, under a flat line the arithmetic.",
-            figure(metrics, ROOFLINE),
+            make_figure(metrics, ROOFLINE),
         ),
         _section(
             "stalls",
             "What do the warps wait for?",
             "Shares of the warp cycles in which a warp could not issue, by reason.",
-            figure(metrics, STALLS),
+            make_figure(metrics, STALLS),
         ),
         _section(
             "rules",
@@ -199,11 +208,11 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
         )
     )
     return Contents(
-        title=title or headline(metrics),
-        facts=facts(metrics),
+        title=title or metrics_headline(metrics),
+        facts=profile_facts(metrics),
         warnings=[NOTE, *(str(words) for words in metrics.coverage.get("warnings") or ())],
         reading=[
-            *reading(metrics),
+            *metrics_reading(metrics),
             ("Not in these metrics", f"{NEEDS_TIMELINE[0]}; {NEEDS_TIMELINE[1]}"),
         ],
         findings=frames.get("findings", pl.DataFrame()),

@@ -15,43 +15,26 @@ from llmprof.analyze.operator_times import (
     layer_times,
     on_device,
     operator_times,
-    suggestions,
     timed_calls,
     timed_steps,
     timers,
     timing_overhead,
+    timing_suggestions,
 )
 from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
-from llmprof.charts.base.theme import finish, inner
+from llmprof.charts.base.theme import finish_chart, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
-from llmprof.findings.sentences import say
-from llmprof.progress import Progress
-from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
-from llmprof.report.page import Absent, Column, Section, Table, columns
+from llmprof.report.figures import Drawing, Drawn, config_in, make_figure, reason_in_words
+from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, columns_of_kind
 from llmprof.run.launch import Run
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_ns, format_share
 
 _NO_COMMUNICATION: Final = "one device: there is no communication"
 _SOURCE: Final = "llmprof.analyze.operator_times"
-
-SUGGESTIONS: Final = {
-    "dominates": (
-        """`{{ operator }}` takes {{ figure|share }} of a {{ phase }} step: begin there."""
-    ),
-    "launch_bound": (
-        """In {{ figure|share }} of the timed {{ phase }} calls the device had caught up with the host: use
-        CUDA graphs (no eager), or fewer and larger kernels."""  # noqa: E501
-    ),
-    "above_bound": (
-        """`{{ operator }}` takes {{ "%.1f"|format(figure) }} times its bound in {{ phase }}:
-        {% if waiting %}part of it is waiting for the host, so first see what remains with `hold: true`.
-        {%- else %}try another kernel, layout or type, or a larger batch.{% endif %}"""  # noqa: E501
-    ),
-}
-"""Sentences of :func:`llmprof.analyze.operator_times.suggestions`."""
 
 
 def layer_performance_heatmap(trace: Trace) -> Any:
@@ -89,7 +72,7 @@ def operation_time_distribution(trace: Trace) -> Any:
             y=alt.Y("operator:N", sort=longest["operator"].to_list(), title=None),
         )
     )
-    return finish(
+    return finish_chart(
         chart.properties(width=inner() - 300),
         "Times of operators",
         "Quartiles, least and most of the calls",
@@ -177,7 +160,7 @@ def write_operators(
     folder: str | Path | None = None,
     *,
     model: Any = None,
-    charts: Mapping[str, Callable[[Trace], Any]] | None = None,
+    extra_charts: Mapping[str, Callable[[Trace], Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that
@@ -213,14 +196,14 @@ def write_operators(
         files.write_json(where / "comprehensive_report.json", whole),
     ]
     missing: dict[str, str] = {}
-    functions = {**CHARTS, **(charts or {})}
+    functions = {**CHARTS, **(extra_charts or {})}
     for done, (name, draw) in enumerate(functions.items()):
         if progress is not None:
             progress(f"drawing {name}", done, len(functions))
         try:
             written.append(save(draw(trace), where / f"{name}.png", overwrite=True))
         except AnalysisError as error:
-            missing[name] = reason(error)
+            missing[name] = reason_in_words(error)
     return [*written, files.write(where / "README.md", _readme(trace, advice, written, missing))]
 
 
@@ -268,14 +251,26 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
     )
 
 
+def _advice(row: Mapping[str, Any], *, waiting: bool) -> str:
+    operator, phase, share = row["operator"], row["phase"], format_share(row["figure"])
+    if row["rule"] == "dominates":
+        return f"`{operator}` takes {share} of a {phase} step: begin there."
+    if row["rule"] == "launch_bound":
+        return (
+            f"In {share} of the timed {phase} calls the device had caught up with the host: use"
+            " CUDA graphs (no eager), or fewer and larger kernels."
+        )
+    then = "try another kernel, layout or type, or a larger batch."
+    if waiting:
+        then = "part of it is waiting for the host, so first see what remains with `hold: true`."
+    return f"`{operator}` takes {row['figure']:.1f} times its bound in {phase}: {then}"
+
+
 def advised(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
     """Suggestions with their sentences."""
-    rows = suggestions(trace, bounds)
+    rows = timing_suggestions(trace, bounds)
     held = set(rows.filter(rule="launch_bound")["phase"])
-    words = [
-        say(SUGGESTIONS[row["rule"]], waiting=row["phase"] in held, **row)
-        for row in rows.iter_rows(named=True)
-    ]
+    words = [_advice(row, waiting=row["phase"] in held) for row in rows.iter_rows(named=True)]
     return rows.with_columns(pl.Series("suggestion", words, dtype=pl.String))
 
 
@@ -465,10 +460,10 @@ def operators_section(run: Run) -> Section:
         )
     )
     shown = (
-        *columns("text", operator="operator", phase="phase"),
-        *columns("number", rank="rank", count="calls timed"),
-        *columns("time", median_ns="median", step_ns="a step, all layers"),
-        Column("share", "share of a step", "share"),
+        *columns_of_kind("text", operator="operator", phase="phase"),
+        *columns_of_kind("number", rank="rank", count="calls timed"),
+        *columns_of_kind("time", median_ns="median", step_ns="a step, all layers"),
+        ReportColumn("share", "share of a step", "share"),
     )
     rows = (
         operator_times(trace)
@@ -477,11 +472,11 @@ def operators_section(run: Run) -> Section:
         .head(_TOP_OPERATORS)
     )
     caption = f"The {rows.height} operators that take the most time of a step"
-    table = Table(
+    table = ReportTable(
         "operators", caption, shown, rows.select(column.key for column in shown), sortable=True
     )
     drawn = (
-        figure(run, drawing)
+        make_figure(run, drawing)
         for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY)
     )
     return Section("operators", question, words, [*(one for one in drawn if one.spec), table])

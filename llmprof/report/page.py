@@ -19,17 +19,18 @@ import polars as pl
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
+from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
 from llmprof.charts.base.theme import CATEGORIES, narrow
 from llmprof.errors import AnalysisError, NotCapturedError, guarded
-from llmprof.findings.order import (
-    chained,
+from llmprof.findings.card import (
+    chain_findings,
     first_sentence,
+    headline_number,
     not_predicted,
-    number_of,
     so,
     times_in_words,
 )
@@ -37,7 +38,6 @@ from llmprof.report.cards import MEASURES
 from llmprof.text import sentence, shorten, unbroken
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
-from llmprof.version import __version__
 
 if TYPE_CHECKING:
     import altair as alt
@@ -63,7 +63,7 @@ def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
     return wide, "" if small == wide else small
 
 
-def packed(spec: str, small: str = "") -> str:
+def pack_specifications(spec: str, small: str = "") -> str:
     """Both specifications of a chart as one JSON for a page: their data once, as columns, with
     nine digits.
     """
@@ -91,13 +91,13 @@ def _column(values: list[Any]) -> Any:
     """Values with nine digits; texts that come again and again as their places in a list of
     them.
     """
-    words = (
+    distinct = (
         list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else values
     )
-    if 2 * len(words) > len(values):
+    if 2 * len(distinct) > len(values):
         return [_short(value) for value in values]
-    places = {word: place for place, word in enumerate(words)}
-    return {"words": words, "at": [places[value] for value in values]}
+    places = {word: place for place, word in enumerate(distinct)}
+    return {"words": distinct, "at": [places[value] for value in values]}
 
 
 def _short(value: Any) -> Any:
@@ -119,7 +119,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ReportFigure:
     """One chart, or the reason why there is none."""
 
     name: str
@@ -130,18 +130,18 @@ class Figure:
     absent: Absent | None = None
 
 
-Kind = Literal["text", "name", "chip", "number", "time", "gain", "share"]
+CellKind = Literal["text", "name", "chip", "number", "time", "gain", "share"]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReportColumn:
     """One column of a table: its heading, the format of its values, and further marks in its
     cells.
     """
 
     key: str
     head: str
-    kind: Kind = "text"
+    kind: CellKind = "text"
     width: int = 44
     """Most characters of a name; a longer name is cut in the middle, and its tooltip has the
     full name.
@@ -150,18 +150,18 @@ class Column:
     """Column with the full name, if this column has a shorter form."""
 
 
-def columns(kind: Kind, **heads: str) -> tuple[Column, ...]:
+def columns_of_kind(kind: CellKind, **heads: str) -> tuple[ReportColumn, ...]:
     """Columns of one kind: their headings by key."""
-    return tuple(Column(key, head, kind) for key, head in heads.items())
+    return tuple(ReportColumn(key, head, kind) for key, head in heads.items())
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Table to display; ``frame`` has the columns that ``columns`` name."""
 
     name: str
     caption: str
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     frame: pl.DataFrame
     sortable: bool = False
     note: str = ""
@@ -174,19 +174,19 @@ class Section:
     anchor: str
     question: str
     words: str
-    blocks: list[Figure | Table | Absent] = field(default_factory=list)
+    blocks: list[ReportFigure | ReportTable | Absent] = field(default_factory=list)
     evidence: tuple[str, ...] = ()
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[ReportFigure]:
         """The figures among the blocks."""
-        return [block for block in self.blocks if isinstance(block, Figure)]
+        return [block for block in self.blocks if isinstance(block, ReportFigure)]
 
     @property
     def shows(self) -> bool:
         """Whether it has a figure or a table, and not only reasons why there is none."""
         return any(
-            isinstance(block, Table) or (isinstance(block, Figure) and block.spec)
+            isinstance(block, ReportTable) or (isinstance(block, ReportFigure) and block.spec)
             for block in self.blocks
         )
 
@@ -217,12 +217,12 @@ class Contents:
     """Whether it is of one trace, which has findings and a coverage."""
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[ReportFigure]:
         """All figures in the order of the page."""
         return [figure for section in self.sections for figure in section.figures]
 
 
-def run(analysis: Analysis, trace: Trace, **more: object) -> pl.DataFrame | Absent:
+def run_analysis(analysis: Analysis, trace: Trace, **more: object) -> pl.DataFrame | Absent:
     """Frame of an analysis, or the reason why there is none."""
     return attempt(analysis.name, lambda: analysis.function(trace, **analysis.options, **more))
 
@@ -268,7 +268,7 @@ def page(contents: Contents) -> str:
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
     scripted = vega_bundle() if any(figure.spec for figure in contents.figures) else ""
     scripts = f"{source_hash(scripted)} {source_hash(script)}"
-    causes, effects, known = chained(contents.findings)
+    causes, effects, known = chain_findings(contents.findings)
     for row in causes:
         row["change"] = contents.changes.get(row["rule"])
     return render(
@@ -287,7 +287,7 @@ def page(contents: Contents) -> str:
         known=known,
         shown=[section for section in contents.sections if section.shows],
         places={
-            row["order"]: place_of(row, contents.sections)
+            row["order"]: evidence_place(row, contents.sections)
             for row in contents.findings.iter_rows(named=True)
         },
         library=scripted,
@@ -315,7 +315,7 @@ finding.
 """
 
 
-def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
+def evidence_place(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
     """Place in a page that shows the evidence of a finding."""
     evidence = str(row["evidence"])
     figures = [_FIGURES.get(evidence, evidence)]
@@ -324,7 +324,7 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
         figures = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
     ids: dict[str, str] = {}
     for block in (block for section in sections for block in section.blocks):
-        if isinstance(block, Table) or (isinstance(block, Figure) and block.spec):
+        if isinstance(block, ReportTable) or (isinstance(block, ReportFigure) and block.spec):
             ids.setdefault(block.name, _id(block))
     if (place := next((ids[name] for name in figures if name in ids), None)) is not None:
         return place
@@ -342,7 +342,7 @@ def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Sectio
         return list(sections)
     shares: dict[str, float] = {}
     for row in findings.iter_rows(named=True):
-        place = place_of(row, sections)
+        place = evidence_place(row, sections)
         anchor = next(
             (one.anchor for one in sections if place in [one.anchor, *map(_id, one.blocks)]), None
         )
@@ -351,9 +351,14 @@ def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Sectio
     return sorted(sections, key=lambda section: -shares.get(section.anchor, 0.0))
 
 
-def _id(block: Figure | Table | Absent) -> str:
+def _id(block: ReportFigure | ReportTable | Absent) -> str:
     """Id of a block in the page."""
-    return "" if isinstance(block, Absent) else f"{type(block).__name__.lower()}-{block.name}"
+    return "" if isinstance(block, Absent) else f"{_macro(block)}-{block.name}"
+
+
+def _macro(block: ReportFigure | ReportTable) -> str:
+    """The template's macro for a block."""
+    return "table" if isinstance(block, ReportTable) else "figure"
 
 
 def render(template: str, **values: object) -> str:
@@ -361,7 +366,7 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
-def table(rows: Table) -> str:
+def table_html(rows: ReportTable) -> str:
     """A table as HTML."""
     parts: jinja2.environment.TemplateModule = _environment().get_template("parts.html").module
     return str(parts.table(rows))  # type: ignore[attr-defined]
@@ -375,7 +380,7 @@ _INVISIBLE = dict.fromkeys(
 )
 
 
-def clean(value: object) -> object:
+def visible_text(value: object) -> object:
     """A text with visible control characters; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
@@ -385,7 +390,7 @@ def clean(value: object) -> object:
 
 def words(value: object) -> Markup:
     """A sentence in HTML, in which no line breaks between a number and its unit."""
-    return escape(unbroken(str(clean(str(value)))))
+    return escape(unbroken(str(visible_text(str(value)))))
 
 
 def _number(value: float) -> str:
@@ -404,12 +409,13 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 }
 
 
-def _shown(section: Section) -> list[tuple[str, Figure | Table]]:
+def _shown(section: Section) -> list[tuple[str, ReportFigure | ReportTable]]:
     """Figures and tables in order, each with the name of its macro."""
     return [
-        (type(block).__name__.lower(), block)
+        (_macro(block), block)
         for block in section.blocks
-        if isinstance(block, Table) or (isinstance(block, Figure) and block.absent is None)
+        if isinstance(block, ReportTable)
+        or (isinstance(block, ReportFigure) and block.absent is None)
     ]
 
 
@@ -421,7 +427,7 @@ def absents(sections: Sequence[Section]) -> list[list[Absent]]:
     for block in (block for section in sections for block in section.blocks):
         absent = (
             block.absent
-            if isinstance(block, Figure)
+            if isinstance(block, ReportFigure)
             else block
             if isinstance(block, Absent)
             else None
@@ -437,7 +443,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llmprof.report"),
         autoescape=True,
-        finalize=clean,
+        finalize=visible_text,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
@@ -448,8 +454,8 @@ def _environment() -> jinja2.Environment:
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
         "first_sentence": first_sentence,
-        "number_of": number_of,
-        "packed": lambda figure: packed(figure.spec, figure.small),
+        "number_of": headline_number,
+        "packed": lambda figure: pack_specifications(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
         "share": lambda value: format_share(

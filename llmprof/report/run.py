@@ -14,20 +14,29 @@ import polars as pl
 
 from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import slowest
-from llmprof.charts.base.draw import number
+from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
-from llmprof.progress import Progress
-from llmprof.report.figures import Drawing, Drawn, bound_section, config_in, drawn, figure
+from llmprof.report.figures import Drawing, Drawn, bound_section, config_in, draw_chart, make_figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.hardware import named_stalls
 from llmprof.report.operators import operators_section
-from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, attempt, columns
+from llmprof.report.page import (
+    Absent,
+    Contents,
+    ReportColumn,
+    ReportFigure,
+    ReportTable,
+    Section,
+    attempt,
+    columns_of_kind,
+)
 from llmprof.run.launch import ExperimentConfig, Run, monitors, open_run
 from llmprof.run.launch.config.options import setting
 from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run.requests import overhead, summarize
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes, format_ns, format_share
@@ -41,7 +50,7 @@ _NAMES = {
 }
 
 
-def facts(run: Run) -> list[tuple[str, str]]:
+def launch_facts(run: Run) -> list[tuple[str, str]]:
     """Facts about the run, as names and values."""
     config, worker = run.config, run.worker
     tokens = run.requests.select(
@@ -136,10 +145,13 @@ def _sampling(config: ExperimentConfig) -> str:
     return f"{greedy}{several}, seed {config.seed}, {ends}"
 
 
-def sections(run: Run) -> list[Section]:
+def run_sections(run: Run) -> list[Section]:
     """Sections on the requests and on the machine."""
     summary = summarize(run.requests)
-    blocks: list[Figure | Table | Absent] = [figure(run, REQUESTS), figure(run, REQUEST_LATENCY)]
+    blocks: list[ReportFigure | ReportTable | Absent] = [
+        make_figure(run, REQUESTS),
+        make_figure(run, REQUEST_LATENCY),
+    ]
     if summary.height:
         blocks.append(
             attempt("latencies and rates of the requests", lambda: summary_table(summary))
@@ -153,20 +165,20 @@ def sections(run: Run) -> list[Section]:
     parts += _made("requests joined to steps", lambda: _slow_requests(run))
     if run.config.profile_mode in {"ncu", "nsys_ncu"}:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
-        blocks = [figure(run, ROOFLINE), figure(run, STALLS)]
+        blocks = [make_figure(run, ROOFLINE), make_figure(run, STALLS)]
         parts.append(
             Section("hardware", "How well do the kernels use the hardware?", words, blocks)
         )
     if run.config.profile_mode == "ops":
         parts += _made("timings of operators", lambda: [operators_section(run)])
-    sampled = figure(run, COUNTERS)
+    sampled = make_figure(run, COUNTERS)
     if sampled.spec:
         words = (
             "Samples beside the run; work of others on the machine shows here, and clocks that were"
             " held down."
         )
         parts.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
-    calls = figure(run, CUDA_API)
+    calls = make_figure(run, CUDA_API)
     if calls.spec:
         words = "Time in calls of the runtime and driver on the host, under the profiler."
         parts.append(
@@ -202,7 +214,7 @@ def _slow_requests(run: Run) -> list[Section]:
             "slow_requests",
             "Why were requests slow?",
             words,
-            [figure(run, REQUEST_WATERFALL), slow_table(joined)],
+            [make_figure(run, REQUEST_WATERFALL), slow_table(joined)],
         )
     ]
 
@@ -210,25 +222,29 @@ def _slow_requests(run: Run) -> list[Section]:
 _SLOW: Final = 10
 
 
-def slow_table(joined: pl.DataFrame) -> Table:
+def slow_table(joined: pl.DataFrame) -> ReportTable:
     """Table of the requests with the latest first token, and what they waited for."""
     shown = (
-        Column("request", "request", "number"),
-        *columns("time", ttft_ns="first token", queue_prefill_ns="behind prefill of others"),
-        *columns("time", queue_decode_ns="behind decode of others", queue_other_ns="no step ran"),
-        *columns(
+        ReportColumn("request", "request", "number"),
+        *columns_of_kind(
+            "time", ttft_ns="first token", queue_prefill_ns="behind prefill of others"
+        ),
+        *columns_of_kind(
+            "time", queue_decode_ns="behind decode of others", queue_other_ns="no step ran"
+        ),
+        *columns_of_kind(
             "time",
             prefill_ns="own prefill",
             prefill_others_ns="others beside it",
             e2e_ns="end to end",
         ),
-        *columns("number", preemptions="preemptions", slowest_step="slowest step"),
-        Column("reason", "mostly"),
+        *columns_of_kind("number", preemptions="preemptions", slowest_step="slowest step"),
+        ReportColumn("reason", "mostly"),
     )
     rows = (
         joined.sort("ttft_ns", descending=True).head(_SLOW).select(column.key for column in shown)
     )
-    return Table(
+    return ReportTable(
         "slow_requests",
         f"The {rows.height} requests with the latest first token",
         shown,
@@ -252,7 +268,7 @@ def _bound(run: Run) -> list[Section]:
     return [bound_section(trace, config, tp_size=sizes[0], pp_size=sizes[1])]
 
 
-def counters(run: Run) -> pl.DataFrame:
+def monitor_samples(run: Run) -> pl.DataFrame:
     """Samples of the monitors: on the clock of the trace, or, without a trace, from the first
     measured batch on.
     """
@@ -270,7 +286,7 @@ def counters(run: Run) -> pl.DataFrame:
     return monitors.counters(table.read(run.folder.monitors), clock).counters
 
 
-def summary_table(summary: pl.DataFrame) -> Table:
+def summary_table(summary: pl.DataFrame) -> ReportTable:
     """Every metric of the requests."""
     shown = summary.filter(pl.col("metric").is_in(list(_NAMES)))
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
@@ -283,20 +299,20 @@ def summary_table(summary: pl.DataFrame) -> Table:
     )
     heads = {"std": "deviation", "ci95_low": "95 % from", "ci95_high": "to", "p50": "median"}
     columns_shown = (
-        *columns("text", phase="phase", metric="metric"),
-        *(Column(name, heads.get(name, name)) for name in figures),
-        *columns("number", repeats="repeats", n="values"),
+        *columns_of_kind("text", phase="phase", metric="metric"),
+        *(ReportColumn(name, heads.get(name, name)) for name in figures),
+        *columns_of_kind("number", repeats="repeats", n="values"),
     )
     apart = shown.filter(~pl.col("agree"))
-    most = number(apart["spread"].max())
+    most = float_of(apart["spread"].max())
     note = (
         f"The repeats disagree by up to {format_share(most)} of the mean." if apart.height else ""
     )
     caption = "Latencies and rates of the requests, without and under the profiler"
-    return Table("request_summary", caption, columns_shown, rows, note=note)
+    return ReportTable("request_summary", caption, columns_shown, rows, note=note)
 
 
-def overhead_table(costs: pl.DataFrame) -> Table:
+def overhead_table(costs: pl.DataFrame) -> ReportTable:
     """Table of the cost of the profiler."""
     shown = costs.filter(pl.col("metric").is_in(list(_NAMES)))
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
@@ -310,10 +326,12 @@ def overhead_table(costs: pl.DataFrame) -> Table:
     change = pl.Series("overhead", more, dtype=pl.String)
     rows = shown.select(names, _written(shown, "plain"), _written(shown, "profiled"), change, clear)
     columns_shown = (
-        *columns("text", metric="metric", plain="without profiler", profiled="under the profiler"),
-        *columns("text", overhead="change", clear="beyond the noise of the repeats"),
+        *columns_of_kind(
+            "text", metric="metric", plain="without profiler", profiled="under the profiler"
+        ),
+        *columns_of_kind("text", overhead="change", clear="beyond the noise of the repeats"),
     )
-    return Table("overhead", "What the profiler costs", columns_shown, rows)
+    return ReportTable("overhead", "What the profiler costs", columns_shown, rows)
 
 
 def _written(rows: pl.DataFrame, name: str) -> pl.Series:
@@ -325,7 +343,7 @@ def _written(rows: pl.DataFrame, name: str) -> pl.Series:
     return pl.Series(name, texts, dtype=pl.String)
 
 
-def tiles(run: Run) -> list[tuple[str, str]]:
+def dashboard_figures(run: Run) -> list[tuple[str, str]]:
     """Figures at the top of a dashboard."""
     summary = summarize(run.requests)
     phase = "plain" if "plain" in summary["phase"].to_list() else "profiled"
@@ -360,7 +378,7 @@ def _dashboard(run: Run) -> Drawn:
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "where": lambda: analyze.step_time(run.trace),
         "kernels": lambda: analyze.kernels(run.trace),
-        "counters": lambda: counters(run),
+        "counters": lambda: monitor_samples(run),
     }
     frames: dict[str, pl.DataFrame] = {}
     for name, make in makers.items():
@@ -368,12 +386,16 @@ def _dashboard(run: Run) -> Drawn:
             frames[name] = make()
     subtitle = "; ".join(
         f"{name}: {value}"
-        for name, value in facts(run)
+        for name, value in launch_facts(run)
         if name in {"Engine", "Parallel", "Requests"}
     )
     summary = summarize(run.requests)
     return charts.dashboard(
-        figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames
+        figures=dashboard_figures(run),
+        request_summary=summary,
+        title=_title(run),
+        subtitle=subtitle,
+        **frames,
     )
 
 
@@ -393,7 +415,7 @@ REQUESTS = Drawing(
     lambda run: charts.latencies(summarize(run.requests)),
 )
 COUNTERS = Drawing(
-    "counters", "monitors of the machine", lambda run: charts.counters(counters(run))
+    "counters", "monitors of the machine", lambda run: charts.counters(monitor_samples(run))
 )
 DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard)
 _PICTURES: Final = (KERNEL_TIME, CUDA_API, REQUESTS, COUNTERS, DASHBOARD)
@@ -462,7 +484,7 @@ class Visualizer:
                 self._progress(f"drawing: {drawing.name}", done, len(_PICTURES))
             try:
                 with guarded(f"the picture {drawing.name!r}"):
-                    picture = to_png_bytes(drawn(run, drawing)[0])
+                    picture = to_png_bytes(draw_chart(run, drawing)[0])
             except LlmprofError as error:
                 self.missing[drawing.name] = str(error)
                 continue
@@ -491,7 +513,7 @@ class Visualizer:
         """
         run, target = self._run, self._run.folder.path / REPORT
         self._link(target)
-        first, about, title = sections(run), facts(run), _title(run)
+        first, about, title = run_sections(run), launch_facts(run), _title(run)
         try:
             trace = run.trace
         except (CaptureError, NotCapturedError) as error:

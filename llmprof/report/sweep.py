@@ -11,32 +11,31 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from llmprof import charts
-from llmprof.findings.sentences import METRIC_WORDS
-from llmprof.progress import Progress
-from llmprof.report.figures import Drawing, figure
+from llmprof.report.figures import Drawing, make_figure
 from llmprof.report.folder import Report, write_sections
-from llmprof.report.page import Column, Section, Table, columns
+from llmprof.report.page import ReportColumn, ReportTable, Section, columns_of_kind
+from llmprof.text import METRIC_WORDS, Progress
 from llmprof.units import format_metric, format_ns
 
 _COLUMNS = (
-    *columns(
+    *columns_of_kind(
         "text", state="state", output_tokens_per_s="output tokens per s", ttft_ns="first token"
     ),
-    *columns(
+    *columns_of_kind(
         "text", tpot_ns="each further token", e2e_ns="end to end", overhead="profiler's overhead"
     ),
-    Column("joules_per_output_token", "J per output token", "number"),
-    *columns(
+    ReportColumn("joules_per_output_token", "J per output token", "number"),
+    *columns_of_kind(
         "share",
         share_compute="compute",
         share_exposed_communication="exposed communication",
         share_idle="idle",
     ),
-    Column("run", "run", "name"),
+    ReportColumn("run", "run", "name"),
 )
 
 
-class Points(NamedTuple):
+class SweepFrames(NamedTuple):
     """Data of the figures of a sweep."""
 
     comparison: pl.DataFrame
@@ -91,9 +90,9 @@ def write_sweep(
         latency.png, scaling.png, where_time.png`` as far as the points allow them.
     """
     names = list(parameters)
-    points = Points(comparison, where, names)
+    points = SweepFrames(comparison, where, names)
     drawn = (THROUGHPUT, LATENCY, SCALING, WHERE_TIME)
-    figures = {drawing.name: figure(points, drawing) for drawing in drawn}
+    figures = {drawing.name: make_figure(points, drawing) for drawing in drawn}
     sections = [
         Section(
             "points",
@@ -136,13 +135,13 @@ def write_sweep(
     )
 
 
-def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
+def _table(comparison: pl.DataFrame, parameters: list[str]) -> ReportTable:
     compared = [column for column in _COLUMNS if column.key in comparison.columns]
     shown = [
         column for column in compared if comparison[column.key].null_count() < comparison.height
     ]
-    chosen: list[Column] = [
-        Column(
+    chosen: list[ReportColumn] = [
+        ReportColumn(
             name,
             name.replace("_", " "),
             "number" if comparison.schema[name].is_numeric() else "text",
@@ -166,7 +165,7 @@ def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
         )
     )
     rows = with_texts.select(column.key for column in every)
-    return Table(
+    return ReportTable(
         "points",
         f"{comparison.height} points; comparison.csv has all columns",
         every,
@@ -234,11 +233,11 @@ def write_study(
     alone = Drawing(
         "slices", "each setting alone", lambda one: charts.study_slices(one, objective=objective)
     )
-    shares = Table(
+    shares = ReportTable(
         "importance",
         "Share of the difference between good and other points that a setting explains (PED-ANOVA"
         " of Optuna); of few points it is rough",
-        (Column("setting", "setting", "name"), Column("share", "importance", "share")),
+        (ReportColumn("setting", "setting", "name"), ReportColumn("share", "importance", "share")),
         importance,
     )
     sections = [
@@ -246,14 +245,14 @@ def write_study(
             "best",
             "Which configuration is best?",
             says,
-            [figure(frames["pareto"], front)],
+            [make_figure(frames["pareto"], front)],
             ("pareto",),
         ),
         Section(
             "settings",
             "What did each setting do?",
             "One setting changed, all others as at the start.",
-            [figure(frames["slices"], alone), *([shares] if importance.height else [])],
+            [make_figure(frames["slices"], alone), *([shares] if importance.height else [])],
             ("slices",),
         ),
     ]
@@ -267,7 +266,9 @@ def write_study(
         )
     if why is not None:
         words = "From a step of the start to a step of the best point, from one recording of each."
-        sections.append(Section("why", "Why is it better?", words, [figure(why, WHY)], ("why",)))
+        sections.append(
+            Section("why", "Why is it better?", words, [make_figure(why, WHY)], ("why",))
+        )
     words, table = "In the order in which they ran.", _points_table(points, settings)
     sections.append(Section("points", "What was measured?", words, [table], ("points",)))
     if excluded:
@@ -276,7 +277,7 @@ def write_study(
             schema={"point": pl.String, "why": pl.String},
             orient="row",
         )
-        shown = (Column("point", "point", "name"), Column("why", "why"))
+        shown = (ReportColumn("point", "point", "name"), ReportColumn("why", "why"))
         words = f"{len(excluded)} points that the data sheet of the device rules out."
         more = (
             f"The first {_MOST_EXCLUDED} of {len(excluded)}"
@@ -288,7 +289,7 @@ def write_study(
                 "excluded",
                 "What was not measured, and why?",
                 words,
-                [Table("excluded", more, shown, rows)],
+                [ReportTable("excluded", more, shown, rows)],
             )
         )
     reading = ("Points", str(points.height))
@@ -297,7 +298,7 @@ def write_study(
     )
 
 
-def in_words(points: pl.DataFrame) -> pl.DataFrame:
+def points_in_words(points: pl.DataFrame) -> pl.DataFrame:
     """Points with their figures as text."""
     after = points.columns.index("error") + 1
     figures = points.columns[after : points.columns.index("holds")]
@@ -316,7 +317,7 @@ def _text(name: str, value: float) -> str:
     return format_ns(value)
 
 
-def _rates(rates: pl.DataFrame) -> Table:
+def _rates(rates: pl.DataFrame) -> ReportTable:
     figures = rates.columns[1 : rates.columns.index("holds")]
     words = rates.with_columns(
         pl.Series(
@@ -327,13 +328,15 @@ def _rates(rates: pl.DataFrame) -> Table:
         for name in figures
     ).with_columns(holds=_yes("holds"))
     shown = (
-        Column("label", "point", "name"),
-        *columns("text", rate="requests a second", answered="answered a second"),
-        *(Column(name, name.replace("_", " ")) for name in figures[2:]),
-        Column("holds", "SLO holds"),
-        Column("run", "run", "name"),
+        ReportColumn("label", "point", "name"),
+        *columns_of_kind("text", rate="requests a second", answered="answered a second"),
+        *(ReportColumn(name, name.replace("_", " ")) for name in figures[2:]),
+        ReportColumn("holds", "SLO holds"),
+        ReportColumn("run", "run", "name"),
     )
-    return Table("rates", "A run folder for each", shown, words.select(one.key for one in shown))
+    return ReportTable(
+        "rates", "A run folder for each", shown, words.select(one.key for one in shown)
+    )
 
 
 def _yes(column: str) -> pl.Expr:
@@ -342,19 +345,19 @@ def _yes(column: str) -> pl.Expr:
     )
 
 
-def _points_table(points: pl.DataFrame, settings: Sequence[str]) -> Table:
+def _points_table(points: pl.DataFrame, settings: Sequence[str]) -> ReportTable:
     after = points.columns.index("error") + 1
     figures = points.columns[after : points.columns.index("holds")]
-    words = in_words(points).with_columns(holds=_yes("holds"))
+    words = points_in_words(points).with_columns(holds=_yes("holds"))
     possible = (
-        Column("point", "#", "number"),
-        *(Column(name, name.rpartition(".")[2].replace("_", " ")) for name in settings),
-        Column("state", "state"),
-        *(Column(name, name.replace("_", " ")) for name in figures),
-        Column("holds", "SLO holds"),
-        Column("predicted", "predicted gain", "share"),
-        Column("error", "error"),
-        Column("run", "run", "name"),
+        ReportColumn("point", "#", "number"),
+        *(ReportColumn(name, name.rpartition(".")[2].replace("_", " ")) for name in settings),
+        ReportColumn("state", "state"),
+        *(ReportColumn(name, name.replace("_", " ")) for name in figures),
+        ReportColumn("holds", "SLO holds"),
+        ReportColumn("predicted", "predicted gain", "share"),
+        ReportColumn("error", "error"),
+        ReportColumn("run", "run", "name"),
     )
     shown = tuple(
         column
@@ -364,7 +367,7 @@ def _points_table(points: pl.DataFrame, settings: Sequence[str]) -> Table:
     rows = words.select(column.key for column in shown).with_columns(
         pl.col(list(settings)).cast(pl.String).fill_null("default")
     )
-    return Table(
+    return ReportTable(
         "points", f"{points.height} points; points.csv has all columns", shown, rows, sortable=True
     )
 
@@ -397,15 +400,15 @@ def write_trial(
         )
     )
     shown = (
-        *columns("text", metric="metric", before="as it is", after="with the change"),
-        *columns("share", gain="time saved", gain_low="from", gain_high="to"),
-        Column("verdict", "verdict"),
+        *columns_of_kind("text", metric="metric", before="as it is", after="with the change"),
+        *columns_of_kind("share", gain="time saved", gain_low="from", gain_high="to"),
+        ReportColumn("verdict", "verdict"),
     )
     drawing = Drawing(
         "effects", "effects", lambda rows: charts.trial_effects(rows, objective=objective)
     )
-    effect = figure(effects, drawing)
-    of_effects = Table(
+    effect = make_figure(effects, drawing)
+    of_effects = ReportTable(
         "effects",
         "Of a rate, the time of one token or request",
         shown,
@@ -424,7 +427,7 @@ def write_trial(
                 "why",
                 "Which parts of a step shrank or grew?",
                 words_of,
-                [figure(difference, WHY)],
+                [make_figure(difference, WHY)],
                 ("why",),
             )
         )

@@ -6,8 +6,8 @@ its config alone.
 True
 """
 
-from llmprof.arguments import door
-from llmprof.theory.bound import device_of, find_device, read_device
+from llmprof.errors import door
+from llmprof.theory.bound import parse_device, find_device, read_device
 from llmprof.theory.calibration import (
     Calibration,
     Observation,
@@ -15,7 +15,7 @@ from llmprof.theory.calibration import (
     calibrated,
     read_calibration,
 )
-from llmprof.theory.catalog import config_of, names
+from llmprof.theory.catalog import model_config, names
 from llmprof.theory.familiar import llm_profile
 from llmprof.theory.plan import Efficiency, Plan, Requests
 from llmprof.theory.profiler import Profile, profile

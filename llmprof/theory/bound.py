@@ -13,7 +13,7 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.theory import hardware
 from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Efficiency, Plan
-from llmprof.theory.work import Operator
+from llmprof.theory.work import OperatorWork
 from llmprof.trace.storage import typed
 
 INTER_NODE_BYTES_PER_S: Final = 100e9
@@ -99,7 +99,7 @@ class Machine:
             self._note(f"{self.device.name} has no direct links: messages go over PCIe")
         return bandwidth / 2 * self.efficiency.intra_node
 
-    def time(self, operator: Operator) -> Timing:
+    def time(self, operator: OperatorWork) -> Timing:
         """Lower bound of the time of an operator in one layer; each resource works at its peak
         times its efficiency.
         """
@@ -122,7 +122,7 @@ class Machine:
         bound = next(name for name, value in names if value == longest) if longest else "none"
         return Timing(compute, memory, communication, crossing, bound)
 
-    def crossing(self, operator: Operator) -> float:
+    def crossing(self, operator: OperatorWork) -> float:
         """Bytes that an operator must read from or write to the device memory; data in the last
         cache do not count.
         """
@@ -137,7 +137,7 @@ class Machine:
         if text not in self.notes:
             self.notes.append(text)
 
-    def total(self, operators: Sequence[Operator]) -> float:
+    def total(self, operators: Sequence[OperatorWork]) -> float:
         """Sum of the lower bounds of operators over their layers (s); they run one after
         another.
         """
@@ -197,7 +197,7 @@ def nearest_device(name: str | Path | hardware.Device) -> tuple[hardware.Device,
     try:
         return find_device(name), ""
     except LlmprofError:
-        family = hardware.nearest(name) if isinstance(name, str) else []
+        family = hardware.similar_devices(name) if isinstance(name, str) else []
         if not family:
             raise
         others = f"; others: {listed(each.name for each in family[1:])}" if family[1:] else ""
@@ -231,10 +231,10 @@ def read_device(path: str | Path) -> hardware.Device:
             f"{Path(path).name} does not hold a mapping",
             expected="name, tflops, memory_gb_per_s, …",
         )
-    return device_of(values)
+    return parse_device(values)
 
 
-def device_of(values: Mapping[str, Any]) -> hardware.Device:
+def parse_device(values: Mapping[str, Any]) -> hardware.Device:
     """Device from a mapping with the keys of :func:`read_device`.
 
     Raises

@@ -47,11 +47,11 @@ import polars as pl
 from llmprof.errors import LlmprofError, listed, needs
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.hardware import Device
-from llmprof.theory.memory import total
+from llmprof.theory.memory import total_parameters
 from llmprof.theory.plan import Batch, Plan
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape
-from llmprof.theory.work import Operator, operators
+from llmprof.theory.work import OperatorWork, step_operators
 from llmprof.trace.storage import typed
 
 GRAPH_TOKENS: Final = 512
@@ -116,7 +116,7 @@ _GROUPS: Final = {
     "broadcast": "collective",
     "sampling": "sampling",
 }
-Kind = Literal["decode", "prefill", "stage"]
+CalibrationKind = Literal["decode", "prefill", "stage"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Observation:
     shape: Shape
     plan: Plan
     batch: Batch
-    kind: Kind
+    kind: CalibrationKind
     seconds: float
     stage: str = ""
     weight: float = 1.0
@@ -212,7 +212,7 @@ class Calibration:
                 found.append(f"{_FACTS[name]} {listed(unseen)} (fitted to {fitted})")
         return tuple(found)
 
-    def operator_s(self, machine: Machine, operator: Operator, *, prefill: bool) -> float:
+    def operator_s(self, machine: Machine, operator: OperatorWork, *, prefill: bool) -> float:
         """Predicted device time of an operator in one layer (s)."""
         v = self.values
         gate = operator.component == "attention_gate"  # of the stage of attention, and no attention
@@ -253,11 +253,11 @@ class Calibration:
         return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
 
     def stage_s(
-        self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool
+        self, machine: Machine, operators: Iterable[OperatorWork], *, prefill: bool
     ) -> dict[str, float]:
         """Predicted device time of each stage over all layers (s)."""
         times: defaultdict[str, float] = defaultdict(float)
-        for operator in step_operators:
+        for operator in operators:
             times[operator.stage] += operator.layers * self.operator_s(
                 machine, operator, prefill=prefill
             )
@@ -268,12 +268,12 @@ class Calibration:
         in seconds.
         """
         prefill = any(part.phase == "prefill" for part in batch)
-        work = operators(shape, batch, machine.plan)
+        work = step_operators(shape, batch, machine.plan)
         return self._step(work, machine, _mixers(shape), batch, prefill=prefill)
 
     def _step(
         self,
-        work: Sequence[Operator],
+        work: Sequence[OperatorWork],
         machine: Machine,
         layers: int,
         batch: Batch,
@@ -377,7 +377,7 @@ def _facts(steps: Iterable[tuple[Shape, Plan, Batch]]) -> dict[str, set[Any]]:
             "weights": {plan.weights},
             "kv_cache": {plan.kv_cache},
             "layout": {", ".join([f"tp {plan.tp}", *sizes, *experts])},
-            "parameters": {total(shape)},
+            "parameters": {total_parameters(shape)},
             "requests": {sum(part.count for part in batch)},
             "tokens": {sum(part.tokens for part in batch)},
             "context": {part.context for part in batch},
@@ -499,7 +499,7 @@ class _Case:
         self.one = observation
         self.machine = machine_for(observation.shape, device, observation.plan)
         self.prefill = any(part.phase == "prefill" for part in observation.batch)
-        self.found = operators(observation.shape, observation.batch, observation.plan)
+        self.found = step_operators(observation.shape, observation.batch, observation.plan)
         if observation.kind == "stage":
             self.found = [part for part in self.found if part.stage == observation.stage]
 

@@ -57,12 +57,12 @@ def names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
-def source(name: str) -> str:
+def _source(name: str) -> str:
     """Source of the shape of a model in the catalogue."""
-    return str(_entries()[known(name)]["source"])
+    return str(_entries()[catalogue_name(name)]["source"])
 
 
-def known(name: str) -> str:
+def catalogue_name(name: str) -> str:
     """Catalogue name of a model in any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``."""
     plain = {_plain(entry): entry for entry in names()} | _OTHER_NAMES
     match = plain.get(_plain(name))
@@ -77,7 +77,7 @@ def known(name: str) -> str:
     return match
 
 
-def config_of(name: str) -> dict[str, Any]:
+def model_config(name: str) -> dict[str, Any]:
     """Copy of the ``config.json`` of a model of :func:`names`, in any case, with or without an
     owner.
 
@@ -91,7 +91,7 @@ def config_of(name: str) -> dict[str, Any]:
     >>> config_of("Qwen/Qwen3-8B")["num_hidden_layers"]
     36
     """
-    config: dict[str, Any] = copy.deepcopy(_entries()[known(name)]["config"])
+    config: dict[str, Any] = copy.deepcopy(_entries()[catalogue_name(name)]["config"])
     return config
 
 
@@ -100,7 +100,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
     path = Path(path).expanduser()
     file = path / "config.json" if path.is_dir() else path
     hint = "give the config.json of a model, or its folder"
-    config: dict[str, Any] = typed.read(file, dict[str, typed.Value], error=LlmprofError, hint=hint)
+    config: dict[str, Any] = typed.read(
+        file, dict[str, typed.OptionValue], error=LlmprofError, hint=hint
+    )
     return config
 
 

@@ -68,7 +68,7 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     inter_node_memory_efficiency : float
         Assumed shares of the peaks, in (0, 1].
     print_flag : bool
-        Whether the sections of :func:`sections` are printed.
+        Whether the sections of :func:`_sections` are printed.
     batch_size, kv_cache_bytes
         Other names of ``bs`` and ``kv_cache_dtype_bytes``.
 
@@ -123,7 +123,7 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     )
     values = as_dict(read)
     if print_flag:
-        print(sections(values))  # noqa: T201  the function is known for printing
+        print(_sections(values))  # noqa: T201  the function is known for printing
     return values
 
 
@@ -198,7 +198,7 @@ def as_dict(result: Profile) -> dict[str, Any]:
     return values
 
 
-def sections(named: dict[str, Any]) -> str:
+def _sections(named: dict[str, Any]) -> str:
     """Text of the printed sections of a dict of :func:`as_dict`, with units."""
     parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
         (
@@ -217,7 +217,7 @@ def sections(named: dict[str, Any]) -> str:
                     "total_infer_latency",
                 )
             ],
-            seconds,
+            format_seconds,
         ),
         (
             "LLM Params per_layer analysis",
@@ -255,7 +255,7 @@ def sections(named: dict[str, Any]) -> str:
         (
             "LLM Latency analysis (Prefill)",
             [*named["prefill_latency_parts"].items(), ("TTFT", named["TTFT"])],
-            seconds,
+            format_seconds,
         ),
         (
             "LLM Latency analysis (Decode)",
@@ -265,7 +265,7 @@ def sections(named: dict[str, Any]) -> str:
                 ("TTOT", named["TTOT"]),
                 ("total_infer_latency", named["total_infer_latency"]),
             ],
-            seconds,
+            format_seconds,
         ),
     ]
     if "training" in named:
@@ -299,7 +299,7 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value:.4g} {unit}".rstrip()
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """Text of a time (s) with a fitting unit: ``14.58 ms``; ``unknown`` for None."""
     if value is None:
         return "unknown"

@@ -17,8 +17,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, listed
+from llmprof.errors import LlmprofError, checked, listed
 
 TYPES: Final = ("bf16", "fp16", "fp8", "fp4", "int8", "tf32", "fp32")
 """Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""
@@ -777,7 +776,7 @@ _VARIANT: Final = re.compile(r"(?: (?:sxm\d?|pcie|nvl|\d+ ?gb))+")
 
 
 @checked
-def nearest(name: str) -> list[Device]:
+def similar_devices(name: str) -> list[Device]:
     """Devices of the family that a name means (``H100``), or whose variants it tells apart
     (``t4-pcie-15gb``).
 
@@ -800,7 +799,7 @@ def _plain(name: str) -> str:
     return " ".join(re.sub(r"[\s_-]+", " ", _NOISE.sub(" ", name.lower())).split())
 
 
-def table() -> pl.DataFrame:
+def peak_sources() -> pl.DataFrame:
     """Table of every number with its source.
 
     Returns

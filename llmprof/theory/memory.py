@@ -45,12 +45,12 @@ def parameters(shape: Shape) -> pl.DataFrame:
     )
 
 
-def total(shape: Shape) -> int:
+def total_parameters(shape: Shape) -> int:
     """Parameters of the whole model."""
     return sum(count * size for _, _, count, size, _, _ in _parts(shape))
 
 
-def active(shape: Shape) -> int:
+def active_parameters(shape: Shape) -> int:
     """Parameters that one token uses: all but the experts that it is not sent to."""
     return sum(count * used for _, _, count, _, used, _ in _parts(shape))
 
@@ -91,7 +91,7 @@ def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, 
         yield name, stage, size, size, False
     yield "norms", "norm", layer.norms * norm, layer.norms * norm, False
     if layer.attention is not None:
-        for name, stage, size in attention_weights(layer.attention, hidden):
+        for name, stage, size in _attention_weights(layer.attention, hidden):
             yield (
                 name,
                 stage,
@@ -100,13 +100,13 @@ def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, 
                 name not in ("qk_norm", "indexer_norm", "biases", "compressor"),
             )
     if layer.recurrent is not None:
-        for name, stage, size in recurrent_weights(layer.recurrent, hidden):
+        for name, stage, size in _recurrent_weights(layer.recurrent, hidden):
             yield name, stage, size, size, name != "recurrence"
     if layer.feed_forward is not None:
         yield from _feed_forward(layer.feed_forward, hidden)
 
 
-def recurrent_weights(r: Recurrent, hidden: int) -> list[tuple[str, str, int]]:
+def _recurrent_weights(r: Recurrent, hidden: int) -> list[tuple[str, str, int]]:
     """Component, stage and number of weights of each part of a recurrent mixer."""
     return [
         ("in_proj", "in_proj", hidden * r.projected),
@@ -116,7 +116,7 @@ def recurrent_weights(r: Recurrent, hidden: int) -> list[tuple[str, str, int]]:
     ]
 
 
-def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str, int]]:
+def _attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str, int]]:
     """Component, stage and number of weights of each part of a layer's attention."""
     a = attention
     query, value = a.heads * a.head_dim * (2 if a.gated else 1), a.heads * a.value_dim
@@ -346,7 +346,7 @@ class Memory:
         return None if self.device is None else self.total <= self.device
 
 
-def memory(
+def estimate_memory(
     shape: Shape,
     plan: Plan,
     device: Device,

@@ -13,9 +13,10 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import memory as counted
+from llmprof.theory import shapes
 from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, nearest_device
 from llmprof.theory.hardware import Device
-from llmprof.theory.memory import Memory, memory, weight_bytes
+from llmprof.theory.memory import Memory, estimate_memory, weight_bytes
 from llmprof.theory.plan import (
     BYTES,
     Batch,
@@ -27,9 +28,9 @@ from llmprof.theory.plan import (
     positive,
     prefill,
 )
-from llmprof.theory.shapes import Shape, shape
+from llmprof.theory.shapes import Shape
 from llmprof.theory.training import Recompute, Training, training
-from llmprof.theory.work import operators
+from llmprof.theory.work import step_operators
 
 COLUMNS: Final = {
     "phase": pl.String,
@@ -54,13 +55,13 @@ COLUMNS: Final = {
     "intensity": pl.Float64,
     "bound": pl.String,
 }
-"""Columns of :func:`components`; all numbers are those of one rank."""
+"""Columns of :func:`_components`; all numbers are those of one rank."""
 
 
-def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
+def _components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
     """Work and lower bound of the time of each component of a step on one rank."""
     rows = []
-    for operator in operators(shape, batch, machine.plan):
+    for operator in step_operators(shape, batch, machine.plan):
         t, n = machine.time(operator), operator.layers
         moved = operator.bytes_read + operator.bytes_written
         row = {
@@ -104,7 +105,7 @@ class Profile:
     batch_size, seq_len, generate_len : int
         Requests of a replica, and prompt tokens and output tokens of each.
     components : polars.DataFrame
-        Result of :func:`components` for the prefill of the whole batch and for the decode step in
+        Result of :func:`_components` for the prefill of the whole batch and for the decode step in
         the middle of the output.
     parameter_table : polars.DataFrame
         Result of :func:`llmprof.theory.memory.parameters`.
@@ -133,12 +134,12 @@ class Profile:
     @property
     def parameters(self) -> int:
         """Number of parameters of the model."""
-        return counted.total(self.shape)
+        return counted.total_parameters(self.shape)
 
     @property
     def active_parameters(self) -> int:
         """Number of parameters that one token uses."""
-        return counted.active(self.shape)
+        return counted.active_parameters(self.shape)
 
     @property
     def prefill_latency_s(self) -> float:
@@ -352,7 +353,7 @@ def profile(
         raise LlmprofError(
             f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0"
         )
-    read, (target, taken) = shape(model), nearest_device(device)
+    read, (target, taken) = shapes.shape(model), nearest_device(device)
     half = "bf16" if target.flop_per_s.get("bf16") or not target.flop_per_s.get("fp16") else "fp16"
     weights = number_format(dtype) if dtype else read.weight_format
     if dtype is None and (bytes_per_param or BYTES[weights]) == BYTES["bf16"]:
@@ -388,11 +389,11 @@ def profile(
         else (Requests(batch_size, middle, middle, "prefill"),)
     )
     frames = [
-        components(read, first, machine, phase="prefill"),
-        components(read, then, machine, phase="decode"),
+        _components(read, first, machine, phase="prefill"),
+        _components(read, then, machine, phase="decode"),
     ]
     sizes: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len}
-    rank_memory = memory(
+    rank_memory = estimate_memory(
         read, plan, target, **sizes, generate_len=generate_len, utilization=memory_utilization
     )
     steps: dict[str, Any] = {

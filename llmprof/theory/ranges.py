@@ -25,7 +25,7 @@ from llmprof.theory.memory import (
 from llmprof.theory.plan import Plan, decode, number_format, positive, prefill
 from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape
-from llmprof.theory.work import operators
+from llmprof.theory.work import step_operators
 from llmprof.trace.storage import typed
 
 Over = Literal["batch_size", "seq_len", "generate_len", "tp_size"]
@@ -137,7 +137,7 @@ def _point(
     batch, prompt, out = sizes["batch_size"], sizes["seq_len"], sizes["generate_len"]
     machine = machine_for(base.shape, base.device, plan, base.efficiency)
     steps = prefill(batch, prompt), decode(batch, prompt + out / 2)
-    bounds = [machine.total(operators(base.shape, step, plan)) for step in steps]
+    bounds = [machine.total(step_operators(base.shape, step, plan)) for step in steps]
     predicted = [
         calibration.step_s(base.shape, step, machine) if calibration else None for step in steps
     ]

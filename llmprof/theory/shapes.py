@@ -433,7 +433,7 @@ def _config(model: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]
     path = Path(text).expanduser()
     if isinstance(model, Path) or path.suffix == ".json" or (text and path.is_dir()):
         return catalog.read_config(path), path.parent.name if path.suffix == ".json" else path.name
-    return catalog.config_of(text), catalog.known(text)
+    return catalog.model_config(text), catalog.catalogue_name(text)
 
 
 class _Fields(dict[str, Any]):
@@ -492,7 +492,7 @@ class _Reader:
         lower = [
             f"layers of the kind {kind!r} ({count})" for kind, count in self.unknown_kinds.items()
         ]
-        shape = Shape(
+        model_shape = Shape(
             name=self.name,
             family=self.family,
             hidden=hidden,
@@ -520,7 +520,7 @@ class _Reader:
             self.notes.append(
                 f"not understood: {'; '.join(lower)}. Parameters, FLOPs and bytes are the least"
             )
-        return replace(shape, lower_bound=bool(lower), notes=tuple(self.notes))
+        return replace(model_shape, lower_bound=bool(lower), notes=tuple(self.notes))
 
     def number(self, *fields: str, default: int | None = None, least: int = 1) -> int:
         """Value of the first of these fields that the config has, an integer of at least

@@ -17,7 +17,7 @@ from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Batch, Requests, decode, positive
 from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape
-from llmprof.theory.work import Operator, operators
+from llmprof.theory.work import OperatorWork, step_operators
 
 SCHEMA: Final = {
     "draft_tokens": pl.Int64,
@@ -98,7 +98,7 @@ def speculate(
     each, rows = _draft_s(base, machine, draft, decode(count, context)), []
     for k in range(most + 1):
         verify = machine.total(
-            operators(
+            step_operators(
                 base.shape,
                 (Requests(count, k + 1, context + k, "decode"),),
                 base.plan,
@@ -124,10 +124,10 @@ def _draft_s(
     if draft is None:
         return 0.0
     if draft != "mtp":
-        return machine.total(operators(shape(draft), batch, base.plan))
+        return machine.total(step_operators(shape(draft), batch, base.plan))
     layer = replace(base.shape, layers=base.shape.layers[-1:])
     hidden, each, count = base.shape.hidden, base.plan.high_bytes, base.batch_size
-    projection = Operator(
+    projection = OperatorWork(
         "mtp_proj",
         "mtp_proj",
         flops=4 * count * hidden * hidden,
@@ -136,4 +136,4 @@ def _draft_s(
         input_bytes=2 * count * hidden * each,
         output_bytes=count * hidden * each,
     )
-    return machine.total([projection, *operators(layer, batch, base.plan)])
+    return machine.total([projection, *step_operators(layer, batch, base.plan)])

@@ -24,7 +24,7 @@ from llmprof.theory.bound import Machine
 from llmprof.theory.memory import weight_bytes
 from llmprof.theory.plan import BYTES, Plan, prefill
 from llmprof.theory.shapes import Shape
-from llmprof.theory.work import operators
+from llmprof.theory.work import step_operators
 
 Recompute = Literal["none", "full"]
 OPTIMIZER_BYTES: Final = 12.0
@@ -117,7 +117,7 @@ def training(
     plan = machine.plan
     parameters = weight_bytes(shape, plan) / plan.low_bytes
     share = [1 / plan.dp if ds_zero >= stage else 1.0 for stage in (1, 2, 3)]
-    work = operators(shape, prefill(batch_size, seq_len), plan, all_logits=True)
+    work = step_operators(shape, prefill(batch_size, seq_len), plan, all_logits=True)
     work = [operator for operator in work if operator.stage != "sampling"]
     times = micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
     forward = machine.total(work) * times
@@ -134,7 +134,7 @@ def training(
     updated = parameters * share[0] * (OPTIMIZER_BYTES * 2 + 4)
     flops = sum(
         operator.flops * operator.layers
-        for operator in operators(shape, prefill(batch_size, seq_len), Plan(), all_logits=True)
+        for operator in step_operators(shape, prefill(batch_size, seq_len), Plan(), all_logits=True)
     )
     return Training(
         weights=parameters * plan.low_bytes * share[2],

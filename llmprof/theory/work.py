@@ -45,7 +45,7 @@ from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurren
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorWork:
     """Work of one operator on one rank in one layer.
 
     ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of
@@ -81,7 +81,7 @@ class Operator:
         return self.kv_write_bytes + self.output_bytes
 
 
-def operators(
+def step_operators(
     shape: Shape,
     batch: Batch,
     plan: Plan,
@@ -89,15 +89,15 @@ def operators(
     causal: bool = True,
     all_logits: bool = False,
     absorb: bool = True,
-) -> list[Operator]:
+) -> list[OperatorWork]:
     """Operators of one step, in order."""
-    before, inside, after = places(
+    before, inside, after = placed_operators(
         shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb
     )
     return [*before, *(operator for parts in inside.values() for operator in parts), *after]
 
 
-def places(
+def placed_operators(
     shape: Shape,
     batch: Batch,
     plan: Plan,
@@ -105,7 +105,7 @@ def places(
     causal: bool = True,
     all_logits: bool = False,
     absorb: bool = True,
-) -> tuple[list[Operator], dict[Layer, list[Operator]], list[Operator]]:
+) -> tuple[list[OperatorWork], dict[Layer, list[OperatorWork]], list[OperatorWork]]:
     """Operators of one step before the layers, in each kind of layer, and after the layers."""
     plan.check(shape)
     step = _Step(shape, batch, plan, causal, absorb)
@@ -147,7 +147,7 @@ class _Step:
         self.act = BYTES[plan.activations]
         self.hidden_bytes = self.tokens * shape.hidden * self.act
 
-    def before(self) -> Iterator[Operator]:
+    def before(self) -> Iterator[OperatorWork]:
         """The embedding."""
         hidden, width = self.shape.hidden, self.shape.embedding_width
         yield self._moving(
@@ -160,7 +160,7 @@ class _Step:
         yield from self._extras(self.shape.before)
         yield from self._all_reduce()
 
-    def layer(self, layer: Layer) -> Iterator[Operator]:
+    def layer(self, layer: Layer) -> Iterator[OperatorWork]:
         """One layer."""
         before, after = (layer.norms + 1) // 2, layer.norms // 2
         if before:
@@ -178,7 +178,7 @@ class _Step:
             yield from self._all_reduce()
         yield from self._extras(layer.extras)
 
-    def _extras(self, extras: tuple[Extra, ...]) -> Iterator[Operator]:
+    def _extras(self, extras: tuple[Extra, ...]) -> Iterator[OperatorWork]:
         """Work on the residual stream, which every rank does whole."""
         for one in extras:
             read = self.tokens * (one.moved * self.act + one.row * self.plan.high_bytes)
@@ -191,7 +191,7 @@ class _Step:
                 weight_bytes=(one.weights + one.small) * self.plan.high_bytes,
             )
 
-    def after(self, all_logits: bool) -> Iterator[Operator]:
+    def after(self, all_logits: bool) -> Iterator[OperatorWork]:
         """Operators after the last layer: norm, output projection, sampling."""
         shape, plan, act, width = self.shape, self.plan, self.act, self.shape.embedding_width
         yield from self._extras(shape.after)
@@ -210,7 +210,7 @@ class _Step:
             yield replace(passed, layers=plan.pp - 1)
             yield self._message("tell_tokens", "broadcast", 8 * rows)
 
-    def _attention(self, a: Attention) -> Iterator[Operator]:
+    def _attention(self, a: Attention) -> Iterator[OperatorWork]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         heads, kv_heads = a.heads / plan.tp, max(a.kv_heads / plan.tp, 1)
         if a.latent or a.out_rank:
@@ -243,7 +243,7 @@ class _Step:
             yield self._moving("attention_gate", 2 * moved, moved, stage="attention", fusable=True)
         yield self._linear("o_proj", heads * a.value_dim, hidden)
 
-    def _recurrent(self, r: Recurrent) -> Iterator[Operator]:
+    def _recurrent(self, r: Recurrent) -> Iterator[OperatorWork]:
         """Projections, causal convolution, scan, gate with norm, and output projection, split by
         heads.
         """
@@ -291,7 +291,7 @@ class _Step:
     def _pairs(self, part: Requests, window: int | None) -> float:
         return part.pairs(window) if self.causal else part.tokens * part.context
 
-    def _latent(self, a: Attention) -> Iterator[Operator]:
+    def _latent(self, a: Attention) -> Iterator[OperatorWork]:
         """Multi-head latent attention.
 
         Every rank has both down_proj; the rest is split by heads.
@@ -360,7 +360,7 @@ class _Step:
             )
         yield self._linear("o_proj", heads * a.value_dim, hidden)
 
-    def _compressed(self, a: Attention) -> Iterator[Operator]:
+    def _compressed(self, a: Attention) -> Iterator[OperatorWork]:
         """Attention to a window and, beyond it, to entries that stand for several tokens; keys are
         the values.
 
@@ -418,7 +418,7 @@ class _Step:
             return part.entries(rate, most)
         return part.tokens * min(part.context // rate, most or math.inf)
 
-    def _indexer(self, a: Attention, made: float | None = None) -> Iterator[Operator]:
+    def _indexer(self, a: Attention, made: float | None = None) -> Iterator[OperatorWork]:
         """Choice of the tokens, or of the ``made`` compressed entries, that are attended; every
         rank scores all.
         """
@@ -459,7 +459,7 @@ class _Step:
             "index_top_k", 4 * pairs, 4 * min(t * (a.top_k or 0), pairs), stage="top_k"
         )
 
-    def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
+    def _feed_forward(self, f: FeedForward) -> Iterator[OperatorWork]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         columns = 2 if f.gated else 1
         if not f.experts:
@@ -502,19 +502,19 @@ class _Step:
             work = {"math": product, "weight_bytes": shared * each, "kernels": 3}
             yield self._moving("shared_experts", moved, moved, flops=flops, **work)
 
-    def _moving(self, component: str, read: float, written: float, **work: Any) -> Operator:
+    def _moving(self, component: str, read: float, written: float, **work: Any) -> OperatorWork:
         """An operator that reads and writes so many bytes of activations; its stage has its name
         if none is given.
         """
         moved: dict[str, Any] = {"input_bytes": read, "output_bytes": written}
-        return Operator(
+        return OperatorWork(
             component, **{"stage": component, "math": self.plan.activations, **moved, **work}
         )
 
-    def _message(self, component: str, stage: str, size: float) -> Operator:
+    def _message(self, component: str, stage: str, size: float) -> OperatorWork:
         return self._moving(component, 0.0, 0.0, stage=stage, message_bytes=size)
 
-    def _cached(self, width: float) -> Operator:
+    def _cached(self, width: float) -> OperatorWork:
         written = self.tokens * width * BYTES[self.plan.kv_cache]
         return self._moving(
             "kv_cache_write",
@@ -524,7 +524,7 @@ class _Step:
             fusable=True,
         )
 
-    def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> Operator:
+    def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> OperatorWork:
         """Projection in a layer, whose weights have the low precision of a quantized model."""
         whole = self._projection(component, inputs, outputs, **work)
         each, product = self.plan.stored(self.shape, whole.stage)
@@ -538,7 +538,7 @@ class _Step:
         *,
         tokens: float | None = None,
         stage: str | None = None,
-    ) -> Operator:
+    ) -> OperatorWork:
         """Product of the activations of some tokens, else of all, with a matrix of the rank's
         own size.
         """
@@ -552,7 +552,7 @@ class _Step:
             weight_bytes=inputs * outputs * self.plan.high_bytes,
         )
 
-    def _norm(self, component: str, count: int) -> Operator:
+    def _norm(self, component: str, count: int) -> OperatorWork:
         """Norms over the hidden size, each fused with the addition of the residual."""
         moved = count * 2 * self.hidden_bytes / self.plan.sp
         weights = (
@@ -562,7 +562,7 @@ class _Step:
             component, moved, moved, stage="norm", weight_bytes=weights, kernels=count
         )
 
-    def _all_reduce(self) -> Iterator[Operator]:
+    def _all_reduce(self) -> Iterator[OperatorWork]:
         """All-reduce over the tensor-parallel ranks of a result of the hidden size."""
         if self.plan.tp > 1:
             yield self._message("all_reduce", "all_reduce", self.hidden_bytes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.trace.platforms import (
     DEVICE_TABLES,
     ON_DEVICE,

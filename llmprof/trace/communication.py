@@ -35,7 +35,7 @@ _HOST_OPS: Final = (
 )
 
 
-def collectives(
+def make_collectives(
     tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int] = ()
 ) -> pl.DataFrame | None:
     """The table of collectives.

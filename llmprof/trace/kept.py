@@ -30,7 +30,7 @@ are dropped first.
 """
 
 
-class Results:
+class KeptResults:
     """Results of analyses of one trace, up to ``most_bytes``; frames that share columns each
     count in full.
     """
@@ -64,7 +64,7 @@ class Results:
         return len(self._kept)
 
 
-def results_of(trace: Trace) -> Results:
+def results_of(trace: Trace) -> KeptResults:
     """Cached results of a trace."""
     if trace._results is None:
         tables = trace._tables
@@ -73,8 +73,8 @@ def results_of(trace: Trace) -> Results:
             if isinstance(tables, Deferred)
             else sum(int(frame.estimated_size()) for frame in tables.values())
         )
-        trace._results = Results(max(LEAST_KEPT, KEPT_OF_TRACE * size))
-    results: Results = trace._results
+        trace._results = KeptResults(max(LEAST_KEPT, KEPT_OF_TRACE * size))
+    results: KeptResults = trace._results
     return results
 
 
@@ -109,7 +109,7 @@ def _key(function: Callable[..., Any], bound: inspect.BoundArguments) -> tuple[T
         function.__module__,
         function.__qualname__,
         tuple(map(frozen, others)),
-        names.version(),
+        names.table_fingerprint(),
     )
 
 

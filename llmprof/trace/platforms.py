@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.trace import schema
 
 _LOOKED_AT: Final = 4096

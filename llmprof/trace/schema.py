@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import SchemaError, listed
+from llmprof.errors import SchemaError, checked, listed
 
 VERSION = 2
 """Version of the schema, which is part of saved traces and of the cache key."""
@@ -403,7 +402,7 @@ def empty(table: str) -> pl.DataFrame:
 
 
 @checked
-def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+def fit_columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     """Bring a frame into the columns of a table, in order and with its types; the rows stay as
     they are.
     """
@@ -455,7 +454,7 @@ def conform(
             spec, columns=tuple(c for c in spec.columns if not c.nullable or c.name in columns)
         )
         vendor = [c for c in vendor if c in columns]
-    out = fit(frame, spec)
+    out = fit_columns(frame, spec)
     if vendor:
         out = out.hstack(frame.select(vendor))
     time = next((name for name in ("start_ns", "time_ns") if name in out.columns), None)

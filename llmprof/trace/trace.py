@@ -15,14 +15,22 @@ from typing import Any, Literal
 
 import polars as pl
 
-from llmprof import names, text
-from llmprof.arguments import Window, checked, several
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed, no_attribute
-from llmprof.lazy import Carded
+from llmprof import text
+from llmprof.errors import (
+    AnalysisError,
+    LlmprofError,
+    NotCapturedError,
+    Window,
+    checked,
+    listed,
+    no_attribute,
+    several,
+)
+from llmprof.names import table_fingerprint
 from llmprof.trace import communication, schema
 from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
-from llmprof.trace.storage.deferred import Deferred, narrowed, ranks_of, span_of
+from llmprof.trace.storage.deferred import Deferred, narrowed, ranks_of, span_of_tables
 from llmprof.trace.storage.parquet import META_FILE
 from llmprof.trace.storage.pseudonyms import Pseudonyms
 
@@ -45,7 +53,7 @@ class Analyses:
         return dir(import_module(self._room))
 
 
-class Trace(Carded):
+class Trace:
     """Frames of one run, one for each table of the schema.
 
     The functions of :mod:`llmprof.analyze` are its methods under ``trace.analyze``:
@@ -127,9 +135,9 @@ class Trace(Carded):
         >>> events.filter(phase="decode", layer=3, stage="attention")["operator"].unique().to_list()
         ['_vllm_fa3_C::fwd']
         """
-        from llmprof.label.events import events
+        from llmprof.label.events import label_events
 
-        return events(self)
+        return label_events(self)
 
     @property
     def capture(self) -> Capture:
@@ -308,11 +316,11 @@ class Trace(Carded):
         """Frame of a table; None if it was not recorded."""
         if name != "collectives" or self.capture.asked is not None:
             return self._tables.get(name)
-        version = names.version()
+        version = table_fingerprint()
         if self._collectives is None or self._collectives[0] != version:
             self._collectives = (
                 version,
-                communication.collectives(self._tables, self.capture.device_ranks),
+                communication.make_collectives(self._tables, self.capture.device_ranks),
             )
         return self._collectives[1]
 
@@ -373,7 +381,7 @@ class Trace(Carded):
         on : {"tables", "file"}
             ``tables`` queries the tables of the trace; those of a dataset are streamed, so only a
             part is in memory. ``file`` queries the SQLite file from which the trace was read, with
-            the profiler's tables (:func:`llmprof.trace.storage.sqlite.tables` lists them) and in the
+            the profiler's tables (:func:`llmprof.trace.storage.sqlite.database_tables` lists them) and in the
             dialect of SQLite.
 
         Returns
@@ -408,7 +416,7 @@ class Trace(Carded):
             tables = [name for name in self.table_names if name not in late]
             of = self.capture.scan if stored else self.table
             labelled = {"events": self.events} if "events" in words else {}
-            return sql.answer({name: of(name) for name in tables} | labelled, query)
+            return sql.query_tables({name: of(name) for name in tables} | labelled, query)
         if self._database is None:
             hint = (
                 "read the .sqlite that nsys export wrote, or query the tables of the trace:"
@@ -429,7 +437,7 @@ class Trace(Carded):
         If the trace has none of them, the times of the first and last sample of call stacks or of
         memory.
         """
-        return span_of(self._tables)
+        return span_of_tables(self._tables)
 
     @checked
     def select(
@@ -496,14 +504,14 @@ class Trace(Carded):
         if chosen is not None or window is not None:
             kept = narrowed(self._tables, chosen, window)
             part = Trace(kept, self._meta, self._coverage, database=self._database)
-            part._labels = parts.narrowed(self._labels, chosen, window)
+            part._labels = parts.narrow_labels(self._labels, chosen, window)
         if step is not None or phase is not None:
             whole = self if chosen is None else self.select(rank=chosen)
             stored = isinstance(part._tables, Deferred)
-            part = parts.of_steps(part, whole, several(step), several(phase), stored=stored)
+            part = parts.select_steps(part, whole, several(step), several(phase), stored=stored)
         labels = {"layer": layer, "stage": stage, "stream": stream}
         if any(value is not None for value in labels.values()):
-            part = parts.of_labels(part, labels)
+            part = parts.select_labels(part, labels)
         return part if tables is None else part._with_tables(several(tables) or [])
 
     def _with_tables(self, names: list[str]) -> Trace:
@@ -599,7 +607,10 @@ class Trace(Carded):
             database=self._database,
         )
 
-    _card = "of_trace"
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_trace
+
+        return of_trace(self)
 
     def __repr__(self) -> str:
         rows = ", ".join(

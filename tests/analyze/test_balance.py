@@ -7,7 +7,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze import collectives, expert_exchange
-from llmprof.names.operators import work
+from llmprof.names.operators import module_purpose
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, labels, launches, ops
 
@@ -172,9 +172,9 @@ def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace)
 
 
 def test_modules_of_mixtures_of_experts() -> None:
-    assert work("Qwen3MoeAttention").block == "attention"
-    assert work("Qwen3MoeSparseMoeBlock").block == "experts"
-    assert work("MoERunner").role == "experts"
+    assert module_purpose("Qwen3MoeAttention").block == "attention"
+    assert module_purpose("Qwen3MoeSparseMoeBlock").block == "experts"
+    assert module_purpose("MoERunner").role == "experts"
 
 
 def test_balance_by_hand(two_ranks: Trace) -> None:

@@ -10,11 +10,12 @@ from polars.testing import assert_frame_equal
 from docs.made import MADE, kinds
 from llmprof import analyze
 from llmprof.analyze import catalog
-from llmprof.analyze.catalog import Section
+from llmprof.analyze.results import column_of
+from llmprof.cli.listings import listings
 from llmprof.errors import ArgumentError, LlmprofError
-from llmprof.report.figures import drawings
-from llmprof.report.folder import sections
-from llmprof.report.page import Figure
+from llmprof.report.dataset.plans import plans
+from llmprof.report.page import ReportFigure
+from llmprof.report.sections import page_sections, report_sections
 from tests.samples import sample
 
 
@@ -73,8 +74,10 @@ def test_every_exported_name_has_a_subject():
 
 
 def test_the_sections_of_a_report():
-    drawn = {d.name: Figure(d.name, d.shows) for one in catalog.analyses() for d in drawings(one)}
-    found = sections(drawn, {})
+    planned = [one for one in report_sections() if not one.only_with]
+    shown = [one for section in planned for one in section.analyses]
+    drawn = {d.name: ReportFigure(d.name, d.shows) for one in shown for d in one.figures}
+    found = page_sections(planned, drawn, {})
     assert [(s.anchor, [f.name for f in s.figures], s.evidence) for s in found] == [
         ("steps", ["breakdown", "categories"], ("steps", "coverage")),
         ("layers", ["layers"], ("layers",)),
@@ -86,5 +89,49 @@ def test_the_sections_of_a_report():
         ("fusion", [], ("fusion",)),
         ("timeline", ["step_timeline", "layer_timeline"], ()),
     ]
-    anchors = {one.anchor for one in catalog.analyses() if isinstance(one.section, Section)}
-    assert {one.anchor for one in catalog.analyses()} - {""} == anchors
+
+
+def own() -> set[str]:
+    return {one.name for one in catalog.analyses()}
+
+
+def test_each_analysis_has_its_place_in_the_report_or_none():
+    """Those without one answer a narrow question, need an argument or bear the names of nsys."""
+    shown = [one.analysis for section in report_sections() for one in section.analyses]
+    nsys = {name for name in own() if hasattr(analyze.nsys, name)}
+    npu = {name for name in own() if hasattr(analyze.npu, name)}
+    without = (
+        "findings step_time speculation layer_gaps expert_exchange stream_gaps host_pauses"
+        " host_synchronisation queue_length slack operators operator_calls concurrency counters"
+        " tensor_cores spikes modules copies roofline"
+    )
+    assert len(set(shown)) == len(shown)
+    assert own() - nsys - npu == {*shown, *without.split()}
+
+
+def test_each_analysis_has_its_listing_or_shows_all_columns():
+    shows_all = (
+        "findings step_time speculation layer_gaps expert_exchange ranks host_pauses concurrency"
+        " tensor_cores core_time memory_by_component operator_shapes launch_path links"
+    )
+    nsys = {name for name in own() if hasattr(analyze.nsys, name)}
+    assert own() - nsys == {*listings(), *shows_all.split()}
+
+
+def test_columns_and_arguments_of_the_listings():
+    for name, listing in listings().items():
+        function = inspect.unwrap(catalog.analysis(name).function)
+        assert set(listing.takes) <= set(inspect.signature(function).parameters)
+        columns = [*listing.columns.split(), *listing.largest_first.split()]
+        assert [column for column in columns if column_of(column) is None] == [], name
+        assert set(listing.spare.split()) <= set(columns)
+
+
+def test_each_analysis_has_its_plan_for_many_ranks_or_loads_all():
+    loads_all = (
+        "speculation critical_path opportunities slack kernels operators operator_calls fusion"
+        " counters tensor_cores memory hotspots totals roofline core_time memory_by_component"
+        " operator_shapes event_waits links"
+    )
+    nsys = {name for name in own() if hasattr(analyze.nsys, name)}
+    assert own() - nsys == {*plans(), *loads_all.split()}

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmprof.replay.contraction import contracted, stacked
+from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import graph
-from llmprof.replay.plan import Plan, each_periods, periods_below, times_of
-from llmprof.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.replay.plan import ReplayPlan, each_periods, periods_below, times_of
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
 from tests.samples import sample
 
 
@@ -31,14 +31,16 @@ def random_graph(random: np.random.Generator, edges: int) -> Chains:
     return Chains(bounds, weight, origin, source, target, random.integers(0, 80, size=len(source)))
 
 
-def changed(values: Ints, random: np.random.Generator, sign: int, share: float) -> Ints:
+def changed(
+    values: NodeNumbers, random: np.random.Generator, sign: int, share: float
+) -> NodeNumbers:
     """Some of the values are larger or smaller."""
     return values + sign * random.integers(0, 15, size=values.shape) * (
         random.random(values.shape) < share
     )
 
 
-def between(low: Ints, high: Ints, random: np.random.Generator) -> Ints:
+def between(low: NodeNumbers, high: NodeNumbers, random: np.random.Generator) -> NodeNumbers:
     """Values between two others, often one of them."""
     part = random.choice([0.0, 0.3, 1.0], size=low.shape)
     return np.where(part == 1, high, low + ((high - low) * part).astype(np.int64))
@@ -62,7 +64,7 @@ def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed: int) -> 
     )  # edges that some replays remove
     least = replace(least, delay=np.where(gone, NEVER, least.delay))
     asked = np.flatnonzero(random.random(len(built.weight)) < random.choice([0.0, 0.2]))
-    part = contracted(least, most, asked)
+    part = contract_graph(least, most, asked)
     replays = [least, most, built if not gone.any() else most]
     for _ in range(5):
         weight, delay = (
@@ -71,7 +73,7 @@ def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed: int) -> 
         )
         replays.append(replace(built, weight=weight, delay=np.where(gone, least.delay, delay)))
     of_all = np.stack([earliest(one) for one in replays], axis=1)
-    of_part = earliest(stacked([part.of(one) for one in replays]))
+    of_part = earliest(stack_variants([part.of(one) for one in replays]))
     assert (of_part[part.places(asked)] == of_all[asked]).all()
 
 
@@ -95,8 +97,8 @@ def test_each_group_of_nodes_alone_has_the_weights_of_the_least(seed: int) -> No
         for number in range(group.max() + 1)
     ]
     asked = np.flatnonzero(random.random(len(group)) < 0.2)
-    part = contracted(least, most, asked)
-    times = earliest(part.of_groups(least, most, group))[part.places(asked)]
+    part = contract_graph(least, most, asked)
+    times = earliest(part.vary_groups(least, most, group))[part.places(asked)]
     assert (times == np.stack([earliest(one)[asked] for one in (least, *alone)], axis=1)).all()
 
 
@@ -108,13 +110,13 @@ def test_edges_that_never_set_a_time_are_left_out() -> None:
     shorter = replace(built, weight=np.where(np.arange(10) == 6, 8, weight))
     # the first edge arrives before its target in any case, the second one after it in one of the
     # replays, but always at the same time
-    part = contracted(
+    part = contract_graph(
         replace(built, weight=np.where(np.arange(10) == 7, 1, weight)), built, np.array([9])
     )
     assert part.nodes.tolist() == [0, 5, 8, 9]
     assert part.edges.tolist() == []
     assert earliest(part.of(built)).tolist() == [0, 0, 35, 45]
-    assert contracted(shorter, built, np.array([9])).nodes.tolist() == [0, 5, 8, 9]
+    assert contract_graph(shorter, built, np.array([9])).nodes.tolist() == [0, 5, 8, 9]
 
 
 def test_nodes_before_one_that_its_chain_never_sets_are_left_out() -> None:
@@ -124,7 +126,7 @@ def test_nodes_before_one_that_its_chain_never_sets_are_left_out() -> None:
     built = Chains(bounds, np.full(10, 10), origin, source, target, np.array([15, 60]))
     # node 6 has the time 15 and node 8 that of node 4, 40, and 60: what leads to node 6 does not
     # matter behind it
-    part = contracted(
+    part = contract_graph(
         replace(built, weight=np.where(np.arange(10) < 4, 5, 10)), built, np.array([9])
     )
     assert part.nodes.tolist() == [0, 4, 5, 8, 9]
@@ -138,8 +140,8 @@ def test_nodes_before_one_that_its_chain_never_sets_are_left_out() -> None:
 def test_steps_of_contracted_replays_are_those_of_whole_ones(name: str) -> None:
     built, random = graph(sample(name)), np.random.default_rng(0)
 
-    def shorter(chosen: np.ndarray, share: np.ndarray) -> Plan:
-        plan = Plan(built, "middle")
+    def shorter(chosen: np.ndarray, share: np.ndarray) -> ReplayPlan:
+        plan = ReplayPlan(built, "middle")
         plan.set_duration(chosen & plan.device, plan.own_duration() * share)
         return plan
 

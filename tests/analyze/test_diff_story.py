@@ -10,7 +10,7 @@ import pytest
 
 import llmprof
 from llmprof.analyze import diff
-from llmprof.analyze.compare.story import diff_context, diff_waterfall, diff_words
+from llmprof.analyze.compare.story import diff_context, diff_words, waterfall_rows
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
@@ -76,11 +76,11 @@ HAND = frame_of(
 
 def test_bars_add_up_and_small_changes_are_gathered() -> None:
     stages = [("part", "decode", "compute", f"s{n}", 100.0, 100.0 + n, True) for n in range(1, 7)]
-    found = diff_waterfall(frame_of(("step", "decode", None, None, 1e6, 1e6 + 21.0, True), *stages))
+    found = waterfall_rows(frame_of(("step", "decode", None, None, 1e6, 1e6 + 21.0, True), *stages))
     compute = found.filter(group="compute")
     assert compute["label"].to_list() == ["s6", "s5", "s4", "compute, 3 smaller changes"]
     assert compute["delta_ns"].to_list() == [6.0, 5.0, 4.0, 6.0]
-    found = diff_waterfall(HAND)
+    found = waterfall_rows(HAND)
     # the parts are 99 of 100 ns in a and 69 of 70 in b: what is left is the same, and no bar
     assert found.select("group", "label", "delta_ns").rows() == [
         ("total", "a", 100.0),
@@ -99,20 +99,20 @@ def test_bars_add_up_and_small_changes_are_gathered() -> None:
     longer = HAND.with_columns(
         b_ns=pl.when(level="step", phase="decode").then(72.0).otherwise("b_ns")
     )
-    rest = diff_waterfall(longer).filter(label="not explained by any part")
+    rest = waterfall_rows(longer).filter(label="not explained by any part")
     assert rest.select("a_ns", "b_ns", "delta_ns").row(0) == (1.0, 3.0, 2.0)
-    same = diff_waterfall(HAND.with_columns(b_ns="a_ns", delta_ns=0.0), phase="decode")
+    same = waterfall_rows(HAND.with_columns(b_ns="a_ns", delta_ns=0.0), phase="decode")
     assert same["group"].to_list() == ["total", "total"]
 
 
 def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
     with pytest.raises(AnalysisError, match="has no columns"):
-        diff_waterfall(HAND.drop("kind"))
+        waterfall_rows(HAND.drop("kind"))
     for phase in ("mixed", "prefill"):
         with pytest.raises(AnalysisError, match=f"share no steps of {phase}"):
-            diff_waterfall(HAND, phase=phase)
+            waterfall_rows(HAND, phase=phase)
     with pytest.raises(AnalysisError, match="share no phase"):
-        diff_waterfall(HAND.filter(phase="prefill"))
+        waterfall_rows(HAND.filter(phase="prefill"))
     assert diff_words(HAND.clear()) == [
         "Neither run holds work on a device: there is nothing to compare."
     ]
@@ -150,7 +150,7 @@ def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
         diff(a, b, ranks=[9])
     # waiting is still seen, though only one rank counts
     assert one.filter(level="part", phase="decode", part="wait")["a_ns"][0] > 0
-    bars = diff_waterfall(one)
+    bars = waterfall_rows(one)
     assert bars.filter(pl.col("group") != "total")["delta_ns"].sum() == pytest.approx(
         bars["b_ns"][-1] - bars["a_ns"][0]
     )

@@ -2,7 +2,7 @@
 must not.
 """
 
-import random  # noqa: I001
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,17 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 import pytest
-from llmprof.findings import waiting
 
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import catalog, findings, idle, what_if
-from llmprof.findings.findings import RULES, SCHEMA
+from llmprof.findings.cause import Measurement
+from llmprof.findings.causes import CAUSES
+from llmprof.findings.causes.host_bound import LONG_PAUSE_NS
+from llmprof.findings.causes.short_kernels import SHORT_KERNEL_NS
+from llmprof.findings.frame import SCHEMA
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import scope_of, scopes_of
-from llmprof.findings.work import SHORT_KERNEL_NS
 from llmprof.replay.what_if import change_of
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import (
@@ -96,6 +98,14 @@ def the(trace: Trace, rule: str) -> dict[str, Any]:
 def silent(trace: Trace, rule: str) -> bool:
     """Whether a rule says nothing of a trace."""
     return findings(trace).filter(rule=rule).is_empty()
+
+
+def measured(trace: Trace, name: str) -> Measurement:
+    """What a cause measures in the scope of a trace."""
+    (cause,) = [cause for cause in CAUSES if cause.name == name]
+    found = cause.measure(scope_of(trace))
+    assert found is not None
+    return found
 
 
 QUIET = decode([EMBEDDING, *DENSE])
@@ -191,13 +201,12 @@ def test_host_bound_names_the_ranks() -> None:
     assert found["share_of_time"] == pytest.approx(1500 / 2050)
     assert "rank 2" in found["denominator"]
     fewer = [decode([GEMM] * 5, pause=5_000, lead=3_000, rank=rank) for rank in (0, 1)]
-    measure = waiting.host_bound(scope_of(together(*fewer, late)))
-    assert measure is not None
-    assert (measure.figures["kernels"], measure.figures["calls"]) == (
+    measure = measured(together(*fewer, late), "host_bound")
+    assert (measure.figures.kernels, measure.figures.calls) == (
         11,
         11,
     )  # those of rank 2, as its time is
-    assert measure.figures["launching_share"] == pytest.approx(10 / 150)
+    assert measure.figures.launching_share == pytest.approx(10 / 150)
     half = [decode([GEMM] * 11, pause=130_000, lead=10_000, rank=rank) for rank in (0, 1)]
     found = the(
         together(*half, late), "host_bound"
@@ -232,9 +241,8 @@ def test_what_the_host_is_in_has_a_finding_of_its_own(call: str, rule: str) -> N
     # lateness
     assert found["figure"] == 3 * (150_000 if rule == "host_bound" else 110_000)
     if rule == "host_bound":
-        assert (f"Fewer launches do not shorten {call} (" in found["suggestion"]) is (
-            call == "pread"
-        )
+        other = measured(trace, rule).figures.other
+        assert (other and other.call) == ("pread" if call == "pread" else None)
     else:
         assert the(trace, "host_bound")["figure"] == 3 * 40_000
         assert findings(trace)["rule"][0] == rule
@@ -298,13 +306,13 @@ def test_pauses_count_by_what_the_host_was_in_at_each_moment() -> None:
     found = the(trace, "allocation")
     assert found["figure"] == 3 * 65_000
     assert found["figure"] <= trace.runtime.filter(name="cudaMalloc")["dur_ns"].sum()
-    late = waiting.host_bound(scope_of(trace))
+    late = measured(trace, "host_bound")
     assert late is not None
     assert late.ns == 3 * 85_000
-    host = late.figures["host"]
-    assert (host["name"], host["share"]) == ("aten::mm", pytest.approx(35 / 85))
-    assert host["unrecorded_share"] == pytest.approx(40 / 85)
-    assert late.figures["launching_share"] == pytest.approx(10 / 85)
+    host = late.figures.host
+    assert (host.name, host.share) == ("aten::mm", pytest.approx(35 / 85))
+    assert host.unrecorded_share == pytest.approx(40 / 85)
+    assert late.figures.launching_share == pytest.approx(10 / 85)
 
 
 def test_a_call_that_holds_the_device_counts_for_its_own_time() -> None:
@@ -349,10 +357,10 @@ def test_the_range_around_a_step_is_not_what_the_host_does(inside: int, name: st
     around = [("generate", 0, 10_000_000)]
     short = [(label, start, 1000) for label, start, _ in steps]
     for marks in (steps + samples, around + short + samples):
-        measure = waiting.host_bound(scope_of(together(tables | {"markers": ranges(marks)})))
-        host = measure.figures["host"]
-        assert host["name"] == (name if inside else None)
-        assert host["share"] == (pytest.approx(inside / 150) if inside else None)
+        measure = measured(together(tables | {"markers": ranges(marks)}), "host_bound")
+        host = measure.figures.host
+        assert host.name == (name if inside else None)
+        assert host.share == (pytest.approx(inside / 150) if inside else None)
 
 
 OF_PROGRAMS = {
@@ -393,7 +401,8 @@ def test_advice_fits_the_recorded_program(program: str) -> None:
     advice = dict(findings(trace).select("rule", "suggestion").iter_rows())
     assert {"host_bound", "synchronisation", "short_kernels"} <= set(advice)
     words = " ".join(advice.values())
-    assert ("torch.compile" in words) is torch
+    # what is in force already is not advised
+    assert ("torch.compile" in words) is (torch and "compiled" not in program)
     assert (".item()" in advice["synchronisation"]) is torch
     if not torch:
         assert "torch" not in words
@@ -413,7 +422,7 @@ def test_a_part_without_graphs_is_told_to_launch_less(alone: int, change: str) -
     trace = Trace(
         {"kernels": pl.concat([eager, replayed]), "runtime": pl.concat([launches(eager), graph])}
     )
-    found = waiting.host_bound(scope_of(trace))
+    found = measured(trace, "host_bound")
     assert found is not None
     assert (found.ns, found.change) == ((alone - 1) * 50_000 + 60_000, change)
 
@@ -430,17 +439,16 @@ def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     )
     run = pl.concat([run, kernels([GEMM], start=end(run) + 50_000, dur=LONG, first=99)])
     trace = Trace({"kernels": run, "runtime": launches(run, lead=10_000), "markers": files})
-    measure = waiting.host_bound(scope_of(trace))
-    assert measure is not None
-    is_long = pause > waiting.LONG_PAUSE_NS
+    measure = measured(trace, "host_bound")
+    is_long = pause > LONG_PAUSE_NS
     until_launch = 4 * (pause - 10_000)
-    assert measure.figures["long_share"] == pytest.approx(
+    assert measure.figures.long_share == pytest.approx(
         until_launch / (4 * pause + 50_000) if is_long else 0
     )
     assert (measure.change is None) is is_long
     found = the(trace, "host_bound")
     assert ("graphs" not in found["suggestion"]) is is_long
-    assert "IO 0" in found["detail"]
+    assert measure.figures.host.name == "IO 0"
 
 
 def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, pl.DataFrame]:
@@ -464,6 +472,39 @@ def test_device_held() -> None:
     assert silent(
         together(held(name="cudaStreamSynchronize")), "device_held"
     )  # waits, and holds nothing
+
+
+@pytest.mark.parametrize("every", [3, 4])
+def test_unsteady_kernels(every: int) -> None:
+    """Of 12 steps of ten kernels of 100 us, each third or fourth has one of 500 us."""
+    at, tables = 1_000_000, []
+    for step in range(12):
+        slow = 500_000 if step % every == every - 1 else 100_000
+        run = kernels([(GEMM, 100_000)] * 9 + [(NORM, slow)], start=at, first=100 * step + 1)
+        label = labels([(DECODE, at - 20_000, 15_000)])
+        calls = launches(run).with_columns(start_ns=at - 18_000 + pl.int_range(pl.len()) * 1_000)
+        tables.append((run, calls, label))
+        at += 900_000 + slow
+    run, calls, label = (
+        pl.concat(column, how="vertical_relaxed") for column in zip(*tables, strict=True)
+    )
+    found = the(Trace({"kernels": run, "runtime": calls, "markers": label}), "unsteady_kernels")
+    slow_steps = 12 // every
+    excess, whole = slow_steps * 400_000, 12 * 1_000_000 + slow_steps * 400_000
+    assert found["share_of_time"] == pytest.approx(excess / whole, rel=0.02)
+    assert found["about"] == NORM
+
+
+def test_work_from_before() -> None:
+    """The second event of a recording waits 3 ms for what its stream did before it began."""
+    first = kernels([GEMM], start=100_000, stream=9)
+    rest = kernels([GEMM] * 8, start=3_200_000, first=100)
+    calls = pl.concat([launches(first), launches(rest.head(1), lead=3_050_000), launches(rest[1:])])
+    run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls})
+    idle = llmprof.analyze.idle(run).filter(held_kind="before")
+    assert idle["dur_ns"].sum() > 2_900_000
+    assert the(run, "work_from_before")["severity"] == "info"
+    assert silent(run, "unexplained_idle")
 
 
 def test_unexplained_idle() -> None:
@@ -532,10 +573,9 @@ def test_between_operators() -> None:
     assert the(trace, "between_operators")["figure"] == 2 * 30_000
     fact = the(trace, "idle_at_the_ends")
     assert (fact["figure"], fact["severity"]) == (100_000, "info")
-    measure = waiting.outside(scope_of(trace))
-    assert measure is not None
-    assert measure.figures["started_in"] == "session_initialization"
-    assert measure.figures["started_in_share"] == pytest.approx(0.8)
+    measure = measured(trace, "idle_at_the_ends")
+    assert measure.figures.started_in == "session_initialization"
+    assert measure.figures.started_in_share == pytest.approx(0.8)
 
 
 def test_copies() -> None:
@@ -606,10 +646,10 @@ def test_exposed_communication() -> None:
         (9, {"name": pl.lit(GEMM), "dur_ns": pl.lit(5_000, dtype=pl.Int64)}),
     ):
         more.append(calls.with_columns(pl.lit(stream, dtype=pl.Int64).alias("stream"), **change))
-    found = waiting.exposed_communication(
-        scope_of(Trace({**trace.tables, "kernels": pl.concat(more)}, trace.meta))
+    found = measured(
+        Trace({**trace.tables, "kernels": pl.concat(more)}, trace.meta), "exposed_communication"
     )
-    assert found.figures["hidden_share"] == pytest.approx(5 / 25)
+    assert found.figures.hidden_share == pytest.approx(5 / 25)
 
 
 def test_nccl_for_small_messages() -> None:
@@ -807,7 +847,7 @@ def test_above_bound() -> None:
 def test_unnamed_time() -> None:
     found = the(together(decode(["acme"] * 5)), "unnamed_time")
     assert found["share_of_time"] == pytest.approx(1.0)
-    assert found["detail"].startswith("25 events ")
+    assert measured(together(decode(["acme"] * 5)), "unnamed_time").figures.events == 25
     # two streams at once: 50 us of the device's time, not 100
     both = pl.concat(
         [
@@ -822,9 +862,6 @@ def test_unnamed_time() -> None:
         "unnamed_time",
     )
     assert twice["figure"] == 2 * LONG
-    assert the(Trace({"kernels": kernels(["acme"])}), "unnamed_time")["detail"].startswith(
-        "1 event "
-    )
     assert found["gain_ns"] == 0
 
 
@@ -867,8 +904,9 @@ def sampled(period: int, **counters: float) -> Trace:
 def test_sampled_units() -> None:
     busy = {"Tensor_Active": 12.0, "DRAM_Read_Bandwidth": 80.0, "DRAM_Write_Bandwidth": 11.0}
     found = the(sampled(1000, **busy), "sampled_units")
-    assert "device memory is 91" in found["title"]
-    assert "tensor cores are 12" in found["title"]
+    assert measured(sampled(1000, **busy), "sampled_units").figures.units == pytest.approx(
+        {"tensor cores": 0.12, "device memory": 0.91}
+    )
     assert found["gain_ns"] == 0
     assert silent(sampled(100 * LONG, **busy), "sampled_units")  # too few, and mostly of other work
     assert silent(sampled(1000, PCIe_RX_Throughput=7.0), "sampled_units")
@@ -899,10 +937,10 @@ def test_every_rule_is_tested_and_names_an_analysis() -> None:
     here = {name.removeprefix("test_") for name in globals() if name.startswith("test_")} | set(
         REASONS
     )
-    for rule in RULES:
-        assert rule.name in here, rule.name
-        assert catalog.analysis(rule.evidence)
-    assert len({rule.name for rule in RULES}) == len(RULES)
+    for cause in CAUSES:
+        assert cause.name in here, cause.name
+        assert catalog.analysis(cause.evidence)
+    assert len({cause.name for cause in CAUSES}) == len(CAUSES)
 
 
 def test_the_most_important_come_first() -> None:
@@ -934,8 +972,8 @@ def test_the_most_important_come_first() -> None:
 def test_a_loss_of_replayed_kernels_names_no_operator() -> None:
     run = llmprof.read(Path(__file__).parents[2] / "sample_traces" / "run_torch_tp1")
     found = findings(run).row(by_predicate=pl.col("rule") == "below_bound", named=True)
-    assert "most of the loss is in nvjet" in found["detail"]
-    assert "None" not in found["detail"]
+    assert found["about"].startswith("nvjet")
+    assert measured(run, "below_bound").figures.operator is None
 
 
 def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) -> None:
@@ -1186,7 +1224,7 @@ def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> N
     took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
     for scope in scopes_of(trace):
         named = scope.pauses.filter(
-            pl.col("reason").is_not_null() & (pl.col("doing_kind") == "call")
+            pl.col("reason").is_not_null() & (pl.col("host_activity_kind") == "call")
         )
         told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
         assert told.height

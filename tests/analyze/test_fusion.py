@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof import analyze
-from llmprof.replay.fusion import _named, between
+from llmprof.replay.fusion import _member_names, passed_bytes
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 QUANTISE = {
@@ -15,11 +15,11 @@ _QUANTISE = ("_C::static_scaled_fp8_quant", QUANTISE, [("quant_kernel", 1.0)])
 _GEMM = ("aten::mm", MM, [("gemm", 30.0)])
 
 
-def test_norm_and_quantise(tmp_path):
+def test_norm_and_quantize(tmp_path):
     found = analyze.fusion(recorded(tmp_path, [_NORM, _QUANTISE, _GEMM] * 5))
     assert found.height == 1
     row = found.row(0, named=True)
-    assert (row["fusion"], row["categories"]) == ("norm + quantise", "norm + quantize")
+    assert (row["fusion"], row["categories"]) == ("norm + quantize", "norm + quantize")
     assert row["kernels"] == "rms_norm_kernel\nquant_kernel"
     assert (row["length"], row["count"], row["launches_saved"]) == (2, 5, 5)
     # 2 + 1 us each; from 62 us of one call to 60 us of the next, 100 us later
@@ -43,25 +43,25 @@ def test_what_is_no_chain(tmp_path):
 
 
 def test_only_a_whole_chain_has_a_name():
-    assert [_named(letters) for letters in ("nq", "Rn", "rk", "nnr", "aq", "ecf")] == [
-        "norm + quantise",
+    assert [_member_names(letters) for letters in ("nq", "Rn", "rk", "nnr", "aq", "ecf")] == [
+        "norm + quantize",
         "all-reduce + norm",
         "RoPE + KV write",
         "QK norm + RoPE",
-        "activation + quantise",
+        "activation + quantize",
         "elementwise and reductions",
     ]
-    assert [_named(letters) for letters in ("cnq", "nqk", "mm", "nd", "n")] == [None] * 5
+    assert [_member_names(letters) for letters in ("cnq", "nqk", "mm", "nd", "n")] == [None] * 5
 
 
 def test_bytes_between():
-    assert between(None, None, "[[4, 8]]", '["float"]') is None
-    assert between("[[4, 8]]", '["float"]', "[[8, 4]]", '["float"]') is None
-    assert between("[[4, 8]]", '["long int"]', "[[4, 8]]", '["long int"]') is None
+    assert passed_bytes(None, None, "[[4, 8]]", '["float"]') is None
+    assert passed_bytes("[[4, 8]]", '["float"]', "[[8, 4]]", '["float"]') is None
+    assert passed_bytes("[[4, 8]]", '["long int"]', "[[4, 8]]", '["long int"]') is None
     two = "[[4, 8], [2, 8]]"
-    assert between(two, '["float", "float"]', two, '["float", "float"]') is None
-    assert between("{", "[", "[[4, 8]]", '["float"]') is None
-    assert between("[[-4, 8]]", '["float"]', "[[-4, 8]]", '["float"]') is None
+    assert passed_bytes(two, '["float", "float"]', two, '["float", "float"]') is None
+    assert passed_bytes("{", "[", "[[4, 8]]", '["float"]') is None
+    assert passed_bytes("[[-4, 8]]", '["float"]', "[[-4, 8]]", '["float"]') is None
 
 
 def test_all_reduces_and_norms_of_a_capture(sample_trace):

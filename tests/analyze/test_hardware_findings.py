@@ -44,11 +44,12 @@ def test_kernels_by_their_share_with_their_limit():
     ]
     assert found["gain_ns"].to_list() == pytest.approx([600 * 0.2, 400 * 0.3])
     assert found["denominator"].unique().to_list() == ["the 1.00 us of the 2 profiled launches"]
-    assert (
-        "is gemm, limited by compute: its multiprocessors are at 80 % of their peak"
-        in found["title"][0]
-    )
-    assert "limited by memory: the device memory is at 70 % of its peak" in found["title"][1]
+    for title, told in zip(
+        found["title"],
+        [("gemm", "compute", "80 %"), ("copy's", "device memory", "70 %")],
+        strict=True,
+    ):
+        assert all(word in title for word in told)
     speed = analyze.ncu.speed_of_light(named(two(), "gemm", "copy's"))
     assert [
         speed.filter(pl.sql_expr(where))["kernel_id"].to_list() for where in found["where"]
@@ -78,7 +79,7 @@ def test_estimates_are_added_over_the_launches_and_local_ones_are_left_out():
     )
     found = analyze.ncu.findings(Metrics(two().metrics, rules)).filter(rule="profiler_estimate")
     assert found["figure"].to_list() == [600 * 0.5 + 400 * 0.25]
-    assert found["title"][0].endswith("by the estimate of Nsight Compute: Too few blocks.")
+    assert found["title"][0].endswith("Too few blocks.")
     assert found["suggestion"][0] == "Use more of them."
     assert "LaunchConfiguration" not in found["title"][0] + found["detail"][0]
 
@@ -97,7 +98,7 @@ def test_the_hottest_line_of_the_kernel_with_most_time():
         schema_overrides={"kernel_id": pl.Int32},
     )
     found = analyze.ncu.findings(two(), source=source).filter(rule="hot_line")
-    assert "Line 8 of a.cu has 75.0 % of the samples" in found["title"][0]
+    assert "Line 8 of a.cu has 75.0 %" in found["title"][0]
     assert found["figure"][0] == pytest.approx(0.75 * 600)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import llmprof
 from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
-from llmprof.analyze.idle.host import doing, holds_the_device
+from llmprof.analyze.idle.host import holds_the_device, longest_spans
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import types_of
@@ -198,12 +198,15 @@ def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared: Path) -> None:
 def test_what_the_host_did_and_what_held_the_device() -> None:
     got = idle_of(EVENTS, SPANS)
     late = got.filter(gap=1).row(0, named=True)
-    assert (late["doing"], late["doing_kind"]) == ("aten::mm", "op")
-    assert late["doing_share"] == pytest.approx(
+    assert (late["host_activity"], late["host_activity_kind"]) == ("aten::mm", "op")
+    assert late["host_activity_share"] == pytest.approx(
         3 / 5
     )  # of [40, 45) two are in the operator inside of it
     sync = got.filter(gap=2).row(0, named=True)
-    assert (sync["doing"], sync["doing_share"]) == ("cudaStreamSynchronize", pytest.approx(4 / 6))
+    assert (sync["host_activity"], sync["host_activity_share"]) == (
+        "cudaStreamSynchronize",
+        pytest.approx(4 / 6),
+    )
     held = got.filter(pl.col("cause") == "queued").select(
         "gap", "held_by", "held_kind", "after_name", "after_stream"
     )
@@ -228,8 +231,8 @@ def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thr
     windows = pl.DataFrame(
         {"rank": [0] * 3, "thread": [1] * 3, "start_ns": [0, 20, 40], "dur_ns": [10, 10, 10]}
     )
-    got = doing(windows.cast({"rank": pl.Int32}), spans)
-    assert got.select("doing", "doing_kind", "doing_share").rows() == [
+    got = longest_spans(windows.cast({"rank": pl.Int32}), spans)
+    assert got.select("host_activity", "host_activity_kind", "host_activity_share").rows() == [
         ("c10d::send", "op", 0.4),
         (None, None, None),
         ("forward", "range", 0.8),

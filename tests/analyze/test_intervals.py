@@ -64,7 +64,7 @@ def test_unions_by_hand() -> None:
         start_ns=pl.Series([0, None], dtype=pl.Int64)
     )
     assert intervals.union_length(frame, BY).rows() == [(0, 0, 5)]
-    assert intervals.clip(frame, frame_of([(0, 0, 2, 100)]), BY).select(
+    assert intervals.clip_intervals(frame, frame_of([(0, 0, 2, 100)]), BY).select(
         "start_ns", "dur_ns"
     ).rows() == [(2, 3)]
     assert intervals.union_length(one()).to_dicts() == [{"busy_ns": 0}]
@@ -72,10 +72,10 @@ def test_unions_by_hand() -> None:
     assert intervals.merge(one()).height == 0
     assert intervals.gaps(frame_of([]), BY).columns == [*BY, "start_ns", "dur_ns"]
     assert intervals.length_within(one((0, 9)), one())["busy_ns"].to_list() == [0]
-    assert intervals.clip(one((0, 9)), one()).columns == ["start_ns", "dur_ns", "window"]
-    assert intervals.clip(one(), one((0, 9))).height == 0
+    assert intervals.clip_intervals(one((0, 9)), one()).columns == ["start_ns", "dur_ns", "window"]
+    assert intervals.clip_intervals(one(), one((0, 9))).height == 0
     with pytest.raises(AnalysisError, match="overlap"):
-        intervals.clip(one((0, 1)), one((0, 5), (4, 6)))
+        intervals.clip_intervals(one((0, 1)), one((0, 5), (4, 6)))
     with pytest.raises(AnalysisError, match=r"has no columns rank"):
         intervals.union_length(one((0, 1)), ["rank"])
 
@@ -99,7 +99,7 @@ def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
             low, high = max(start, w_start), min(start + dur, w_start + w_dur)
             if (r, s) == (rank, step) and low < high:
                 expected.append((rank, step, low, high - low, n))
-    got = intervals.clip(frame_of(data), frame_of(windows), BY)
+    got = intervals.clip_intervals(frame_of(data), frame_of(windows), BY)
     assert sorted(got.rows(), key=str) == sorted(expected, key=str)
 
 

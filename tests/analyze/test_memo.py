@@ -7,7 +7,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.trace import Trace
-from llmprof.trace.kept import Results, per_trace
+from llmprof.trace.kept import KeptResults, per_trace
 from tests.analyze.builders import DENSE, kernels
 
 
@@ -92,7 +92,7 @@ def test_equal_arguments_are_one_call_however_they_are_given():
 
 def test_what_was_not_used_for_longest_is_dropped():
     frame = pl.DataFrame({"x": range(1000)})  # 8,000 bytes
-    kept = Results(20_000)
+    kept = KeptResults(20_000)
     kept.put("a", frame)
     kept.put("b", frame)
     assert kept.get("a") is frame

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llmprof.analyze.operator_arguments import Tensor, recorded_call
+from llmprof.analyze.operator_arguments import RecordedTensor, recorded_call
 from llmprof.errors import AnalysisError
 
 _BF16 = "c10::BFloat16"
@@ -24,7 +24,7 @@ def test_tensors_and_numbers():
         ["", "", "", "9.9999999999999995e-07"],
     )
     out, given, weight, epsilon = call.arguments
-    assert out == Tensor((4, 8), (8, 1), "bfloat16")
+    assert out == RecordedTensor((4, 8), (8, 1), "bfloat16")
     # three steps of 16 and seven of 1 from the first to the last element
     assert (given.elements, given.bytes) == (56, 112)
     assert (weight.elements, epsilon, call.assumed) == (8, 1e-6, ())
@@ -50,7 +50,7 @@ def test_lists_of_tensors():
         usual_dtype="float16",
     )
     assert call.arguments == (
-        (Tensor((4, 2), (2, 1), "float16"), Tensor((4, 6), (6, 1), "float16")),
+        (RecordedTensor((4, 2), (2, 1), "float16"), RecordedTensor((4, 6), (6, 1), "float16")),
         -1,
     )
     assert call.assumed == ("types in a list of tensors are not recorded: taken to be float16",)
@@ -97,7 +97,11 @@ def test_attention_over_pages():
     shapes = [tensors[i][0] if i in tensors else [] for i in range(37)]
     types = [tensors[i][1] if i in tensors else "Scalar" if i in numbers else "" for i in range(37)]
     call = _call("_vllm_fa3_C::fwd", shapes, types, None, [numbers.get(i, "") for i in range(37)])
-    held = {place: one.holds for place, one in enumerate(call.arguments) if isinstance(one, Tensor)}
+    held = {
+        place: one.holds
+        for place, one in enumerate(call.arguments)
+        if isinstance(one, RecordedTensor)
+    }
     assert held[7] == ("ends", 193, 64)  # three of 64 and one of 1
     assert held[11] == ("filled", 65)
     assert held[14] == ("pages", 1000)

@@ -4,7 +4,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.errors import NotCapturedError
-from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
+from llmprof.names.timeable import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 

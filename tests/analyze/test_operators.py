@@ -12,7 +12,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.names.replayable import IN_GRAPH
+from llmprof.names.timeable import IN_GRAPH
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 from tests.analyze.test_roofline import TINY, two_steps
@@ -245,7 +245,7 @@ def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None
     assert gate_up["source"] == "model and step label"
     assert "tensor parallel 1" in gate_up["assumed"]
     # the shortest kernel takes longer than these bytes at 4.8 TB/s
-    assert (gate_up["bound_by"], gate_up["bound_ns"], gate_up["cause"]) == ("launch", 10_000, None)
+    assert (gate_up["bound_by"], gate_up["bound_ns"], gate_up["cause"]) == ("launch", 5_000, None)
     with pytest.raises(AnalysisError):  # other layers than the trace has
         analyze.operators(trace, model=TINY | {"num_hidden_layers": 9})
     # the same model in the notes of the run; of one that does not fit nothing is known

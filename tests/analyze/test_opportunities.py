@@ -187,7 +187,7 @@ def sixty_steps() -> Trace:
 
 def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = analyze.opportunities(sixty_steps(), device=DEVICE)
-    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 200)
+    monkeypatch.setattr(part, "MAX_FOR_FINDINGS", 200)
     monkeypatch.setattr(part, "ENOUGH", 120)
     some = analyze.opportunities(sixty_steps(), device=DEVICE)
     assert whole.drop("steps").equals(some.drop("steps"))

@@ -11,7 +11,7 @@ import llmprof
 from llmprof.analyze import critical_path, findings, slack, what_if
 from llmprof.replay.changes import balance
 from llmprof.label.steps.steps import host_labels
-from llmprof.replay.part import groups_of, replayed_part
+from llmprof.replay.part import waiting_groups, replayed_part
 from llmprof.replay.plan import recorded_periods
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NORM, labels
@@ -54,14 +54,14 @@ def three_pairs(*, late: int = 2, linked: bool = False) -> Trace:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than 20 events are too many, for findings more than 12, those of one pair."""
-    monkeypatch.setattr(part, "MOST_EVENTS", 20)
-    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
+    monkeypatch.setattr(part, "MAX_EVENTS", 20)
+    monkeypatch.setattr(part, "MAX_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
 
 
 def test_ranks_that_wait_for_each_other_are_one_group() -> None:
-    assert groups_of(three_pairs()) == [[0, 1], [2, 3], [4, 5]]
+    assert waiting_groups(three_pairs()) == [[0, 1], [2, 3], [4, 5]]
     alone = Trace({"kernels": two_ranks().kernels.filter(pl.col("rank") == 0)})
-    assert groups_of(alone) == [[0]]
+    assert waiting_groups(alone) == [[0]]
 
 
 @pytest.mark.usefixtures("small")
@@ -90,7 +90,7 @@ def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch: pytest.MonkeyP
     columns = ["rule", "rank", "change", "predicted_ns", "predicted_low_ns", "predicted_high_ns"]
     whole = findings(three_pairs()).select(columns)
     assert whole.filter(pl.col("predicted_ns").is_not_null()).height
-    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
+    monkeypatch.setattr(part, "MAX_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
     some = findings(three_pairs())
     assert some.select(columns).equals(whole)
     assert some["prediction"].str.contains("ly 4 of 6 ranks were replayed").any()
@@ -264,7 +264,7 @@ def test_steps_by_labels_of_the_host_are_those_by_the_work_on_the_device(
     """Labels alone choose the same steps, with the same rows of all tables, as a look at all
     work.
     """
-    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 100)
+    monkeypatch.setattr(part, "MAX_FOR_FINDINGS", 100)
     monkeypatch.setattr(part, "ENOUGH", 3000)
     by_labels = replayed_part(llmprof.sample(name), ())
     monkeypatch.setattr(part, "host_labels", lambda _: None)

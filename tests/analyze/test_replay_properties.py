@@ -15,9 +15,9 @@ from llmprof.errors import LlmprofError
 from llmprof.replay.critical_path import step_ends
 from llmprof.replay.graph import Graph, graph
 from llmprof.replay.part import replayed_part
-from llmprof.replay.plan import Plan, times_of
-from llmprof.replay.schedule import NEVER, Ints, latest
-from llmprof.replay.what_if import replayed
+from llmprof.replay.plan import ReplayPlan, times_of
+from llmprof.replay.schedule import NEVER, NodeNumbers, latest
+from llmprof.replay.what_if import replay_changes
 from llmprof.trace import Trace
 from tests.samples import sample
 
@@ -29,7 +29,9 @@ EVENTS = 12
 """Number of events on the critical path that are made shorter, each by itself."""
 
 
-def least_slack_beside(built: Graph, last: int, rows: Ints) -> tuple[Ints, Ints]:
+def least_slack_beside(
+    built: Graph, last: int, rows: NodeNumbers
+) -> tuple[NodeNumbers, NodeNumbers]:
     """Rows of a device on the longest path to a node, and for each the least slack of all that
     happens beside it.
 
@@ -68,8 +70,8 @@ def least_slack_beside(built: Graph, last: int, rows: Ints) -> tuple[Ints, Ints]
     return some, np.array(beside, dtype=np.int64)
 
 
-def shorter(built: Graph, row: int, ns: int) -> Plan:
-    plan = Plan(built, "middle")
+def shorter(built: Graph, row: int, ns: int) -> ReplayPlan:
+    plan = ReplayPlan(built, "middle")
     chosen = np.arange(built.events.height) == row
     plan.set_duration(chosen, plan.own_duration() - ns)
     return plan
@@ -80,7 +82,7 @@ def check_one_event_alone(trace: Trace) -> None:
     alone on the path.
     """
     built = graph(trace)
-    unchanged = Plan(built, "middle")
+    unchanged = ReplayPlan(built, "middle")
     assert (unchanged.times() == built.time).all()
     last = int(step_ends(built).sort("end_ns")["node"][-1])
     dur = unchanged.own_duration()
@@ -110,7 +112,7 @@ def check_every_kind(trace: Trace) -> None:
         set(events["stage"].drop_nulls()),
         events["category"].drop_nulls().unique().sort().to_list(),
     )
-    found = replayed(
+    found = replay_changes(
         trace,
         tuple(
             f"{make}:{kind}{to}" for kind in kinds for make, to in (("scale", ":0"), ("remove", ""))
@@ -134,7 +136,8 @@ def check_every_kind(trace: Trace) -> None:
         assert (rows["middle_ns"] <= rows["recorded_ns"]).all(), change
         assert (rows["middle_ns"] >= 0).all(), change
         make, kind, *_ = change.split(":")
-        column = "of" if kind in stages else "category"
+        # words that say nothing of the stage select by category
+        column = "of" if kind in stages - {"other", "copy"} else "category"
         gains = rows.group_by("rank").agg((pl.col("recorded_ns") - pl.col("middle_ns")).sum())
         for rank, gain in gains.iter_rows() if make == "scale" else ():
             on_path = paths[rank].filter(pl.col(column) == kind)["dur_ns"].sum()

@@ -135,9 +135,8 @@ def test_parts_of_each_request_by_hand():
 def test_the_slow_first_tokens_are_named():
     found = analyze.requests(made())
     said = slowest(found)
-    assert said["title"] == (
-        "The p99 of the time to the first token is its own prefill: 29.9 ms of 49.0 ms."
-    )
+    assert "its own prefill: 29.9 ms of 49.0 ms" in said["title"]
+    assert "p99" not in said["title"]  # of three requests
     assert said["requests"] == [1]
     assert said["parts"]["prefill of others"] == pytest.approx(18.1 * MS, rel=1e-3)
     with pytest.raises(AnalysisError, match="no requests"):
@@ -236,10 +235,8 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
         ttft_others_ns=pl.lit(62 * MS),
     )
     first = analyze.findings(run.trace, requests=late).row(0, named=True)
-    assert (
-        first["title"]
-        == "The p99 of the time to the first token is prefill of others: 62.0 ms of 90.0 ms."
-    )
+    told = ("prefill of others", "62.0 ms", "90.0 ms")
+    assert all(words in first["title"] for words in told)
     assert (first["order"], first["rule"], first["severity"]) == (1, "slow_first_tokens", "high")
     assert first["share_of_time"] == pytest.approx(62 / 90)
     assert (first["figure"], first["gain_ns"], first["unit"]) == (62 * MS, 62 * MS, "ns a request")

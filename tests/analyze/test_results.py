@@ -77,5 +77,5 @@ def test_a_name_has_one_row_and_its_unit():
 
 def test_statistics_and_sides_are_of_a_column():
     for name, of in {"transfer_p90_ns": "transfer_ns", "b_count": "count", "max_ns": "ns"}.items():
-        assert results.column_of(name) == results.columns()[of]
+        assert results.column_of(name) == results.result_columns()[of]
     assert results.column_of("median_of_nothing") is None

@@ -7,7 +7,7 @@ from llmprof.analyze import stage_observations
 from llmprof.analyze.roofline import COLUMNS, coverage_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.label.steps.labels import batches
-from llmprof.theory import config_of
+from llmprof.theory import model_config
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, labels, launches
 from tests.samples import sample
@@ -23,9 +23,9 @@ H200_CAPTURES = {
     "nsys_tp2_cudagraph": "Qwen2.5-7B",
     "nsys_tp1_layer_nvtx": "Qwen3-8B",
     # transformers has no labels: the tokens are inferred from the shapes of operators
-    "torch_transformers_generate": config_of("Qwen2.5-1.5B") | {"num_hidden_layers": 8},
+    "torch_transformers_generate": model_config("Qwen2.5-1.5B") | {"num_hidden_layers": 8},
 }
-TINY = config_of("tiny") | {"num_hidden_layers": 2}
+TINY = model_config("tiny") | {"num_hidden_layers": 2}
 
 
 def two_steps():
@@ -104,10 +104,10 @@ def test_contexts_are_followed_from_prompts_to_tokens():
 
 
 def frame(*names):
-    from llmprof.label.steps.labels import parse
+    from llmprof.label.steps.labels import parse_labels
 
     rows = pl.DataFrame({"name": list(names)})
-    return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))
+    return parse_labels(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))
 
 
 def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.label.steps.stored import stored
+from llmprof.label.steps.stored import stored_tokens
 from llmprof.trace import Trace
 from tests.analyze.builders import CACHE, forward, kernels
 
@@ -58,9 +58,9 @@ def test_few_tokens_generate_and_many_before_them_are_prompts(
 def test_layers_that_disagree_and_grids_that_were_not_recorded_say_nothing() -> None:
     assert analyze.steps(passes(300, 3, 3, second=1))["context_tokens"].null_count() == 3
     trace = passes(300, 3, 3)
-    assert stored(trace)["tokens"].to_list() == [300, 300, 3, 3, 3, 3]
+    assert stored_tokens(trace)["tokens"].to_list() == [300, 300, 3, 3, 3, 3]
     bare = Trace({"kernels": trace.kernels.drop("grid_x")})
-    assert stored(bare).is_empty()
+    assert stored_tokens(bare).is_empty()
     assert analyze.steps(bare)["context_tokens"].null_count() == 3
 
 
@@ -83,6 +83,6 @@ def test_the_launches_of_labelled_steps_have_the_tokens_of_their_labels(
         tokens = pl.col("context_tokens") + pl.col("generation_tokens")
         said = analyze.steps(trace).select("rank", "step", said=tokens)
         place = trace.events.select("event", "rank", "step")
-        both = stored(trace).join(place, on="event").join(said, on=["rank", "step"])
+        both = stored_tokens(trace).join(place, on="event").join(said, on=["rank", "step"])
         assert both.height > 100
         assert (both["tokens"] == both["said"]).all()

@@ -9,8 +9,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.findings.causes import EXPOSED_COMMUNICATION
 from llmprof.findings.scope import scope_of
-from llmprof.findings.waiting import exposed_communication
 from llmprof.readers import ascend
 from llmprof.trace import Trace
 
@@ -159,12 +159,12 @@ def test_a_rank_that_waits_in_gloo_is_told_so_first() -> None:
     trace = read("chrome/cpu_only__rank-34*")
     assert analyze.findings(trace)["rule"][0] == "exposed_communication"
     measured, of_step = (
-        exposed_communication(scope_of(trace)),
+        EXPOSED_COMMUNICATION.measure(scope_of(trace)),
         analyze.overlap(trace, by="step").sum(),
     )
     assert measured is not None
     hidden = of_step["hidden_communication_ns"][0] / of_step["communication_ns"][0]
-    assert measured.figures["hidden_share"] == pytest.approx(hidden)
+    assert measured.figures.hidden_share == pytest.approx(hidden)
     assert measured.ns == of_step["exposed_communication_ns"][0]
 
 

@@ -74,4 +74,4 @@ def test_presets_are_sweeps_that_can_run(name, tmp_path):
 @pytest.mark.parametrize(("visible", "expected"), [("", 0), ("0,1,3", 3), ("-1", 0), ("GPU-x", 1)])
 def test_devices_that_are_visible(monkeypatch, visible, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert batch.devices() == expected
+    assert batch.device_count() == expected

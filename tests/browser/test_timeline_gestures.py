@@ -158,7 +158,7 @@ def test_by_the_keyboard_alone_from_the_search_to_a_frame(shown):
         if shown.page.evaluate("document.activeElement.tagName") == "SELECT":
             break
     keys.press("c")
-    shown.wait(lambda: shown.widget.colour_by == "category")
+    shown.wait(lambda: shown.widget.color_by == "category")
     tab_to(shown.page, "Copy as Python")
     keys.press("Enter")
     shown.page.locator("[aria-live]", has_text="Copied: explore.timeline(trace, view=").wait_for(

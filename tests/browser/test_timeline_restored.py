@@ -35,7 +35,7 @@ def test_colours_are_chosen_and_named_at_390_px(host, sample_trace, tmp_path, th
     assert shown.page.evaluate(OUTSIDE) == []
 
     shown.page.get_by_role("combobox", name="Colour").select_option("category")
-    shown.wait(lambda: shown.widget.colour_by == "category" and "linear" in named(shown))
+    shown.wait(lambda: shown.widget.color_by == "category" and "linear" in named(shown))
     exact(shown.page)
     by_category = named(shown)
     assert "qkv proj" not in by_category
@@ -66,7 +66,7 @@ def test_a_view_made_by_gestures_is_restored_by_its_python(host, sample_trace, t
     page.mouse.up()
     shown.wait(
         lambda: (
-            widget.span and widget.window and widget.arrangement and widget.colour_by == "category"
+            widget.span and widget.window and widget.arrangement and widget.color_by == "category"
         )
     )
     page.get_by_label("Search names").fill("norm")

@@ -6,13 +6,13 @@ import pytest
 
 from llmprof.run.live import dashboard
 from llmprof.run.live.counters import SAMPLE
-from llmprof.run.live.past import FOLDER, History
+from llmprof.run.live.past import FOLDER, WatchHistory
 from llmprof.run.live.watching import CAPTURES, FINDINGS, STATE
 from llmprof.trace.storage import files
 
 
 def add(folder, waiting):
-    kept = History.open(folder / FOLDER)
+    kept = WatchHistory.open(folder / FOLDER)
     for at_s, number in waiting.items():
         kept.add(
             dict.fromkeys(SAMPLE) | {"time_ns": at_s * 10**9, "seconds": 5.0, "waiting": number}

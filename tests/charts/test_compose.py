@@ -35,7 +35,7 @@ def of_altair() -> alt.VConcatChart:
 
 @pytest.fixture
 def chart() -> alt.VConcatChart:
-    return of(compose.rows, compose.columns, compose.layers)
+    return of(compose.vconcat, compose.hconcat, compose.overlay)
 
 
 def test_the_specification_is_that_of_altair(chart):
@@ -62,5 +62,5 @@ def test_a_change_makes_what_altair_makes_and_leaves_the_original_as_it_was(char
     before = chart.to_dict()
     assert change(chart).to_dict() == change(of_altair()).to_dict()
     chart.copy().vconcat.append(bars("six"))
-    compose.rows(compose.layers(chart.vconcat[1], bars("six")), chart)
+    compose.vconcat(compose.overlay(chart.vconcat[1], bars("six")), chart)
     assert chart.to_dict() == before

@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.counters import condense, lines_of, scale_of
+from llmprof.charts.counters import condense, counter_scale, lines_of
 from tests.charts import frames, specs
 
 
@@ -53,7 +53,7 @@ def test_every_counter_that_moves_has_a_panel_and_every_device_a_line():
     ],
 )
 def test_units_are_chosen_for_people(name, unit, value, title, shown):
-    scale = scale_of(rows(name, unit, 0, value))
+    scale = counter_scale(rows(name, unit, 0, value))
     assert (scale.title, value / scale.size) == (title, shown)
 
 

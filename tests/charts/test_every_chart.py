@@ -40,7 +40,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "layers": (charts.layers, frames.layered),
     "ranks": (charts.ranks, frames.ranked),
     "ranks, of groups": (charts.ranks, frames.late),
-    "utilisation": (charts.utilisation, frames.used),
+    "utilization": (charts.utilization, frames.used),
     "breakdown": (charts.breakdown, frames.attributed),
     "breakdown, by rank": (
         lambda f: charts.breakdown(f, rows="rank", color="category"),
@@ -77,7 +77,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "dashboard": (
         lambda f: charts.dashboard(
             figures=[("Each further token", "4.60 ms"), ("Peak memory", "55.0 GiB")],
-            requests=f,
+            request_summary=f,
             where=frames.went().filter(point=0),
             kernels=frames.summed(),
             counters=frames.sampled(),
@@ -383,3 +383,17 @@ def test_a_chart_of_a_report_fits_on_a_telephone(name: str) -> None:
     assert NARROW - 40 <= width <= NARROW + 22  # text of other fonts is a little wider
     assert spec["config"]["axis"]["labelFontSize"] >= 12
     assert spec["config"]["title"]["subtitleFontSize"] >= 12
+
+
+def test_an_import_of_charts_is_quick_and_leaves_the_users_libraries_alone():
+    code = """if True:
+        import sys
+        import llmprof.charts
+        print({"rfc3987_syntax", "lark"} & set(sys.modules))
+        print([one for one in sys.meta_path if type(one).__module__.startswith("llmprof")])
+        import rfc3987_syntax
+        print(rfc3987_syntax.is_valid_syntax("iri", "http://example.org/a"))
+    """
+    pytest.importorskip("rfc3987_syntax")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:3] == ["set()", "[]", "True"]

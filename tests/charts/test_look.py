@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from llmprof.charts.base.draw import MAX_ROWS, inline
-from llmprof.charts.base.theme import CAUSES, STAGES, colours, percent, spread, time_unit
+from llmprof.charts.base.theme import CAUSES, STAGES, colours, percent, range_text, time_unit
 from llmprof.errors import AnalysisError
 
 # Machado, Oliveira and Fernandes (2009), severity 1
@@ -98,8 +98,8 @@ def test_percentages_never_say_all_or_nothing_for_less() -> None:
         "99.9 %",
         "100 %",
     ]
-    assert spread("3 %", "3 %") == "3 %"
-    assert spread("3 %", "9 %") == "3 % to 9 %"
+    assert range_text("3 %", "3 %") == "3 %"
+    assert range_text("3 %", "9 %") == "3 % to 9 %"
 
 
 def test_inline_data_has_a_limit_of_its_own() -> None:

@@ -57,10 +57,10 @@ def test_unknown_waiting_is_grey(sixteen) -> None:
 def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sample_trace) -> None:
     trace = sample_trace("torch_tp4_eager_nccl")
     for drawing in (figures.RANK_STEPS, figures.RANK_WAITS, figures.LATE_GROUPS):
-        assert figures.figure(sixteen, drawing).spec
-        absent = figures.figure(trace, drawing).absent
+        assert figures.make_figure(sixteen, drawing).spec
+        absent = figures.make_figure(trace, drawing).absent
         assert absent.found.endswith("a map of ranks is drawn from 8")
-    absent = figures.figure(run_of(), figures.LATE_GROUPS).absent
+    absent = figures.make_figure(run_of(), figures.LATE_GROUPS).absent
     assert absent.found == "the recording does not say which ranks share a node or a parallel group"
 
 
@@ -70,10 +70,10 @@ def test_a_cell_is_the_use_of_a_rank_in_a_bin_and_the_least_busy_of_many_ranks_s
         {"rank": rank, "device": 0, "start_ns": np.tile(np.arange(10), 200) * 1000, "dur_ns": 1000}
     )
     rows = bins.with_columns(share=pl.when(pl.col("rank") == 151).then(0.25).otherwise(0.75))
-    cells = pl.DataFrame(specs.rows(charts.utilisation(rows), "rect", "row", "share"))
+    cells = pl.DataFrame(specs.rows(charts.utilization(rows), "rect", "row", "share"))
     assert cells.height == 100 * 10
     assert cells.filter(pl.col("share") == 0.25)["row"].unique().to_list() == [150]
     few = pl.DataFrame(
-        specs.rows(charts.utilisation(rows.filter(pl.col("rank") < 2)), "rect", "row", "share")
+        specs.rows(charts.utilization(rows.filter(pl.col("rank") < 2)), "rect", "row", "share")
     )
     assert few.filter(row=1)["begin"].to_list() == [float(i) for i in range(10)]  # us

@@ -86,7 +86,11 @@ class TestDashboard:
         assert {"Batch", "90 ms"} <= set(specs.texts(alone))
         empty = frames.sampled().clear()
         assert (
-            len(charts.dashboard(requests=frames.summarised(), counters=empty).to_dict()["vconcat"])
+            len(
+                charts.dashboard(request_summary=frames.summarised(), counters=empty).to_dict()[
+                    "vconcat"
+                ]
+            )
             == 1
         )
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.draw import number
+from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.theme import IDLE, REST
 from llmprof.charts.kernels import READY, REASONS
 from tests.charts import frames, specs
@@ -23,7 +23,7 @@ def test_parts_are_means_weighted_by_duration() -> None:
         whole = mine.unique("kernel_id")["duration_ns"].sum()
         for reason in ("long_scoreboard", "barrier", "wait"):
             some = mine.filter(reason=reason)
-            share = number((some["share"] * some["duration_ns"]).sum()) / number(whole)
+            share = float_of((some["share"] * some["duration_ns"]).sum()) / float_of(whole)
             part = drawn.filter(row=stage, part=reason)["percent"]
             assert part.sum() == pytest.approx(100 * share)
     assert drawn.group_by("row").agg(pl.col("percent").sum())["percent"].to_list() == pytest.approx(

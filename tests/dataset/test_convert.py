@@ -20,8 +20,8 @@ from llmprof.cli.output import on_workers
 from llmprof.errors import ArgumentError, NotCapturedError, OutputError, ReadError
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline.data import TimelineData
-from llmprof.explore.timeline.describe import describe
-from llmprof.explore.timeline.view import view
+from llmprof.explore.timeline.describe import describe_span
+from llmprof.explore.timeline.view import window_view
 from llmprof.report.dataset import mapping
 from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage.dataset import MANIFEST
@@ -42,7 +42,7 @@ def same(one, other):
 @pytest.fixture(scope="module", params=SAMPLES)
 def both(request, tmp_path_factory, sample_trace):
     folder = tmp_path_factory.mktemp("dataset") / request.param
-    paths = llmprof.readers.bundled.files(request.param)
+    paths = llmprof.readers.bundled.sample_files(request.param)
     return llmprof.convert(paths, folder, client=False), sample_trace(request.param), folder, paths
 
 
@@ -107,7 +107,7 @@ def test_the_second_call_reads_nothing(run, tmp_path, monkeypatch):
     assert told[0] == ("converting files", 0, 3)
     assert told[3] == ("converting files", 3, 3)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*/*")}
-    monkeypatch.setattr("llmprof.readers.reading.parts_of", None)
+    monkeypatch.setattr("llmprof.readers.reading.read_parts", None)
     again = llmprof.convert(run, tmp_path / "out", client=False)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*/*")}
     same(first, again)
@@ -296,7 +296,7 @@ def test_threads_are_counted_by_hand():
             "domain": ["nvtx", "nvtx", "overhead"],
         }
     )
-    found = stored.threads(
+    found = stored.thread_spans(
         {"ops": pl.DataFrame(ops, schema=columns, orient="row"), "markers": marks}
     )
     assert sorted(found.rows()) == [
@@ -330,7 +330,7 @@ def test_a_timeline_opens_on_what_was_kept_of_the_host_and_finds_it_anew_where_i
         assert not {"ops", "runtime", "markers", "kernels"} & set(opened._tables._loaded)
         assert shown.whole == TimelineData(trace).whole
         streams = [number for number, row in enumerate(shown.drawn) if row.kind == "stream"]
-        assert view(shown, shown.whole, 300, streams, "category") == view(
+        assert window_view(shown, shown.whole, 300, streams, "category") == window_view(
             TimelineData(trace), shown.whole, 300, streams, "category"
         )
 
@@ -351,5 +351,5 @@ def test_a_dataset_that_does_not_fit_into_memory_shows_its_streams_and_says_so(b
     assert shown.frame("stream").height == TimelineData(trace).events.height
     widget.selection = {"row": streams[0], "id": int(shown.drawn[streams[0]].lanes[0].id[0])}
     assert widget.selected["name"][0] == shown.events["name"][int(widget.selection["id"])]
-    assert describe(shown, streams[0], widget.selection["id"])["facts"][0][0] == "duration"
+    assert describe_span(shown, streams[0], widget.selection["id"])["facts"][0][0] == "duration"
     assert not {"ops", "runtime", "markers"} & set(widget.trace._tables._loaded)

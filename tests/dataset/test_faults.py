@@ -27,7 +27,7 @@ from llmprof.errors import (
     TraceWarning,
 )
 from llmprof.report.dataset import cluster
-from llmprof.trace.storage.dataset import MANIFEST, PART_FILE, sealed
+from llmprof.trace.storage.dataset import MANIFEST, PART_FILE, sealed_record
 from llmprof.trace.storage.places import UNFINISHED
 from tests.dataset.files import rank_file, run_folder
 
@@ -185,7 +185,7 @@ def test_wrong_types_in_the_manifest_of_a_dataset_are_refused(many, part, wrong)
     with pytest.raises(ReadError, match="not as it was written"):
         llmprof.open(many)
     del manifest["checksum"]
-    (many / MANIFEST).write_bytes(sealed(manifest))
+    (many / MANIFEST).write_bytes(sealed_record(manifest))
     with pytest.raises(ReadError, match=rf"is damaged: .*\$\.{part}"):
         llmprof.open(many)
 

@@ -10,7 +10,7 @@ import llmprof
 from llmprof import analyze, names
 from llmprof.analyze import catalog
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.report.dataset import cluster, mapping, several
+from llmprof.report.dataset import cluster, map_several, mapping
 from tests.dataset.files import run_folder
 
 
@@ -23,7 +23,9 @@ def run(tmp_path):
     "sample", ["torch_ep2_dp2_eager", pytest.param("nsys_tp2_cudagraph", marks=pytest.mark.slow)]
 )
 def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, tmp_path):
-    many = llmprof.convert(llmprof.readers.bundled.files(sample), tmp_path / "many", client=False)
+    many = llmprof.convert(
+        llmprof.readers.bundled.sample_files(sample), tmp_path / "many", client=False
+    )
     expected, absent = {}, {}
     for one in catalog.analyses():
         if not one.needs:
@@ -33,7 +35,7 @@ def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, 
                 absent[one.name] = error.facts["table"]
     assert len(expected) >= 35
     asked = {name: catalog.analysis(name).options for name in expected}
-    found = several(asked, llmprof.open(many.meta["dataset"]), client=False)
+    found = map_several(asked, llmprof.open(many.meta["dataset"]), client=False)
     for name, frame in expected.items():
         assert_frame_equal(found[name], frame)
     for name, table in absent.items():
@@ -77,7 +79,7 @@ def test_several_read_each_rank_once(run, tmp_path, monkeypatch):
     monkeypatch.setattr(
         mapping, "_of_rank", lambda thing, *rest: asked.append(thing) or real(thing, *rest)
     )
-    found = several({"overlap": {}, "collectives": {}, "steps": {}}, many, client=False)
+    found = map_several({"overlap": {}, "collectives": {}, "steps": {}}, many, client=False)
     assert [rank for rank, _ in asked] == [0, 1, 2]
     whole = llmprof.read(run, cache=False)
     assert_frame_equal(found["overlap"], analyze.overlap(whole))

@@ -21,24 +21,24 @@ from llmprof.run.batch import BatchRunner
 from llmprof.run.experiments import scaling
 from llmprof.run.experiments.bandwidth import (
     SCRIPT,
-    command,
+    bandwidth_command,
     read_bandwidth,
     run_bandwidth,
     self_test,
     torchrun,
 )
-from llmprof.run.experiments.history import append, read_history, regressions, watch
-from llmprof.run.experiments.report import write_report
+from llmprof.run.experiments.history import append, read_history, regressions, track_measure
+from llmprof.run.experiments.report import write_performance_report
 from llmprof.run.experiments.scaling import (
     GRADES,
     LENGTHS,
     OUTPUTS,
     communication_share,
     decode_step,
-    device_of,
     fitted,
-    fitting,
+    fitting_lengths,
     grades_of,
+    measured_device,
     most_tokens,
     observations_of,
     parallelism,
@@ -129,7 +129,9 @@ class TestBandwidth:
             run_bandwidth(tmp_path / "a.json", spec=spec)
 
     def test_command_lines(self, tmp_path):
-        assert command(Path("a.json"), python="p", spec={"ranks": 2})[-1] == '{"ranks": 2}'
+        assert (
+            bandwidth_command(Path("a.json"), python="p", spec={"ranks": 2})[-1] == '{"ranks": 2}'
+        )
         assert "--nproc-per-node 4" in torchrun(Path("a.json"), nodes=2, ranks=4)
         with pytest.raises(LaunchError, match="no interpreter"):
             run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
@@ -140,14 +142,14 @@ class TestPoints:
         """Llama-2 takes 4,096 tokens: with 200 of output 3,896 fit and 3,897 do not."""
         config = ExperimentConfig(model="random:Llama-2-7b-hf")
         assert most_tokens(config) == 4096
-        kept, left_out = fitting(config, LENGTHS, OUTPUTS)
+        kept, left_out = fitting_lengths(config, LENGTHS, OUTPUTS)
         assert kept == [128, 256, 512, 1024, 2048]
         assert "4096, 8192 tokens" in left_out
-        assert fitting(config, [3896, 3897], [200])[0] == [3896]
-        assert fitting(config, [128], [200]) == ([128], "")
-        assert fitting(config.replace(max_model_len=512), LENGTHS, [50])[0] == [128, 256]
+        assert fitting_lengths(config, [3896, 3897], [200])[0] == [3896]
+        assert fitting_lengths(config, [128], [200]) == ([128], "")
+        assert fitting_lengths(config.replace(max_model_len=512), LENGTHS, [50])[0] == [128, 256]
         with pytest.raises(ConfigError, match="no prompt fits: 4096 tokens and 200 of output"):
-            fitting(config, [4096], [200])
+            fitting_lengths(config, [4096], [200])
         sweep = SimpleNamespace(
             runs=[], failed={"input_tokens=16": "out of memory", "input_tokens=32": "another"}
         )
@@ -167,7 +169,7 @@ class TestPoints:
         ],
     )
     def test_how_many_tokens_a_folder_says_that_its_model_takes(self, tmp_path, changes, most):
-        content = catalog.config_of("tiny") | {"max_position_embeddings": 2048} | changes
+        content = catalog.model_config("tiny") | {"max_position_embeddings": 2048} | changes
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert most_tokens(ExperimentConfig(model=str(tmp_path))) == most
         assert most_tokens(ExperimentConfig(model="owner/name")) is None
@@ -179,7 +181,10 @@ class TestPoints:
                 json.loads(path.read_text()) | {"left_out": "prompts of 8192 tokens were left out"}
             )
         )
-        assert "Prompts of 8192 tokens were left out." in write_report(tmp_path)[-1].read_text()
+        assert (
+            "Prompts of 8192 tokens were left out."
+            in write_performance_report(tmp_path)[-1].read_text()
+        )
 
     def test_speed_up_efficiency_and_grades(self, tmp_path):
         """Two ranks: 10 ms to 8 ms is 1.25 times, 62.5 % of two devices."""
@@ -378,7 +383,7 @@ history.append(sys.argv[1], {{"step_s": [2.0]}})
 
     def test_watch_waits_between_runs(self, tmp_path):
         waited: list[float] = []
-        watch(
+        track_measure(
             lambda: {"a": [1.0, 1.0, 1.0]},
             tmp_path / "h.parquet",
             runs=3,
@@ -394,7 +399,7 @@ class TestReport:
     def test_it_is_drawn_again_from_saved_results(self, tmp_path):
         for path in DATA.glob("*.json"):
             shutil.copy(path, tmp_path)
-        made = {path.name for path in write_report(tmp_path)}
+        made = {path.name for path in write_performance_report(tmp_path)}
         assert {
             "performance_report.md",
             "parallelism_overhead_report.json",
@@ -414,7 +419,7 @@ class TestReport:
     ):
         document = json.loads((DATA / "bandwidth_test_h200x2.json").read_text())
         (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document))
-        write_report(tmp_path, grades=GRADES | {"p2p_gb_per_s": (500.0, 300.0)})
+        write_performance_report(tmp_path, grades=GRADES | {"p2p_gb_per_s": (500.0, 300.0)})
         text = (tmp_path / "performance_report.md").read_text()
         assert "388 GB/s one way: fair" in text
         assert (
@@ -422,7 +427,7 @@ class TestReport:
             in text
         )
         (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document | {"platform": "cpu"}))
-        write_report(tmp_path)
+        write_performance_report(tmp_path)
         text = (tmp_path / "performance_report.md").read_text()
         assert (
             "Between processes at most 387.6 GB/s one way; the grades are of links between GPUs."
@@ -432,7 +437,7 @@ class TestReport:
 
     def test_nothing_saved(self, tmp_path):
         with pytest.raises(ReadError, match="no results"):
-            write_report(tmp_path)
+            write_performance_report(tmp_path)
 
 
 @pytest.mark.slow
@@ -585,7 +590,7 @@ class TestCalibration:
     def test_unseen_points_are_predicted_better_than_by_the_calibration_of_the_package(self):
         content = json.loads(self.FILE.read_text())["config"]
         seen, unseen = self.points()
-        found = fitted(seen, content, device_of(self.FILE), most_tokens=16384)
+        found = fitted(seen, content, measured_device(self.FILE), prefill_tokens=16384)
         assert (found.device, found.covers["requests"], found.covers["context"][0]) == (
             "H200",
             [1, 8],
@@ -593,7 +598,9 @@ class TestCalibration:
         )
         others = [
             one
-            for one in observations_of(unseen, theory.profile(content, "H200"), most_tokens=16384)
+            for one in observations_of(
+                unseen, theory.profile(content, "H200"), prefill_tokens=16384
+            )
             if one.kind == "decode"
         ]
         own, packaged = (

@@ -9,13 +9,13 @@ from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.collectives import explorer
 from llmprof.explore.collectives.explorer import (
     banded,
-    beside,
-    call_of,
-    calls_of,
-    choices,
+    call_by_rank,
+    calls_in_window,
+    collective_choices,
+    collective_view,
+    neighbouring_calls,
     over_time,
-    spread,
-    view,
+    rank_histogram,
 )
 from llmprof.trace import Trace, schema
 from tests.analyze.test_collectives import calls
@@ -30,7 +30,7 @@ def two_ranks() -> Trace:
 
 
 def test_a_picked_call_has_its_ranks_aligned() -> None:
-    found = call_of(two_ranks(), 1)
+    found = call_by_rank(two_ranks(), 1)
     assert found.select("rank", "aligned_ns", "wait_ns", "transfer_ns", "last_rank").rows() == [
         (0, 0, 50_000, 4_000, 1),
         (1, 50_000, 0, 4_000, 1),
@@ -42,18 +42,18 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
     assert shown.selected.select("rank", "late_ns").rows() == [(0, 0), (1, 50_000)]
     shown._on_pick(call=99)
     assert shown.call == 1
-    rows = calls_of(two_ranks(), kind="all_reduce")
-    assert [beside(rows, call) for call in (None, 0, 1, 99)] == [
+    rows = calls_in_window(two_ranks(), kind="all_reduce")
+    assert [neighbouring_calls(rows, call) for call in (None, 0, 1, 99)] == [
         (0, 0),
         (None, 1),
         (0, None),
         (0, 0),
     ]
-    assert beside(rows.clear(), None) == (None, None)
+    assert neighbouring_calls(rows.clear(), None) == (None, None)
 
 
 def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = over_time(calls_of(two_ranks(), kind="all_reduce"))
+    found = over_time(calls_in_window(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "kernels", "wait_ns", "transfer_ns", "call").rows() == [
         (0, 1, 94_000 - 84_000, 94_000, 0),
         (10_000, 1, 0, 94_000, 0),
@@ -61,7 +61,7 @@ def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
         (250_000, 1, 0, 4_000, 1),
     ]
     monkeypatch.setattr(explorer, "MAX_BARS", 2)
-    found = over_time(calls_of(two_ranks(), kind="all_reduce"))
+    found = over_time(calls_in_window(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "last_ns", "kernels", "wait_ns", "call").rows() == [
         (0, 104_000, 2, 5_000, 0),
         (200_000, 254_000, 2, 25_000, 1),
@@ -70,8 +70,8 @@ def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl")
-    rows = calls_of(trace, kind="all_reduce")
-    found = view(trace, rows)
+    rows = calls_in_window(trace, kind="all_reduce")
+    found = collective_view(trace, rows)
     sizes, arrivals = (
         collectives(trace, by=by).filter(kind="all_reduce")
         for by in (("kind", "algorithm", "bytes"), ("kind", "rank"))
@@ -81,18 +81,18 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     assert pl.DataFrame(found["arrivals"]).select(late).equals(arrivals.select(late))
     assert (found["count"], found["matched"], found["peak_gbps"]) == (2736, 2736, 450.0)
     assert len(found["calls"]) == explorer.MAX_LISTED
-    one = view(trace, rows, rank=3)
+    one = collective_view(trace, rows, rank=3)
     assert (one["count"], one["arrivals"]) == (684, found["arrivals"])
     assert len(over_time(rows)) <= explorer.MAX_BARS
 
 
 def test_kinds_phases_and_windows(sample_trace) -> None:
     trace = sample_trace("torch_tp4_eager_nccl")
-    assert choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]
-    decode = calls_of(trace, kind="all_gather", phase="decode")
+    assert collective_choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]
+    decode = calls_in_window(trace, kind="all_gather", phase="decode")
     assert decode["phase"].unique().to_list() == ["decode"]
     first = decode["start_ns"].min()
-    assert calls_of(trace, kind="all_gather", window=(first, first + 1)).height > 0
+    assert calls_in_window(trace, kind="all_gather", window=(first, first + 1)).height > 0
     shown = explore.collectives(trace)
     shown._on_choices()
     assert shown.kind == "all_reduce"
@@ -151,27 +151,30 @@ def by_bin(bins: list[dict[str, object]]) -> list[tuple[object, ...]]:
 
 
 def test_a_histogram_of_ranks_by_hand():
-    rows = calls_of(forty_ranks(), kind="all_reduce")
+    rows = calls_in_window(forty_ranks(), kind="all_reduce")
     # 500 us over 39 bins are 12.8 us: the next round width is 20 us
-    late, unknown = spread(rows, "late")
+    late, unknown = rank_histogram(rows, "late")
     assert (len(late), unknown) == (26, 0)
     assert by_bin(late) == [(0, 20_000, "0 to 38", 0), (500_000, 520_000, "39", 3)]
-    wait, _ = spread(rows, "wait")
+    wait, _ = rank_histogram(rows, "wait")
     odd, even = [*range(1, 39, 2)], [*range(0, 40, 2)]
     assert [(b["low_ns"], b["ranks"]) for b in wait if b["ranks"]] == [
         (0, [39]),
         (480_000, odd),
         (500_000, even),
     ]
-    transfer, _ = spread(rows, "transfer")
+    transfer, _ = rank_histogram(rows, "transfer")
     assert [(b["low_ns"], b["high_ns"], len(b["ranks"])) for b in transfer] == [(4_000, 4_001, 40)]
     # in the second call rank 4 is late, which its median does not show
-    one, _ = spread(rows.filter(pl.col("call") == 1), "late")
+    one, _ = rank_histogram(rows.filter(pl.col("call") == 1), "late")
     assert by_bin(one)[1:] == [(300_000, 320_000, "4", 0), (500_000, 520_000, "39", 1)]
     # without rank 39: 10 us over 39 bins are 256 ns, and the next round width is 500 ns
-    near, _ = spread(rows, "late", range(39))
+    near, _ = rank_histogram(rows, "late", range(39))
     assert [(b["low_ns"], b["ranks"]) for b in near if b["ranks"]] == [(0, even), (10_000, odd)]
-    assert spread(rows.with_columns(late_ns=pl.lit(None, dtype=pl.Int64)), "late") == ([], 40)
+    assert rank_histogram(rows.with_columns(late_ns=pl.lit(None, dtype=pl.Int64)), "late") == (
+        [],
+        40,
+    )
 
 
 def test_picked_ranks_are_a_frame_and_open_in_a_timeline():

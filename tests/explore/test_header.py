@@ -76,7 +76,7 @@ def test_back_and_forward_lead_through_tabs_filters_and_selections(opened):
 def test_changes_that_follow_at_once_are_one_view(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(header.time, "monotonic", lambda: now[0])
-    views = header.History({"n": 0})
+    views = header.ViewHistory({"n": 0})
     for n in (1, 2, 3):
         now[0] += 0.1
         views.note({"n": n})

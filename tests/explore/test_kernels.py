@@ -187,7 +187,7 @@ def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metric
     found = explorer.profiled(eager, Metrics(kept, metrics.rules))
     assert "device" in found.note
     name = found.limits()["name"][0]
-    message = explorer.shown(found, name)
+    message = explorer.kernel_detail(found, name)
     assert {name: message["roofline"][name] for name in ("bandwidth", "peaks", "device")} == {
         "bandwidth": None,
         "peaks": {},

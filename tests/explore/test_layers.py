@@ -14,7 +14,7 @@ from llmprof import explore
 from llmprof.analyze import layer_gaps, slack
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
-from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of
+from llmprof.explore.layers.explorer import cell_events, kernels_of, layer_cells, layer_choices
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
 from tests.explore.test_widget import plain_pixels
@@ -42,7 +42,7 @@ def values(found: cells_module.Cells) -> list[list[float]]:
 
 
 def test_cells_are_what_the_analysis_says() -> None:
-    found = cells(run(), measure="time", rank=0)
+    found = layer_cells(run(), measure="time", rank=0)
     assert [column[:2] for column in found.head["columns"]] == [(0, 0), (1, 1)]
     assert found.head["layers"] == [0, 1, 2, 3, 4]
     assert values(found) == [[100] * 5, [100, 100, 100, 200, 100]]
@@ -60,19 +60,20 @@ def test_cells_are_what_the_analysis_says() -> None:
 
 
 def test_a_stage_a_phase_and_some_steps() -> None:
-    assert values(cells(run(), measure="busy", rank=0, stage="attention"))[1] == [
+    assert values(layer_cells(run(), measure="busy", rank=0, stage="attention"))[1] == [
         10,
         10,
         10,
         110,
         10,
     ]
-    phases = choices(run())["phases"]
+    phases = layer_choices(run())["phases"]
     assert phases == ["mixed", "decode"]
-    only = cells(run(), measure="time", rank=0, phase="decode")
+    only = layer_cells(run(), measure="time", rank=0, phase="decode")
     assert [column[0] for column in only.head["columns"]] == [1]
     assert [
-        c[0] for c in cells(run(steps=5), measure="time", rank=0, steps=(2, 3)).head["columns"]
+        c[0]
+        for c in layer_cells(run(steps=5), measure="time", rank=0, steps=(2, 3)).head["columns"]
     ] == [2, 3]
 
 
@@ -83,14 +84,14 @@ def test_what_was_not_captured_is_not_a_number() -> None:
             "markers": labels([("execute_new_0_cached_4", 0, 9999)], on_device=True),
         }
     )
-    found = cells(bare, measure="host", rank=0)
+    found = layer_cells(bare, measure="host", rank=0)
     assert all(math.isnan(v) for column in values(found) for v in column)
     assert found.head["missing"] == sum(map(len, values(found))) > 0
 
 
 def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells_module, "MAX_COLUMNS", 2)
-    found = cells(run(steps=5, slow=(1, 3)), measure="time", rank=0)
+    found = layer_cells(run(steps=5, slow=(1, 3)), measure="time", rank=0)
     assert [column[:2] for column in found.head["columns"]] == [(0, 2), (3, 4)]
     assert found.head["condensed"] == 3
     assert values(found)[0] == [100] * 5  # the median of 100, 200 and 100
@@ -99,11 +100,11 @@ def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_with_their_operators() -> None:
     trace = run()
-    cell = events_of(trace, rank=0, step=1, layer=3)
+    cell = cell_events(trace, rank=0, step=1, layer=3)
     assert kernels_of(trace, cell)["op"].null_count() == kernels_of(trace, cell).height
     at = cell.filter(pl.col("stage") == "attention")["launch_start_ns"][0]
     known = Trace(trace.tables | {"ops": ops([("flash::fwd", at - 1, 5, 1)])})
-    found = kernels_of(known, events_of(known, rank=0, step=1, layer=3))
+    found = kernels_of(known, cell_events(known, rank=0, step=1, layer=3))
     assert found.select("stage", "op", "name", "count", "total_ns", "share").row(0) == (
         "attention",
         "flash::fwd",

@@ -10,7 +10,7 @@ import pytest
 from docs.declarations import ROOMS, declarations, written
 from llmprof import explore, sample_metrics
 from llmprof.errors import LlmprofError
-from llmprof.explore.base.messages import Column, Message, Record
+from llmprof.explore.base.messages import FrameColumn, Message, MessageRecord
 from tests.analyze.test_requests import made as served_run
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
@@ -54,8 +54,8 @@ REQUESTS = {
         "rows": [{}],
         "find": [{}],
         "follow": [{}],
-        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "colour_by": "stage"}],
-        "overview": [{"width": 800.5, "colour_by": "category"}],
+        "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "color_by": "stage"}],
+        "overview": [{"width": 800.5, "color_by": "category"}],
         "span": [
             {"span": [0, 5e8], "rows": None},
             {"span": [0, 5e8], "rows": [0]},
@@ -165,13 +165,13 @@ REQUESTS = {
     "ranks": {
         "choices": [{}],
         "cells": [
-            {"measure": "step", "phase": None, "steps": None, "ranks": None},
-            {"measure": "wait", "phase": "decode", "steps": [1, 3], "ranks": [0, 2]},
-            {"measure": "idle", "phase": None, "steps": [99, 99], "ranks": None},
+            {"measure": "step", "phase": None, "steps": None, "rank_range": None},
+            {"measure": "wait", "phase": "decode", "steps": [1, 3], "rank_range": [0, 2]},
+            {"measure": "idle", "phase": None, "steps": [99, 99], "rank_range": None},
         ],
         "pick": [
-            {"measure": "exposed", "step": 1, "ranks": [0, 1]},
-            {"measure": "step", "step": 77, "ranks": [9, 9]},
+            {"measure": "exposed", "step": 1, "rank_range": [0, 1]},
+            {"measure": "step", "step": 77, "rank_range": [9, 9]},
         ],
         "picked": [{}],
     },
@@ -284,12 +284,12 @@ def test_the_browsers_side_asks_for_nothing_else(room):
 
 
 def test_a_type_in_typescript():
-    class Inner(Record):
+    class Inner(MessageRecord):
         """Inside."""
 
         name: str
         times: list[float | None]
-        side: Column | None = None
+        side: FrameColumn | None = None
 
     fields = {
         "inner": Inner,

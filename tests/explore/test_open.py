@@ -9,10 +9,10 @@ import llmprof
 import llmprof.readers.bundled
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError
-from llmprof.explore.served import Wanted, page
+from llmprof.explore.served import ServedFiles, tabs_page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
-from llmprof.findings.order import chained
+from llmprof.findings.card import chain_findings
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -68,7 +68,7 @@ def test_explorers_are_linked(trace: Trace) -> None:
 def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     with pytest.raises(LlmprofError, match="no tab 'colours'"):
         explore.open(trace).show("colours")
-    with pytest.raises(LlmprofError, match=r"open.. got the string 'trace.json' as trace"):
+    with pytest.raises(LlmprofError, match=r"open.. got 'trace.json' as trace"):
         explore.open("trace.json")
     opened = explore.open(Trace({}))
     for name in ("layers", "overlap", "collectives", "kernels"):
@@ -122,17 +122,17 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
 def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     folder = llmprof.readers.bundled.notebook_data("h200") / "served_queue"
     monkeypatch.setattr("llmprof.explore.served._at", lambda opened, finding: opened._given)
-    given = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
+    given = tabs_page(ServedFiles([str(folder)], [], [], ["a", "b"]).environment())
     assert given.run.requests.filter(phase="profiled").height == 40
     assert given.tried is given.run
     monkeypatch.setattr("llmprof.explore.served._has_requests", lambda run: False)
-    offline = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
+    offline = tabs_page(ServedFiles([str(folder)], [], [], ["a", "b"]).environment())
     assert offline.run is None
     assert offline.tried.folder.path == folder
-    trace = Wanted(
+    trace = ServedFiles(
         [str(llmprof.readers.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"]
     )
-    assert page(trace.environment()).tried is None
+    assert tabs_page(trace.environment()).tried is None
 
 
 def front(opened):
@@ -153,7 +153,7 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     for words in ("vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
         assert words in ran
     first = found.filter(rule="arrival_skew").row(0, named=True)
-    causes, effects, facts = chained(found)
+    causes, effects, facts = chain_findings(found)
     lines = [line for line in page.children if len(getattr(line, "children", ())) == 2]
     shown = [line.children[1].value.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
     of_causes = [one for one in shown if 'class="figure"' in one]

@@ -7,7 +7,7 @@ import pytest
 from llmprof import explore
 from llmprof.errors import NotCapturedError
 from llmprof.explore.overlap import explorer as steps_module
-from llmprof.explore.overlap.explorer import PARTS, lanes, step_bars, summary
+from llmprof.explore.overlap.explorer import PARTS, lanes, overlap_bars, window_summary
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 
@@ -66,7 +66,7 @@ def test_a_window_in_which_nothing_runs() -> None:
     assert [lane["name"] for lane in head["lanes"]][-1] == "idle"
     assert spans(head, buffers, "idle") == [(0, 100)]
     assert spans(head, buffers, "compute") == []
-    found = summary(trace(), 0, (110, 200))
+    found = window_summary(trace(), 0, (110, 200))
     assert dict(found.select("part", "ns").iter_rows()) == {
         "compute": 30,
         "hidden communication": 20,
@@ -137,7 +137,7 @@ def stepped(start: int, lengths: list[int]) -> Trace:
 
 def test_steps_as_bars_and_as_windows() -> None:
     a, b = stepped(100, [50, 60, 70]), stepped(1000, [50, 90, 70])
-    bars = step_bars(a, rank=0)
+    bars = overlap_bars(a, rank=0)
     assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(
         1
     ) == (
@@ -166,7 +166,7 @@ def test_steps_as_bars_and_as_windows() -> None:
 
 def test_many_steps_share_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_module, "MAX_BARS", 2)
-    bars = step_bars(stepped(100, [50, 60, 70]), rank=0)
+    bars = overlap_bars(stepped(100, [50, 60, 70]), rank=0)
     assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
 
 
@@ -196,7 +196,7 @@ def test_recordings_without_events_or_steps() -> None:
     shown._on_steps(rank=0, first=-1, last=-1)
     assert (shown.step, shown.window) == (None, None)
     assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
-    bars = step_bars(trace(), rank=0)
+    bars = overlap_bars(trace(), rank=0)
     assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [
         (-1, -1, None, 100, 195)
     ]
@@ -210,5 +210,5 @@ def test_recordings_without_events_or_steps() -> None:
         10,
     )
     assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
-    assert step_bars(trace(), rank=0, phase="decode").is_empty()
-    assert step_bars(trace(), rank=7).is_empty()
+    assert overlap_bars(trace(), rank=0, phase="decode").is_empty()
+    assert overlap_bars(trace(), rank=7).is_empty()

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError
-from llmprof.explore.ranks.explorer import cells
+from llmprof.explore.ranks.explorer import rank_cells
 from tests.analyze.test_ranks import RANKS, STEPS, on_hosts, run_of
 
 
@@ -19,7 +19,7 @@ def sixteen():
 
 def test_a_cell_is_a_step_of_a_rank(sixteen):
     head, buffer = explore.ranks(sixteen)._on_cells(
-        measure="wait", phase=None, steps=None, ranks=None
+        measure="wait", phase=None, steps=None, rank_range=None
     )
     values = np.frombuffer(buffer[0], dtype="<f4").reshape(STEPS, RANKS)
     rows = analyze.ranks(sixteen, by="step")
@@ -40,7 +40,7 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
         .then(900)
         .otherwise(100 + pl.col("step") % 2)
     )
-    head, buffer = cells(rows, measure="step")
+    head, buffer = rank_cells(rows, measure="step")
     assert (head["banded"], head["condensed"], len(head["rows"]), len(head["columns"])) == (
         8,
         2,
@@ -53,7 +53,7 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
     assert set(values[:500, 12]) == {100.5}
     assert set(values[500:, 12]) == {900}
     assert set(values[:, 13]) == {100.5}
-    near, _ = cells(rows, measure="step", ranks=(96, 103), steps=(1000, 1009))
+    near, _ = rank_cells(rows, measure="step", rank_range=(96, 103), steps=(1000, 1009))
     assert (near["banded"], len(near["rows"]), len(near["columns"])) == (1, 8, 10)
 
 
@@ -62,7 +62,7 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
     assert widget.selected.height == 0
     with pytest.raises(LlmprofError, match="no rank is picked"):
         widget.timeline()
-    widget._on_pick(measure="wait", step=2, ranks=(8, 11))
+    widget._on_pick(measure="wait", step=2, rank_range=(8, 11))
     # rank 10 is last in step 2; of the others rank 8 comes first by number
     assert (widget.picked, widget.rank, widget.step, widget.window) == (
         [8, 9, 10, 11],

@@ -45,7 +45,7 @@ def stored(folder, count):
         "notes": [],
         "importance": {"eager": 0.75, "engine_args.max_num_seqs": 0.25},
     }
-    batch_state.store(state, folder)
+    batch_state.save_state(state, folder)
     return folder
 
 

@@ -73,9 +73,7 @@ def ask(widget, what, **args):
 
 def view_of(widget, window, *, width=1000, rows=None, by="category"):
     rows = range(len(widget._data.rows)) if rows is None else rows
-    message, buffers = ask(
-        widget, "view", window=window, width=width, rows=list(rows), colour_by=by
-    )
+    message, buffers = ask(widget, "view", window=window, width=width, rows=list(rows), color_by=by)
     columns = {
         name: np.frombuffer(raw, dtype)
         for (name, dtype), raw in zip(DTYPES.items(), buffers, strict=True)
@@ -188,7 +186,7 @@ def test_a_selected_kernel_is_its_row_of_the_attribution():
         widget.select(500)
     with pytest.raises(traitlets.TraitError, match="the row and id of a span"):
         widget.selection = {"row": 4, "id": 500}
-    with pytest.raises(LlmprofError, match="got a dict as trace; expected a Trace"):
+    with pytest.raises(LlmprofError, match="got a dict as trace; expected Trace"):
         explore.timeline({})
 
 
@@ -222,7 +220,7 @@ def test_a_range_of_time_selects_the_events_that_touch_it():
     ask(widget, "find")
     keys = ask(widget, "rows")[0]["keys"]
     for by in ("stage", "category"):
-        rows = ask(widget, "span", span=[105, 141], rows=None, colour_by=by)[0]["rows"]
+        rows = ask(widget, "span", span=[105, 141], rows=None, color_by=by)[0]["rows"]
         assert {keys[row["code"]]["kind"] for row in rows} == {by}
 
 
@@ -327,7 +325,7 @@ def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(
     assert [row["count"] for row in before["rows"]] == [row["count"] for row in after["rows"]]
     operators = row_of(at_once, "ops")
     message, _ = ask(
-        widget, "view", window=before["whole"], width=1000, rows=[operators], colour_by="stage"
+        widget, "view", window=before["whole"], width=1000, rows=[operators], color_by="stage"
     )
     assert message["lanes"] == []
     for one in (widget, at_once):
@@ -435,7 +433,7 @@ def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     described, _ = ask(widget, "rows")
     assert described["whole"][1] > described["whole"][0]
     view_of(widget, described["whole"])
-    ask(widget, "overview", width=100, colour_by="stage")
+    ask(widget, "overview", width=100, color_by="stage")
     ask(widget, "span", span=described["whole"], rows=None)
     assert widget.selected.height == 0
     assert (widget.picture() is None) == (not kinds)
@@ -787,7 +785,7 @@ def test_a_second_level_says_on_which_rank_the_path_is():
 
 
 def test_a_recording_that_is_too_large_or_takes_no_time_says_so(monkeypatch):
-    monkeypatch.setattr(rows, "MOST_EVENTS", 11)
+    monkeypatch.setattr(rows, "MAX_EVENTS", 11)
     widget, row = followed(host_bound())  # six kernels and six calls
     assert widget._data.rows[row].count == 0
     assert widget._data.rows[row].note.startswith(
@@ -843,7 +841,7 @@ def shown_again(file):
 
 def test_a_view_is_shown_again_also_through_json(shown_again, file):
     shown_again.show((120, 180), rank=1, search="gemm")
-    shown_again.colour_by = "category"
+    shown_again.color_by = "category"
     view = json.loads(json.dumps(shown_again.view))
     assert view["window"] == [117, 183]
     assert view["span"] == [120, 180]

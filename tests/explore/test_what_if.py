@@ -9,7 +9,7 @@ import pytest
 import llmprof
 from llmprof import analyze, explore
 from llmprof.analyze import changes
-from llmprof.explore.what_if.explorer import call_of, offers
+from llmprof.explore.what_if.explorer import offers, python_call
 from llmprof.replay.what_if import _MAKERS, change_of
 from llmprof.trace import Trace, schema
 from tests.analyze.test_replay import device_bound, two_ranks
@@ -129,7 +129,7 @@ def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matche
         text for text in refused if not text.startswith(("fuse", "overlap-with", "without-call"))
     }
     for text in (*possible, "at-bound:Qwen3-0.6B:H200:stage=attention"):
-        assert eval(call_of(text), {"changes": changes}).words == change_of(text).words
+        assert eval(python_call(text), {"changes": changes}).words == change_of(text).words
     single = sample == "torch_tp1_cudagraph"
     assert {offer.name for offer in offered if offer.why} == (
         {"balance", "transfer"} if single else set()

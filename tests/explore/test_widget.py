@@ -20,7 +20,7 @@ import traitlets
 from llmprof import charts, explore
 from llmprof.errors import AnalysisError, ArgumentError
 from llmprof.explore.base.messages import array, pack
-from llmprof.explore.base.widget import BUNDLES, Explorer, answers, smaller
+from llmprof.explore.base.widget import BUNDLES, Explorer, request_handler, smaller
 from llmprof.trace import Trace
 from tests.charts import frames
 from tests.charts.specs import pixels
@@ -41,19 +41,19 @@ class Probe(Explorer):
         self.sent.append((content, buffers))
         self.done.set()
 
-    @answers(number=int)
+    @request_handler(number=int)
     def _on_twice(self, number: int):
         return {"number": 2 * number}, [b"ab"]
 
-    @answers()
+    @request_handler()
     def _on_refuse(self):
         raise AnalysisError("no steps were found", hint="record some")
 
-    @answers()
+    @request_handler()
     def _on_break(self):
         raise RuntimeError("a bug")
 
-    @answers(busy="counting kernels", slow=bool)
+    @request_handler(busy="counting kernels", slow=bool)
     def _on_slow(self):
         self.gate.wait(10)
         return {"slow": True}, []

@@ -17,7 +17,7 @@ from llmprof.errors import LlmprofError
 from llmprof.explore.timeline.saved import Notes
 from llmprof.readers.redaction import redact
 from llmprof.report import run as report
-from llmprof.report.folder import listed
+from llmprof.report.folder import earlier_files
 from llmprof.run import trials
 from llmprof.run.batch import open_sweep
 from llmprof.run.batch.sweep import write_report
@@ -34,7 +34,7 @@ from llmprof.run.launch.run.results import energy
 from llmprof.run.live.changes import changed, counters_of, samples_of
 from llmprof.run.live.counters import SAMPLE
 from llmprof.run.live.dashboard import page_of
-from llmprof.run.live.past import FOLDER, History, history, stored
+from llmprof.run.live.past import FOLDER, WatchHistory, history, stored
 from llmprof.run.live.watching import Watch
 from llmprof.run.notebook.tutorials import parameters_of
 from tests.fuzz import mutate
@@ -124,7 +124,7 @@ def make(folder: Path, run: Path) -> None:
     _json(watch / "watch.json", whole | {"events": [event]})
     finding = {"rule": "r", "severity": "high", "share_of_recorded": 0.25, "title": "a finding"}
     _json(watch / "captures/one/findings.json", [finding])
-    kept = History(watch / FOLDER)
+    kept = WatchHistory(watch / FOLDER)
     for number in range(30):
         kept.add(_reading(number))
     kept.store()
@@ -216,7 +216,7 @@ def make(folder: Path, run: Path) -> None:
     (files / "device.yaml").write_text(
         "{name: mine, tflops: {bf16: 400}, memory_gb_per_s: 1800, source: a sheet}\n"
     )
-    _json(files / "model/config.json", theory.config_of("Qwen/Qwen3-8B"))
+    _json(files / "model/config.json", theory.model_config("Qwen/Qwen3-8B"))
     (files / "calibration.json").write_text(theory.calibrated("H200").to_json())
     step = {
         "model": "Qwen/Qwen3-8B",
@@ -306,11 +306,11 @@ def _run(path: Path) -> Doors:
         "card": lambda _: open_run(path)._repr_html_(),  # type: ignore[operator]
         "repr": repr,
         "runs": lambda path: [one.state for one in run_folder.runs(path.parent)],
-        "changed files": lambda path: run_folder.changed(run_folder.RunFolder(path)),
-        "facts": lambda _: report.facts(run),
-        "tiles": lambda _: report.tiles(run),
+        "changed files": lambda path: run_folder.changed_files(run_folder.RunFolder(path)),
+        "facts": lambda _: report.launch_facts(run),
+        "tiles": lambda _: report.dashboard_figures(run),
         "energy": lambda path: energy(table.read(path / "monitors.parquet"), run.worker),
-        "monitors": lambda path: table.about(path / "monitors.parquet"),
+        "monitors": lambda path: table.samples_metadata(path / "monitors.parquet"),
         "counters of": lambda _: counters_of(run),
         "samples of": lambda _: samples_of(run),
         "events": lambda path: Events(path / "events.jsonl", lambda *_: None).read(),
@@ -401,7 +401,7 @@ def _files(_: Path) -> Doors:
         "points": lambda path: read_points(path / "points.json"),
         "communication": lambda path: read_communication(path / "points.json"),
         "bandwidth": lambda path: read_bandwidth(path / "bandwidth.json"),
-        "report": lambda path: listed(path / "report"),
+        "report": lambda path: earlier_files(path / "report"),
         "notebook": lambda path: parameters_of(path / "notebook.ipynb"),
         "marks": lambda path: Notes("t", path / "marks.json").load(),
         "measurements": lambda path: read_history(path / "history.parquet"),
@@ -431,10 +431,10 @@ PAGES: dict[str, Doors] = {
     "state study": {"page": lambda path: trials.open_study(path).report()},
     "state trial": {"page": lambda path: trials.open_trial(path).report()},
     "state run": {
-        "sections": lambda path: report.sections(open_run(path)),
+        "sections": lambda path: report.run_sections(open_run(path)),
         "trace": lambda path: open_run(path).trace,
         "read": lambda path: llmprof.read(path, cache=False),
-        "counters": lambda path: report.counters(open_run(path)),
+        "counters": lambda path: report.monitor_samples(open_run(path)),
         "what changed": lambda path: changed(open_run(path), open_run(path)),
         "redact": lambda path: redact(path, path.with_name("redacted")),
     },
@@ -517,13 +517,13 @@ def silent(name: str, path: Path, seed: Path) -> str:
     """What is neither as it was written, nor refused, nor set aside; it is looked at before a
     door changes it.
     """
-    if name not in CHECKED or not (file := History(path / FOLDER).file).is_file():
+    if name not in CHECKED or not (file := WatchHistory(path / FOLDER).file).is_file():
         return ""
     try:
         found = stored(file)
     except LlmprofError:
         return ""
-    whole = stored(History(seed / FOLDER).file)
+    whole = stored(WatchHistory(seed / FOLDER).file)
     return (
         "" if all(found[level].equals(whole[level]) for level in whole) else "the history changed"
     )

@@ -119,7 +119,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
     ):
         said = refused(**{key: 1})
         assert repr(key) in said
-        assert f"did you mean {nearest}?" in said
+        assert f"did you mean {nearest}" in said
     assert "some of model, prompt" in refused(zzz=1)
 
 

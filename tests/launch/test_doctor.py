@@ -507,8 +507,8 @@ def test_nothing_is_changed_on_a_gpu():
 def test_a_path_is_no_configuration():
     with pytest.raises(
         ArgumentError,
-        match=r"doctor\(\) got the string 'run.yaml' as config; expected an ExperimentConfig",
+        match=r"doctor\(\) got 'run.yaml' as config; expected ExperimentConfig",
     ):
         doctor("run.yaml")
-    with pytest.raises(ArgumentError, match=r"doctor\(\) got .* as facts; expected a Facts"):
+    with pytest.raises(ArgumentError, match=r"doctor\(\) got .* as facts; expected Facts"):
         doctor(facts={})

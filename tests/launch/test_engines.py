@@ -18,7 +18,7 @@ import pytest
 from llmprof.errors import ConfigError
 from llmprof.run.launch import ExperimentConfig, engines, plan
 from llmprof.run.launch.engines import _machine, _server, _vllm
-from llmprof.run.launch.engines._job import Record
+from llmprof.run.launch.engines._job import RunRecord
 from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job
 from tests.live.hostile import SLOW, hostile, whole
 from tests.processes import is_running
@@ -315,13 +315,13 @@ MESSAGES = {
 
 def test_known_errors_have_an_advice():
     for message, knob in MESSAGES.items():
-        assert knob in (_machine.known(message) or ("", ""))[1], message
+        assert knob in (_machine.known_cause(message) or ("", ""))[1], message
     unknown = (
         "IndexError: list index out of range",
         "INFO Available KV cache memory: 3.2 GiB",
         "INFO Using FlashInfer",
     )
-    assert [_machine.known(message) for message in unknown] == [None] * 3
+    assert [_machine.known_cause(message) for message in unknown] == [None] * 3
 
 
 def test_an_error_is_explained_by_what_led_to_it():
@@ -331,7 +331,7 @@ def test_an_error_is_explained_by_what_led_to_it():
         except ValueError as first:
             raise RuntimeError("the engine failed") from first
     except RuntimeError as error:
-        found = _machine.failure(error, "")
+        found = _machine.describe_failure(error, "")
     assert found["message"] == "the engine failed"
     assert "kv_cache_memory_bytes" in found["advice"]
     assert found["traceback"].endswith("RuntimeError: the engine failed\n")
@@ -360,7 +360,7 @@ def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
         f"(EngineCore pid=9) ERROR 11-23 Worker proc VllmWorker-1 died unexpectedly (exit code: {code})\n"
         "(EngineCore pid=9) ERROR 11-23 [core.py:1750] RuntimeError: cancelled\n"
     )
-    found = _machine.failure(RuntimeError("Call to profile method failed: cancelled"), log)
+    found = _machine.describe_failure(RuntimeError("Call to profile method failed: cancelled"), log)
     ended = f"its worker VllmWorker-1 was ended by {name}"
     assert found["message"] == f"Call to profile method failed: cancelled (its log: {ended})"
     assert (advised in found["advice"]) if advised else (found["advice"] is None)
@@ -416,7 +416,7 @@ def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
 
 
 def test_a_stage_that_fails_is_not_measured(tmp_path):
-    record = Record(tmp_path / "out", job())
+    record = RunRecord(tmp_path / "out", job())
     with record.stage("init"):
         pass
     with pytest.raises(KeyError), record.stage("plain", repeat=0):
@@ -781,7 +781,7 @@ def asking(tmp_path):
     """Who asks a hostile server, as if it were the one that it started."""
 
     def made(url):
-        server = _server.Server(
+        server = _server.EngineServer(
             [sys.executable, "-c", ""], int(url.rpartition(":")[2]), tmp_path / "server.log"
         )
         stack.callback(server.stop)

@@ -155,9 +155,9 @@ def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
 def test_what_an_engine_says_becomes_advice(tmp_path, says, words, knob):
     log = tmp_path / "experiment.log"
     log.write_text(f"# 2026-11-21T12:00:00+00:00 python\nINFO\n{says}\nINFO bye\n")
-    in_log = process.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
+    in_log = process.engine_failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
     error = {"error": {"type": "RuntimeError", "message": says, "advice": None, "traceback": ""}}
-    told = process.failure(
+    told = process.engine_failure(
         error, process.Finished(3, 1.0, (), {"event": "error"}), tmp_path / "none"
     )
     for said, when in ((in_log, "while it started"), (told, "with an error")):
@@ -183,7 +183,7 @@ def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
         "INFO using FlashInfer for sampling, no trust_remote_code\nRuntimeError: something else\n"
     )
     for worker in (None, {"error": {"message": "RuntimeError: something else"}}):
-        error = process.failure(worker, process.Finished(1, 1.0, (), {"event": "init"}), log)
+        error = process.engine_failure(worker, process.Finished(1, 1.0, (), {"event": "init"}), log)
         assert error.found == "the engine failed while it started: RuntimeError: something else"
         assert error.hint == "the whole output is in experiment.log"
 
@@ -199,7 +199,7 @@ def test_an_exception_that_the_engine_survived_is_no_cause(tmp_path, last, found
         "(MainProcess pid=7) WARNING 11-23 09:25:14 [base.py:380] ValueError: Tokenizer not available\n"
         "WARNING 11-23 09:25:14 OSError: x does not appear to have a file named config.json\n"
     )
-    error = process.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
+    error = process.engine_failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
     assert error.found == f"the engine failed while it started: {found}"
     assert error.hint == "the whole output is in experiment.log"
 
@@ -291,7 +291,9 @@ def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
 
 def test_an_engine_that_a_full_disk_made_speechless(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
-    error = process.failure(None, process.Finished(1, 1.0, (), {}), tmp_path / "experiment.log")
+    error = process.engine_failure(
+        None, process.Finished(1, 1.0, (), {}), tmp_path / "experiment.log"
+    )
     assert "the disk is full" in error.found
     assert "results_dir" in error.hint
 
@@ -357,8 +359,8 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypa
 @pytest.mark.parametrize(
     ("part", "mode"),
     [
-        ("results.check", "torch"),
-        ("results.write_numbers", "nsys"),
+        ("results.check_capture", "torch"),
+        ("results._write_numbers", "nsys"),
         ("profilers.write_numbers", "ncu"),
     ],
 )

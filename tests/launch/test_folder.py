@@ -226,7 +226,7 @@ def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch)
         "auth": {"name": "planted-3", "port": 80},
         "headers": ["X-Api-Key: planted-4", "Accept: all"],
     }
-    written, shown = disclosure.for_script(given), disclosure.arguments(given)
+    written, shown = disclosure.for_script(given), disclosure.disclosed_arguments(given)
     assert "planted" not in json.dumps([written, shown])
     assert shown["speculative_config"]["model"] == written["speculative_config"]["model"] == "tiny"
     with pytest.raises(

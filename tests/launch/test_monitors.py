@@ -15,8 +15,8 @@ import pytest
 from llmprof.errors import AnalysisError, ConfigError, OutputError
 from llmprof.run.launch.monitors import Sampler, counters, table
 from llmprof.run.launch.monitors.host import Processes
-from llmprof.run.launch.monitors.nvml import Gpus, chosen, open_gpus
-from llmprof.run.launch.monitors.table import Value
+from llmprof.run.launch.monitors.nvml import Gpus, open_gpus, visible_gpus
+from llmprof.run.launch.monitors.table import MonitorValue
 from llmprof.trace import Trace
 from tests.launch.fake_nvml import FakeNvml
 
@@ -100,7 +100,7 @@ def test_a_passing_error_is_asked_again(monkeypatch):
     ids=["none", "second", "turned", "uuid", "cut", "empty", "unknown", "mig"],
 )
 def test_visible_gpus(visible, expected):
-    assert chosen(FakeNvml(), [0, 1], visible) == expected
+    assert visible_gpus(FakeNvml(), [0, 1], visible) == expected
 
 
 @pytest.mark.parametrize("fake", [FakeNvml("init"), None], ids=["no driver", "no package"])
@@ -162,9 +162,9 @@ class Counting:
         self.closed = False
         self._device = device
 
-    def sample(self, now_s: float) -> Iterator[Value]:
+    def sample(self, now_s: float) -> Iterator[MonitorValue]:
         self.turns += 1
-        yield Value("turns", "1", self.turns, self._device)
+        yield MonitorValue("turns", "1", self.turns, self._device)
 
     def close(self) -> None:
         self.closed = True
@@ -185,7 +185,7 @@ def test_the_sampler_writes_what_its_sources_say(tmp_path):
     )
     assert frame["time_ns"].is_between(before, time.time_ns()).all()
     assert all(source.closed for source in sources)
-    assert table.about(path)["notes"] == ["it only counts"] * 2
+    assert table.samples_metadata(path)["notes"] == ["it only counts"] * 2
     assert [p.name for p in path.parent.iterdir()] == ["monitors.parquet"]
     sampler = Sampler(tmp_path / "m.parquet", hz=100, sources=[Counting()])
     with pytest.raises(KeyboardInterrupt), sampler:

@@ -429,11 +429,11 @@ def test_the_label_and_phase_of_a_step():
         scheduled_cached_reqs=cached,
         num_scheduled_tokens={"a": 8, "b": 1, "c": 4},
     )
-    assert vllm_ops.step_of(scheduled) == ("execute_context_2(12)_generation_1(1)", "mixed")
+    assert vllm_ops.scheduled_step(scheduled) == ("execute_context_2(12)_generation_1(1)", "mixed")
     scheduled.num_scheduled_tokens = {"b": 1}
-    assert vllm_ops.step_of(scheduled)[1] == "decode"
+    assert vllm_ops.scheduled_step(scheduled)[1] == "decode"
     scheduled.num_scheduled_tokens = {"a": 8}
-    assert vllm_ops.step_of(scheduled)[1] == "prefill"
+    assert vllm_ops.scheduled_step(scheduled)[1] == "prefill"
 
 
 @pytest.mark.parametrize(

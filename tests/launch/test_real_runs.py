@@ -131,7 +131,7 @@ def check_run(run, ranks):
         assert joined["steps"].to_list() == [OUTPUT] * joined.height
     check_worker(run.worker)
     assert run.folder.output.stat().st_size > 0
-    assert run_folder.changed(run.folder) == []
+    assert run_folder.changed_files(run.folder) == []
     return trace, labelled
 
 

@@ -21,7 +21,7 @@ from llmprof.run.launch.run import profilers as run_ncu
 from llmprof.run.launch.run import requests as run_requests
 from llmprof.run.launch.run import runner
 from llmprof.run.launch.run.folder import UNIMPORTED
-from llmprof.run.launch.run.results import check, energy, energy_summary
+from llmprof.run.launch.run.results import check_capture, energy, energy_summary
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
@@ -238,10 +238,10 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     assert not {"precious", "private"} & set(re.findall(r"\w+", texts))
     listed = {row["name"] for row in said["files"]}
     assert listed == names(run) - {"manifest.json", "state.json"}
-    assert run_folder.changed(run.folder) == []
+    assert run_folder.changed_files(run.folder) == []
     run.folder.output.write_text("other")
     run.folder.worker.unlink()
-    assert run_folder.changed(run.folder) == ["generated_output.txt", "worker.json"]
+    assert run_folder.changed_files(run.folder) == ["generated_output.txt", "worker.json"]
 
 
 def test_monitors_run_beside_the_engine(stand_ins):
@@ -323,7 +323,7 @@ def test_what_was_recorded_of_a_machine_stays_where_another_imports_it(stand_ins
     monkeypatch.setattr(run_folder, "tool_version", lambda name: None)
     folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
     seen = []
-    monkeypatch.setattr(runner, "gather", lambda folder: seen.append(folder.state["stage"]))
+    monkeypatch.setattr(runner, "gather_run", lambda folder: seen.append(folder.state["stage"]))
     run = resume(folder.path)
     assert run.state == "finished"
     assert json.loads(folder.gpu_info.read_text()) == {"gpus": [{"name": "A"}] * 2, "cores": 64}
@@ -405,7 +405,7 @@ def test_an_interrupted_ncu_is_all_that_is_made_again(stand_ins):
 
 def chosen(names, **options):
     frame = kernels(names)
-    return run_ncu.choose(Trace({"kernels": frame, "runtime": launches(frame)}), **options)
+    return run_ncu.choose_launches(Trace({"kernels": frame, "runtime": launches(frame)}), **options)
 
 
 def test_the_most_expensive_functions_and_the_shortest_stretch_with_all_of_them():
@@ -431,7 +431,7 @@ def test_a_steady_step_is_chosen_early_and_ends_the_run_early():
     marks = [("execute_context_1(64)_generation_0(0)", -20, 100)]
     marks += [("execute_context_0(0)_generation_1(1)", 1000 * n - 20, 300) for n in range(1, 6)]
     trace = Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
-    found = run_ncu.choose(trace, top=2)
+    found = run_ncu.choose_launches(trace, top=2)
     # 2 launches of the prefill, 4 of the first decode step; the second one is the third step
     assert (found.skip, found.count, found.steps) == (2 + 4, 2, 3)
     assert found.functions == (GEMM, "fused_add_rms_norm_kernel")
@@ -460,7 +460,7 @@ def whole(ranks: int = 1, *, labelled: bool = True) -> Trace:
 
 
 def test_a_whole_capture_is_described():
-    found = check(
+    found = check_capture(
         whole(2),
         config(tensor_parallel_size=2),
         CUDA | {"stages": [{"name": "profiled", "dur_ns": 2000}]},
@@ -482,7 +482,7 @@ def test_a_missing_rank_is_an_error_with_its_cause(mode):
         CaptureError,
         match=r"kernels of ranks 0 and 1, but none of ranks 2 and 3; expected kernels of all 4 ranks",
     ) as caught:
-        check(whole(2), config(tensor_parallel_size=4, profile_mode=mode), CUDA)
+        check_capture(whole(2), config(tensor_parallel_size=4, profile_mode=mode), CUDA)
     assert caught.value.facts["missing"] == [2, 3]
     assert ("spawned" in caught.value.hint) is (mode == "nsys")
 
@@ -507,13 +507,15 @@ EMPTY = kernels([])
 )
 def test_an_empty_capture_is_an_error_with_its_cause(tables, mode, found, why):
     with pytest.raises(CaptureError, match=found) as caught:
-        check(Trace(tables), config(profile_mode=mode), CUDA)
+        check_capture(Trace(tables), config(profile_mode=mode), CUDA)
     assert why in caught.value.hint
 
 
 def test_a_run_on_a_gpu_with_operators_only_is_empty(sample_trace):
     with pytest.raises(CaptureError, match=r"no kernels.*CUPTI"):
-        check(sample_trace("torch_cpu_tp2_layer_annotations"), config(tensor_parallel_size=2), CUDA)
+        check_capture(
+            sample_trace("torch_cpu_tp2_layer_annotations"), config(tensor_parallel_size=2), CUDA
+        )
 
 
 def test_what_is_odd_is_a_warning():
@@ -523,7 +525,7 @@ def test_what_is_odd_is_a_warning():
     trace = Trace(
         {**trace.tables, "kernels": pl.concat([trace.kernels.select(outside.columns), outside])}
     )
-    found = check(trace, config(max_iterations=2), CUDA | {"stages": stages})
+    found = check_capture(trace, config(max_iterations=2), CUDA | {"stages": stages})
     assert len(found["warnings"]) == 2
     assert "of the time of rank 0 lies in steps" in found["warnings"][0]
     assert "% of the profiled time (max_iterations is 2)" in found["warnings"][1]

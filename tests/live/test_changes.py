@@ -142,7 +142,7 @@ def test_causes_in_the_counters(capture, cause, now, words):
 )
 def test_slowdowns_of_a_server_on_a_device(capture, monkeypatch, slowdown, cause):
     good, now = MEASURED["baseline"], MEASURED[slowdown]
-    monkeypatch.setattr(changes, "step_of", lambda run, baseline: changes.Step(**now["step"]))
+    monkeypatch.setattr(changes, "shared_step", lambda run, baseline: changes.Step(**now["step"]))
     runs = [
         capture(name, told["counters"], samples=told["samples"], devices=told["devices"], cores=16)
         for name, told in (("now", now), ("good", good))
@@ -161,7 +161,7 @@ def test_what_the_slowdowns_need_is_looked_at(capture, monkeypatch, cause):
             now["step"] if cause == "engine" else now["step"] | {"now_ns": now["step"]["before_ns"]}
         )
         monkeypatch.setattr(
-            changes, "step_of", lambda run, baseline, step=step: changes.Step(**step)
+            changes, "shared_step", lambda run, baseline, step=step: changes.Step(**step)
         )
         told = changed(
             capture("now", now["counters"]), capture("good", MEASURED["baseline"]["counters"])

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from llmprof.run.live.counters import SAMPLE, Scrape, between, parsed, quantile
-from llmprof.run.live.past import LEVELS, History, best_hour, coarser, history
+from llmprof.run.live.past import LEVELS, WatchHistory, best_hour, coarser, history
 
 VLLM = """
 # HELP vllm:num_requests_running Number of requests
@@ -260,14 +260,14 @@ def test_a_coarser_level_weighs_by_time_and_by_requests():
 
 
 def test_a_history_is_bounded_and_is_read_again(tmp_path):
-    kept = History.open(tmp_path / "history")
+    kept = WatchHistory.open(tmp_path / "history")
     for k in range(12_000):
         kept.add(row(5 * k, running=float(k % 7)))
     kept.store()
     frame = history(tmp_path)
     sizes = dict(frame.group_by("level").len().iter_rows())
     assert sizes == {"recent": LEVELS[0].rows, "minutes": 1000, "hours": 17}
-    again = History.open(tmp_path / "history")
+    again = WatchHistory.open(tmp_path / "history")
     assert again.recent().equals(kept.recent())
     again.add(row(3, running=4.0))  # the clock was set back by seventeen hours
     assert again.hours().height == 17

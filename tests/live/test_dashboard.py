@@ -5,7 +5,7 @@ import pytest
 from llmprof.errors import ConfigError, ReadError
 from llmprof.run.live import dashboard
 from llmprof.run.live.counters import SAMPLE
-from llmprof.run.live.past import FOLDER, History
+from llmprof.run.live.past import FOLDER, WatchHistory
 from llmprof.run.live.watching import CAPTURES, FINDINGS, STATE
 from llmprof.trace.storage import files
 
@@ -17,7 +17,7 @@ def row(at_s, **values):
 def test_it_shows_what_lies_in_the_folder_and_reads_it_again(tmp_path):
     with pytest.raises(ReadError, match="no history"):
         dashboard(tmp_path)
-    kept = History.open(tmp_path / FOLDER)
+    kept = WatchHistory.open(tmp_path / FOLDER)
     for k in range(3):
         kept.add(row(5 * k, waiting=float(k)))
     kept.store()

@@ -23,7 +23,7 @@ from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.live import recording as module
 from llmprof.run.live import traces
 from llmprof.run.live.lock import Lock
-from llmprof.run.live.server import Address, LostError, Server
+from llmprof.run.live.server import Address, LostError, ServerClient
 from llmprof.trace.storage import typed
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
@@ -68,7 +68,7 @@ class TestRecorded:
         assert run.state == "finished"
         assert run.recorded
         assert launch.runs("results")[0].path == run.folder.path
-        assert run_folder.changed(run.folder) == []
+        assert run_folder.changed_files(run.folder) == []
         assert llmprof.read(run.folder.path).ranks == [0]
         assert run.trace.ranks == [-1, 0], "the samples of the host are there, too"
         recording = typed.found(run.folder.recording, Any)
@@ -176,7 +176,7 @@ def test_a_password_and_a_key_are_not_both_sent_and_neither_is_dropped(server, m
     url = server.start(dev=True)
     sent = {f"http://:{SECRET}@": {}, "http://alice@": {}, "http://": {"token": SECRET}}
     for begin, token in sent.items():
-        Server(Address.of(url.replace("http://", begin), **token)).metrics()
+        ServerClient(Address.of(url.replace("http://", begin), **token)).metrics()
     of_password, of_user, of_key = (one["auth"] for one in server.asked[-3:])
     assert base64.b64decode(of_password.removeprefix("Basic ")).decode() == f":{SECRET}"
     assert base64.b64decode(of_user.removeprefix("Basic ")).decode() == "alice:"

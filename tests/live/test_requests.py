@@ -15,8 +15,8 @@ import llmprof
 from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.run.live import recording as module
 from llmprof.run.live.slowest import slowest_request, with_row
-from llmprof.run.live.spans import place_of, received
-from llmprof.run.live.watching import findings_of
+from llmprof.run.live.spans import parse_address, received
+from llmprof.run.live.watching import capture_findings
 from tests.live.stand_in import trace
 
 S = 10**9
@@ -113,11 +113,11 @@ def test_what_is_no_span_is_refused(receiver):
 
 
 def test_places_for_spans():
-    assert place_of("otlp://") == ("127.0.0.1", 4318)
-    assert place_of("otlp://0.0.0.0:99") == ("0.0.0.0", 99)
+    assert parse_address("otlp://") == ("127.0.0.1", 4318)
+    assert parse_address("otlp://0.0.0.0:99") == ("0.0.0.0", 99)
     for wrong in ("otlp://host:port", "otlp://host/path", "otlp://user@host"):
         with pytest.raises(ConfigError):
-            place_of(wrong)
+            parse_address(wrong)
 
 
 def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
         url, seconds=0.3, timeout_s=60.0, requests=f"otlp://127.0.0.1:{port}", say=send
     )
     assert run.requests["id"].to_list() == ["late", "quick"], "those that overlap with the window"
-    found = findings_of(run).filter(rule="slowest_request")
+    found = capture_findings(run).filter(rule="slowest_request")
     assert found.select("figure", "about", "severity").row(0) == (60.0 * S, "late", "medium")
     assert found["share_of_time"].item() == pytest.approx(45 / 60)
 

@@ -11,30 +11,37 @@ from llmprof.errors import ConfigError
 from llmprof.run.live import server as module
 from llmprof.run.live import watching
 from llmprof.run.live.counters import parsed
-from llmprof.run.live.server import MOST_BYTES, Address, LostError, Server, about, send
+from llmprof.run.live.server import (
+    MOST_BYTES,
+    Address,
+    LostError,
+    ServerClient,
+    identify,
+    send_request,
+)
 from tests.live.hostile import ENDLESS, NO_JSON, SLOW, hostile, models, told, whole
 from tests.live.stand_in import metrics
 
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_an_answer_has_one_time_for_all_of_it(kind, monkeypatch):
-    monkeypatch.setattr(Server, "answer_s", 0.2)
+    monkeypatch.setattr(ServerClient, "answer_s", 0.2)
     with hostile(SLOW[kind]) as server, pytest.raises(LostError):
-        Server(Address.of(server.url)).ask("GET", "/v1/models")
+        ServerClient(Address.of(server.url)).ask("GET", "/v1/models")
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_an_answer_has_a_bound(kind, monkeypatch):
     """Whatever the time: what is beyond the bound is not taken, and nothing is unpacked."""
-    monkeypatch.setattr(Server, "answer_s", 600.0)
+    monkeypatch.setattr(ServerClient, "answer_s", 600.0)
     with hostile(ENDLESS[kind]) as server, pytest.raises(LostError):
-        Server(Address.of(server.url)).ask("GET", "/v1/models")
+        ServerClient(Address.of(server.url)).ask("GET", "/v1/models")
     assert "accept-encoding: identity" in server.heads[0].lower()
 
 
 def test_an_answer_may_be_as_large_as_its_bound():
     with hostile({"/a": whole(b" " * MOST_BYTES), "/b": whole(b" " * (MOST_BYTES + 1))}) as server:
-        asking = Server(Address.of(server.url))
+        asking = ServerClient(Address.of(server.url))
         assert len(asking.ask("GET", "/a", timeout_s=60.0).text) == MOST_BYTES
         with pytest.raises(LostError):
             asking.ask("GET", "/b", timeout_s=60.0)
@@ -43,15 +50,15 @@ def test_an_answer_may_be_as_large_as_its_bound():
 @pytest.mark.parametrize("kind", NO_JSON)
 def test_what_is_no_json_says_nothing(kind):
     with hostile(NO_JSON[kind]) as server:
-        assert Server(Address.of(server.url)).document("/version") is None
-        assert about(Server(Address.of(server.url))).engine == "unknown"
+        assert ServerClient(Address.of(server.url)).document("/version") is None
+        assert identify(ServerClient(Address.of(server.url))).engine == "unknown"
 
 
 def test_no_answer_is_followed_elsewhere():
     with hostile(whole(b"")) as other:
         moved = whole(b"{}", status=307, Location=other.url)
         with hostile(moved) as server:
-            answer = Server(Address.of(server.url, token="secret")).ask(
+            answer = ServerClient(Address.of(server.url, token="secret")).ask(
                 "POST", "/start_profile", {}
             )
     assert answer.status == 307
@@ -60,7 +67,7 @@ def test_no_answer_is_followed_elsewhere():
 
 def test_what_is_sent_to_a_webhook_has_its_time_too():
     with hostile(SLOW["head"]) as server, pytest.raises(httpx.TimeoutException):
-        send("POST", server.url, {"findings": []}, timeout_s=0.2)
+        send_request("POST", server.url, {"findings": []}, timeout_s=0.2)
 
 
 def test_the_time_of_the_counters_includes_reading_them(monkeypatch):
@@ -69,16 +76,16 @@ def test_the_time_of_the_counters_includes_reading_them(monkeypatch):
         return parsed(text)
 
     monkeypatch.setattr(module, "parsed", slowly)
-    monkeypatch.setattr(Server, "metrics", lambda self: metrics("vllm", 0.0))
-    server = Server(Address.of("http://127.0.0.1:9"))
+    monkeypatch.setattr(ServerClient, "metrics", lambda self: metrics("vllm", 0.0))
+    server = ServerClient(Address.of("http://127.0.0.1:9"))
     assert server.scrape().gauges["running"] == 4.0
-    monkeypatch.setattr(Server, "answer_s", 0.01)
+    monkeypatch.setattr(ServerClient, "answer_s", 0.01)
     with pytest.raises(LostError):
         server.scrape()
 
 
 def test_nothing_is_recorded_of_a_server_whose_answer_has_no_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(Server, "answer_s", 0.2)
+    monkeypatch.setattr(ServerClient, "answer_s", 0.2)
     with hostile({"/v1/models": SLOW["head"]}) as server, pytest.raises(LostError):
         llmprof.record(server.url, results_dir=tmp_path / "results")
     assert not (tmp_path / "results").exists()
@@ -98,10 +105,10 @@ def test_only_a_server_of_this_machine_names_a_folder(tmp_path, monkeypatch):
     with hostile(
         {"/v1/models": models(), "/server_info": told(tmp_path, tensor_parallel_size=2)}
     ) as server:
-        asking = Server(Address.of(server.url))
-        assert (about(asking).folder, about(asking).ranks) == (str(tmp_path), 2)
+        asking = ServerClient(Address.of(server.url))
+        assert (identify(asking).folder, identify(asking).ranks) == (str(tmp_path), 2)
         monkeypatch.setattr(Address, "is_local", False)
-        assert (about(asking).folder, about(asking).ranks) == (None, 2)
+        assert (identify(asking).folder, identify(asking).ranks) == (None, 2)
         with pytest.raises(ConfigError):
             llmprof.record(server.url, results_dir=tmp_path / "results")
     assert not [head for head in server.heads if "start_profile" in head]
@@ -112,4 +119,4 @@ def test_sizes_that_no_server_has_are_not_believed():
         "/profiles", tensor_parallel_size=10**9, pipeline_parallel_size=-1, data_parallel_size=4
     )
     with hostile({"/v1/models": models(), "/server_info": info}) as server:
-        assert about(Server(Address.of(server.url))).parallel == {"dp": 4}
+        assert identify(ServerClient(Address.of(server.url))).parallel == {"dp": 4}

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from llmprof.errors import LaunchError
-from llmprof.readers.otlp import rows_of
+from llmprof.readers.otlp import parse_requests
 from llmprof.run.live import serving as module
-from llmprof.run.live.serving import Handler, Server, serving
+from llmprof.run.live.serving import Handler, PatientHttpServer, serve_requests
 from llmprof.run.live.spans import Spans, received
 from tests.live.hostile import ENOUGH_S, STEP_S
 
@@ -32,8 +32,8 @@ class Page(Handler):
 
 @pytest.fixture
 def page(monkeypatch):
-    monkeypatch.setattr(Server, "patience_s", 0.2)
-    with serving("127.0.0.1", 0, Page) as port:
+    monkeypatch.setattr(PatientHttpServer, "patience_s", 0.2)
+    with serve_requests("127.0.0.1", 0, Page) as port:
         yield port
 
 
@@ -63,7 +63,7 @@ def seconds_until_cut_off(connection, piece):
     ],
 )
 def test_who_sends_slowly_is_cut_off(begin, piece, monkeypatch):
-    monkeypatch.setattr(Server, "patience_s", 0.2)
+    monkeypatch.setattr(PatientHttpServer, "patience_s", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with received(f"otlp://127.0.0.1:{port}"), connected(port) as connection:
@@ -107,7 +107,7 @@ def test_addresses_that_cannot_be_read_are_answered_in_silence(page, path, capfd
 
 @pytest.mark.parametrize("port", [65536, 10**6])
 def test_ports_that_no_machine_has(port):
-    with pytest.raises(LaunchError), serving("127.0.0.1", port, Page):
+    with pytest.raises(LaunchError), serve_requests("127.0.0.1", port, Page):
         pass
 
 
@@ -178,4 +178,4 @@ def test_spans_with_a_value_of_the_wrong_kind(place, wrong):
 def test_documents_of_the_wrong_shape_have_no_requests(wrong, depth):
     for name in ("spans", "scopeSpans", "resourceSpans")[:depth]:
         wrong = {name: [wrong]}
-    assert list(rows_of(wrong)) == []
+    assert list(parse_requests(wrong)) == []

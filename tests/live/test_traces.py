@@ -10,7 +10,7 @@ import pytest
 
 from llmprof.errors import CaptureError, OutputError
 from llmprof.run.live import traces
-from llmprof.run.live.traces import Place, collect
+from llmprof.run.live.traces import TracePlace, collect
 from tests.live.stand_in import trace
 
 SECRET = {"password": "wonderland", "list": ["a"], "object": {"b": 1}}
@@ -26,7 +26,7 @@ def place(tmp_path):
     (outside / "good.json").write_bytes(trace(0, 1))
     (outside / "secret.json").write_text(json.dumps(SECRET))
     (folder / "old.json").write_bytes(trace(0, 1))
-    made = Place(folder, PREFIX)
+    made = TracePlace(folder, PREFIX)
     made.remember()
     return made
 
@@ -124,7 +124,7 @@ def test_a_trace_that_is_exchanged_before_it_is_copied(place, kind, tmp_path, mo
         kind(path)
         return True
 
-    monkeypatch.setattr(traces, "whole", looked_at)
+    monkeypatch.setattr(traces, "is_whole", looked_at)
     with pytest.raises((CaptureError, OutputError)):
         collect(place, tmp_path / "taken", ranks=1, timeout_s=60.0)
     assert not list((tmp_path / "taken").iterdir())
@@ -133,7 +133,7 @@ def test_a_trace_that_is_exchanged_before_it_is_copied(place, kind, tmp_path, mo
 def test_a_folder_that_is_a_link_is_the_folder(place, tmp_path):
     seen = tmp_path / "seen"
     seen.symlink_to(place.folder)
-    through = Place(seen, PREFIX)
+    through = TracePlace(seen, PREFIX)
     through.remember()
     (place.folder / "rank0.json").write_bytes(trace(0, 1))
     assert [path.name for path in through.found()] == ["rank0.json"]

@@ -9,7 +9,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError
-from llmprof.run.operator_timing import compare, read_results
+from llmprof.run.operator_timing import compare_times, read_results
 
 
 def _operators(recorded, *, low=None, high=None, kind="gemm", kernels=("gemm",)):
@@ -58,7 +58,7 @@ def _results(kernels=("gemm",), device="NVIDIA H200", spread=0.0, **times):
 )
 def test_verdicts(recorded, verdict, words):
     times = {"warm": 10_000.0, "weights_cold": 19_000.0, "cold": 20_000.0}
-    row = compare(_operators(recorded), _results(**times)).row(0, named=True)
+    row = compare_times(_operators(recorded), _results(**times)).row(0, named=True)
     assert row["verdict"] == verdict
     assert words in row["words"]
     assert row["ratio"] == pytest.approx(recorded / 10_000)
@@ -67,7 +67,7 @@ def test_verdicts(recorded, verdict, words):
 
 def test_what_makes_it_unknown():
     def why(operators, results, device=None):
-        row = compare(operators, results, device=device).row(0, named=True)
+        row = compare_times(operators, results, device=device).row(0, named=True)
         assert row["verdict"] == "unknown"
         return row["words"]
 
@@ -86,7 +86,9 @@ def test_what_makes_it_unknown():
 
 
 def test_waiting_of_an_all_reduce():
-    row = compare(_operators(90_000, kind="all_reduce"), _results(warm=10_000.0)).row(0, named=True)
+    row = compare_times(_operators(90_000, kind="all_reduce"), _results(warm=10_000.0)).row(
+        0, named=True
+    )
     assert row["verdict"] == "its surroundings"
     assert "waits for the last one" in row["words"]
     results = _results(warm=10_000.0)
@@ -94,7 +96,7 @@ def test_waiting_of_an_all_reduce():
         "profiler": {"calls": 0},
         "clock": {"calls": 9, "median_ns": 11_000.0},
     }
-    row = compare(_operators(11_000, kernels=()), results).row(0, named=True)
+    row = compare_times(_operators(11_000, kernels=()), results).row(0, named=True)
     assert (row["warm_ns"], row["clock"], row["verdict"]) == (11_000, "events", "the kernel")
 
 
@@ -122,7 +124,7 @@ def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ReadError, match="cannot be read"):
         read_results(tmp_path / "none.json")
     with pytest.raises(ReadError, match="no operator of this recording"):
-        compare(_operators(1).with_columns(key=pl.lit("other")), _results(warm=1.0))
+        compare_times(_operators(1).with_columns(key=pl.lit("other")), _results(warm=1.0))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_values_that_are_no_times(tmp_path, modes):
         "operators": [{"key": "k", "modes": modes}, {"key": 3}],
     }
     file.write_text(json.dumps(found))
-    assert compare(_operators(10_000), read_results(file))["verdict"].to_list() == ["unknown"]
+    assert compare_times(_operators(10_000), read_results(file))["verdict"].to_list() == ["unknown"]
     file.write_text(
         json.dumps(found | {"operators": [{"key": 1e999}]}).replace("Infinity", "1e999")
     )
@@ -150,7 +152,7 @@ def test_a_recording_run_alone_on_another_gpu_of_its_kind(shared):
     if not capture.exists():
         pytest.skip("no captures here")
     rows = analyze.operator_calls(llmprof.read(capture))
-    found = compare(
+    found = compare_times(
         rows, read_results(Path(__file__).with_name("results_h200.json")), device="NVIDIA H200"
     )
     assert found.height == 28

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import llmprof
-from llmprof.analyze.operator_arguments import Tensor
+from llmprof.analyze.operator_arguments import RecordedTensor
 from llmprof.errors import LaunchError
 from llmprof.run.operator_timing.script import _expression
 from tests.operator_timing.recordings import MM, NORM, recorded
@@ -52,7 +52,7 @@ def test_what_is_in_it(trace):
         "operator_2",
         "operator_3",
     ]
-    assert "Tensor((8, 2), (1, 8), 'bfloat16')" in made.script
+    assert "MadeTensor((8, 2), (1, 8), 'bfloat16')" in made.script
     assert "1e-05," in made.script
     for word in ("secret", "import os  #", "llmprof.run.operator_timing", "noqa", "recorded.pt"):
         assert word not in made.script
@@ -60,7 +60,15 @@ def test_what_is_in_it(trace):
 
 
 def test_arguments_as_python():
-    values = (True, -3, 1e-6, "auto", (1, 2), None, Tensor((2,), (1,), "int64", ("below", 5)))
+    values = (
+        True,
+        -3,
+        1e-6,
+        "auto",
+        (1, 2),
+        None,
+        RecordedTensor((2,), (1,), "int64", ("below", 5)),
+    )
     assert [ast.literal_eval(_expression(one)) for one in values[:6]] == [
         True,
         -3,
@@ -69,7 +77,7 @@ def test_arguments_as_python():
         [1, 2],
         None,
     ]
-    assert _expression(values[6]) == "Tensor((2,), (1,), 'int64', 'below', 5)"
+    assert _expression(values[6]) == "MadeTensor((2,), (1,), 'int64', 'below', 5)"
     assert _expression(float("-inf")) == "float('-inf')"
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmprof.run.operator_timing.program import Tensor, _ends, _fits, _read, summary
+from llmprof.run.operator_timing.program import MadeTensor, _ends, _fits, _read, timing_interval
 
 
 def test_ends_of_sequences():
@@ -14,14 +14,14 @@ def test_ends_of_sequences():
     assert _ends(5, 3, 64) == [0, 3, 4, 5]
     # the 95 % interval of 16 values lies between the 5th and the 13th: 8 -+ 0.98 * 4, rounded
     # outwards
-    assert summary([float(n) for n in range(16)]) == {
+    assert timing_interval([float(n) for n in range(16)]) == {
         "calls": 16,
         "median_ns": 7.5,
         "low_ns": 4.0,
         "high_ns": 12.0,
     }
-    assert summary([3.0]) == {"calls": 1, "median_ns": 3.0, "low_ns": 3.0, "high_ns": 3.0}
-    assert summary([]) == {"calls": 0}
+    assert timing_interval([3.0]) == {"calls": 1, "median_ns": 3.0, "low_ns": 3.0, "high_ns": 3.0}
+    assert timing_interval([]) == {"calls": 0}
 
 
 def _event(cat, name, ts, dur, tid=1, **args):
@@ -61,9 +61,9 @@ def test_kernels_belong_to_the_call_that_launched_them():
 @pytest.mark.parametrize(
     ("given", "kind", "fits"),
     [
-        (Tensor((1,), (1,), "float32"), "Tensor", True),
-        (Tensor((1,), (1,), "float32"), "List[Tensor]", False),
-        ([Tensor((1,), (1,), "float32")], "List[Tensor]", True),
+        (MadeTensor((1,), (1,), "float32"), "Tensor", True),
+        (MadeTensor((1,), (1,), "float32"), "List[Tensor]", False),
+        ([MadeTensor((1,), (1,), "float32")], "List[Tensor]", True),
         ([1, 2], "List[int]", True),
         (None, "Optional[Tensor]", True),
         (None, "Tensor", False),

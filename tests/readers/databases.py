@@ -24,7 +24,7 @@ def as_view(path: Path, table: str) -> Path:
 def in_other_case(path: Path) -> Path:
     """The file with upper and lower case exchanged in the names of all tables and columns."""
     with closing(sqlite3.connect(path)) as connection:
-        columns_of = dict(sqlite.tables(connection))
+        columns_of = dict(sqlite.database_tables(connection))
     for table, columns in columns_of.items():
         if not table.startswith("sqlite_"):
             rows, selected = (

@@ -187,7 +187,7 @@ def test_times_keep_their_digits(text, ns):
     ],
 )
 def test_kind_of_device_tasks(name, task_type, kind):
-    assert pl.select(tables.kind(pl.lit(name), pl.lit(task_type))).item() == kind
+    assert pl.select(tables.task_kind(pl.lit(name), pl.lit(task_type))).item() == kind
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_every_file_is_known_and_reads(real: Path) -> None:
     for file in sorted(real.rglob("*")):
         if not file.is_file() or file.suffix not in (".json", ".csv", ".db"):
             continue
-        kind = folder.kind_of(file)
+        kind = folder.content_kind(file)
         if kind is None:
             assert file.name.startswith("profiler_")  # read with the folder
             continue

@@ -186,7 +186,7 @@ def test_exports_of_reports_count_and_one_in_use_stays(path, folder, monkeypatch
         os.utime(exports[-1], (1000 + age, 1000 + age))
     monkeypatch.setattr(cache, "LIMIT_BYTES", 5_000)
     trace = llmprof.read(path, cache=False)
-    cache.store(trace, folder / "entry", exports[0] / "a.sqlite")
+    cache.store_entry(trace, folder / "entry", exports[0] / "a.sqlite")
     assert [export.exists() for export in exports] == [True, False]
     assert (folder / "entry").exists()
 

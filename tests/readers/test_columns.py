@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.readers.chrome import batches
-from llmprof.readers.chrome.batches import Texts
+from llmprof.readers.chrome.batches import DistinctTexts
 from llmprof.readers.chrome.events import MOST_NS, Event, OpArgs, in_ns, times
 
 
@@ -62,7 +62,7 @@ def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
     assert len(found.distinct) * 4 <= len(texts)
     events = [Event(None, "aten::mm", 1, 1, i, 1) for i, _ in enumerate(texts)]
     for build, of in ((batches.repeated_ops, found), (batches.ops, args)):
-        known = Texts()
+        known = DistinctTexts()
         rows = build(known, events, of)
         assert known.texts(
             "shapes", rows["shapes"], lambda text: text and text.decode()

@@ -104,8 +104,8 @@ def test_hotspots_by_hand(tmp_path):
 @pytest.mark.parametrize("size", [64, 150, 1 << 20])
 def test_the_result_does_not_depend_on_the_size_of_blocks(tmp_path, size):
     path = write(tmp_path, SCRIPT * 3)
-    whole = perf.samples(path)[0]
-    assert whole.equals(perf.samples(path, block_bytes=size)[0])
+    whole = perf.read_samples(path)[0]
+    assert whole.equals(perf.read_samples(path, block_bytes=size)[0])
 
 
 def test_samples_without_a_stack_in_their_own_line(tmp_path):

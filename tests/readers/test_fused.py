@@ -94,7 +94,7 @@ def test_a_merged_file_is_as_the_files_it_was_made_of(tmp_path):
     ],
 )
 def test_ranks_of_labels(labels, ranks):
-    assert reader.ranks(labels) == ranks
+    assert reader.rank_numbers(labels) == ranks
 
 
 def test_what_was_lost_of_the_file_is_told_once(tmp_path):

@@ -47,7 +47,7 @@ class _Helper:
         _Helper.ended += 1
 
 
-class _Share(helpers.Share):
+class _Share(helpers.JobShare):
     def __init__(self, folder, wants):
         super().__init__(folder)
         self.wants = wants
@@ -65,7 +65,9 @@ def helped(monkeypatch):
             told = json.loads(line)
             share = _Share(Path(told["folder"]), wants)
             module, name = told["task"].split(":")
-            work = {chrome.__name__: chrome.help_read, reading.__name__: reading.help_read}[module]
+            work = {chrome.__name__: chrome.read_units, reading.__name__: reading.read_next_files}[
+                module
+            ]
             assert work.__name__ == name
             with contextlib.suppress(Exception):  # as a helper does
                 work(told["of"], share)

@@ -106,7 +106,7 @@ def test_a_time_that_is_none_leaves_out_its_row_and_says_so(change, whole, value
     path = change(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = {value} WHERE rowid IN (1, 2)")
     trace, warned = read(path)
     lost = whole.kernels.height - trace.kernels.height
-    assert lost == (0 if value == "'12 apples'" else 2)
+    assert lost == 2  # 12 ns is long before the launch of the kernel
     assert bool(warned) == bool(lost)
     assert trace.coverage["impossible"] == lost
 

@@ -17,7 +17,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
-from llmprof.readers.common.reader import MOST_NS, Part, possible
+from llmprof.readers.common.reader import MOST_NS, FilePart, possible
 from tests.fuzz import seeds
 from tests.readers.test_ops import document
 from tests.readers.traces import kernel, text_of
@@ -164,13 +164,15 @@ def test_a_part_leaves_out_what_cannot_be():
     lengths = [0, 5, 2**53, 2**53 + 1, -1, None]
     starts = [0, MOST_NS, -MOST_NS, 0, 0, 0]
     frame = pl.DataFrame({"start_ns": starts, "dur_ns": lengths, "name": "k"})
+    assert possible(frame, "kernels").height == 3
+    frame = frame.with_columns(start_ns=pl.lit(0, pl.Int64))  # years apart is no recording either
     values = pl.DataFrame(
         {"time_ns": [0, 0, 0, 2**62], "value": [1.0, float("nan"), float("inf"), 1.0], "name": "c"}
     )
     stacks = pl.DataFrame(
         {"time_ns": [None, 0, 0], "value": [1, -1, None], "name": "f", "stack": "f"}
     )
-    part = Part(
+    part = FilePart(
         Path("f"),
         {"kernels": frame, "collectives": frame, "counters": values, "samples": stacks},
         {},

@@ -145,7 +145,7 @@ def test_saved_launches(shared: Path) -> None:
 def test_copies_against_sql(path: Path) -> None:
     """Bytes exactly: nsys prints them as MB with three places."""
     with sqlite.connect(path) as connection:
-        tables = sqlite.tables(connection)
+        tables = sqlite.database_tables(connection)
     parts = [
         f"SELECT {kind} AS kind, count(*) AS n, sum(bytes) AS bytes, sum(end - start) AS ns FROM {table} GROUP BY 1"
         for table, kind in (

@@ -230,15 +230,15 @@ def test_the_trace_of_a_run_knows_its_model(root, tmp_path):
     for name in ("state.json", "config.yaml"):
         shutil.copy(run / name, tmp_path)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    assert saved.model(run)["config"]["num_hidden_layers"] == 28
-    assert saved.model(tmp_path)["config"] == "Qwen2.5-7B"  # without its config.json
+    assert saved.run_model(run)["config"]["num_hidden_layers"] == 28
+    assert saved.run_model(tmp_path)["config"] == "Qwen2.5-7B"  # without its config.json
     told = {"enable-expert-parallel": True, "kv_cache_dtype": "fp8"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"engine_args": told}))
-    found = saved.model(tmp_path)
+    found = saved.run_model(tmp_path)
     assert (found["expert_parallel"], found["kv_cache_dtype"]) == (True, "fp8")
     for odd in ({"engine_args": {"quantization": "fp8"}}, {"model": None}):
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | odd))
-        assert saved.model(tmp_path) == {}
+        assert saved.run_model(tmp_path) == {}
     # a server that was recorded: its own configuration counts, and none is as good as any
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     of_vllm = {"model_config": {"dtype": "bfloat16"}, "cache_config": {"cache_dtype": "fp8"}}
@@ -255,7 +255,7 @@ def test_the_trace_of_a_run_knows_its_model(root, tmp_path):
         ("/get_server_info", of_sglang | {"speculative_algorithm": "EAGLE"}, None),
     ):
         (tmp_path / "recording.json").write_text(json.dumps({"told_by": [told_by], "config": said}))
-        found = saved.model(tmp_path)
+        found = saved.run_model(tmp_path)
         assert (
             (found.get("expert_parallel"), found.get("kv_cache_dtype")) if found else None
         ) == expected

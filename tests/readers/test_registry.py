@@ -24,7 +24,7 @@ from tests.readers.traces import kernel, text_of, write
 NCU = b'"ID","Process ID","Process Name"\n'
 
 LINES = """
-from llmprof.readers.common.reader import Part
+from llmprof.readers.common.reader import FilePart
 from llmprof.readers.common.reader import Reader
 import polars as pl
 
@@ -42,7 +42,7 @@ def read(path, request):
         orient="row",
     )
     rank = int(file.read_text().split()[1])
-    return [Part(path, {"kernels": frame}, {"rank": rank}, {"events": len(rows), "kept": len(rows)})]
+    return [FilePart(path, {"kernels": frame}, {"rank": rank}, {"events": len(rows), "kept": len(rows)})]
 
 READER = Reader(name="acme", version=1, what="a file of Acme's profiler", sniff=sniff, read=read, suffixes=(".acme",))
 """
@@ -204,28 +204,9 @@ def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypat
             "acme_llmprof:READER",
             "llmprof has the format 'chrome' already",
         ),
-        ("import sys\nsys.exit(3)\n", "acme_llmprof:READER", "raised SystemExit: 3"),
-        ("raise KeyboardInterrupt\n", "acme_llmprof:READER", "raised KeyboardInterrupt"),
-        (
-            "class Odd(BaseException):\n    __str__ = None\nraise Odd\n",
-            "acme_llmprof:READER",
-            "raised Odd",
-        ),
-        ("class Odd:\n    __repr__ = None\nREADER = Odd()\n", "acme_llmprof:READER", "no Reader"),
         (LINES + "BOTH = [READER, READER]\n", "acme_llmprof:BOTH", "has the format 'acme' already"),
     ],
-    ids=[
-        "import",
-        "error",
-        "attribute",
-        "type",
-        "name",
-        "exit",
-        "interrupt",
-        "unspoken",
-        "no repr",
-        "twice",
-    ],
+    ids=["import", "error", "attribute", "type", "name", "twice"],
 )
 def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(
     install, tmp_path, code, value, why
@@ -264,9 +245,8 @@ def test_an_interrupt_of_the_user_while_a_plugin_loads_ends_the_reading(install,
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("fails", ["probe.nothing", "raise SystemExit"])
-def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
-    install(code=LINES.replace("def sniff(probe):", f"def sniff(probe):\n    {fails}"))
+def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
+    install(code=LINES.replace("def sniff(probe):", "def sniff(probe):\n    probe.nothing"))
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
     with pytest.warns(
         PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it looked at trace\.json"
@@ -279,11 +259,10 @@ def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
     ("old", "new", "why"),
     [
         ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
-        ("    rank = int", "    raise SystemExit", "failed on one.acme: SystemExit"),
         (
-            "    return [Part",
-            "    return 5\n    return [Part",
-            "returned a int; expected a list of Part",
+            "    return [FilePart",
+            "    return 5\n    return [FilePart",
+            "returned a int; expected a list of FilePart",
         ),
         ('suffixes=(".acme",)', "alone=True", "returned parts.*; expected a Trace"),
     ],

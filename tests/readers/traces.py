@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from llmprof.readers.chrome import reader
-from llmprof.readers.common.reader import Part
+from llmprof.readers.common.reader import FilePart
 from llmprof.trace import communication
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,9 +77,9 @@ def launch(
     return event("cuda_runtime", name, ts, dur, pid=100, tid=101, args=args)
 
 
-def collectives_of(part: Part) -> pl.DataFrame:
+def collectives_of(part: FilePart) -> pl.DataFrame:
     """Collectives of one file, in its absolute times."""
-    found = communication.collectives(
+    found = communication.make_collectives(
         {name: frame.with_columns(rank=0) for name, frame in part.tables.items()}
     )
     assert found is not None
@@ -114,7 +114,7 @@ def same(a: Mapping[str, pl.DataFrame], b: Mapping[str, pl.DataFrame]) -> bool:
     return a.keys() == b.keys() and all(a[name].equals(b[name]) for name in a)
 
 
-def read_one(path: Path, **options: Any) -> Part:
+def read_one(path: Path, **options: Any) -> FilePart:
     """The one part of a file that no tool merged."""
     (part,) = reader.read(path, **options)
     return part

@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof.errors import OutputError, ReadError
-from llmprof.readers.redaction import check, redact
+from llmprof.readers.redaction import list_redactions, redact
 
 SECRET = "sk-planted-0123456789"
 HOME = "/home/someone/project"
@@ -51,7 +51,7 @@ def test_reports_are_refused_with_the_way_to_go(tmp_path, name):
 def test_a_check_lists_with_examples_and_writes_nothing(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"host_name": "gpu-box-17", "traceEvents": []}))
-    found = check(path)
+    found = list_redactions(path)
     assert found.rows() == [("document", "keys that no table needs", 1, "host_name")]
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
     event = {

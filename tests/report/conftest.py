@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof.report import folder, page
-from llmprof.report.page import Absent, Figure
+from llmprof.report.page import Absent, ReportFigure
 from llmprof.trace import Trace
 from tests.report.builders import HOSTILE, build
 
@@ -32,15 +32,15 @@ def hostile() -> Trace:
 def quick(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
 
-    def figure(trace: Trace, name: str) -> Figure:
+    def figure(trace: Trace, name: str) -> ReportFigure:
         if name == "launch_delay" and not trace.has("runtime"):
-            return Figure(
+            return ReportFigure(
                 name,
                 name,
                 absent=Absent(name, captured=False, found="no calls", hint="record them"),
             )
-        return Figure(name, name, spec="{}")
+        return ReportFigure(name, name, spec="{}")
 
-    monkeypatch.setattr(folder, "figure", figure)
+    monkeypatch.setattr(folder, "make_figure", figure)
     monkeypatch.setattr(folder, "png", lambda spec: PNG)
     monkeypatch.setattr(page, "vega_bundle", lambda: "window.vegaEmbed = null;")

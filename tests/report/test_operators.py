@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 import pytest
 
-from llmprof.analyze.operator_times import suggestions
+from llmprof.analyze.operator_times import timing_suggestions
 from llmprof.errors import AnalysisError, ReadError
 from llmprof.readers import bundled
 from llmprof.report import operators as charts
@@ -30,7 +30,7 @@ FILES = {
 def test_all_files_and_what_is_in_them(tmp_path):
     """Layer 0 took 36 us without the timing of its operators; its MLP took 25."""
     folder = write(tmp_path, document())
-    made = write_operators(folder, charts={"mine": lambda trace: alt.Chart().mark_point()})
+    made = write_operators(folder, extra_charts={"mine": lambda trace: alt.Chart().mark_point()})
     assert {path.name for path in made} == FILES | {
         f"{name}.png" for name in (*charts.CHARTS, "mine")
     }
@@ -59,7 +59,7 @@ def test_all_files_and_what_is_in_them(tmp_path):
 def test_communication_longer_than_the_step_is_unknown(tmp_path):
     waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
     folder = write(tmp_path, document(collectives=waited))
-    write_operators(folder, charts={})
+    write_operators(folder, extra_charts={})
     comm = json.loads((tmp_path / "ops" / "comm_analysis.json").read_text())
     assert comm["share"] is None
     assert [one["share"] for one in comm["share_by_phase"]] == [None]
@@ -111,7 +111,7 @@ def test_suggestions(tmp_path):
         ],
         orient="row",
     )
-    found = suggestions(trace, bounds).rows()
+    found = timing_suggestions(trace, bounds).rows()
     assert found == [
         ("above_bound", "decode", "mlp", 5.0),
         ("dominates", "decode", "mlp", pytest.approx(50 / 110)),
@@ -119,7 +119,7 @@ def test_suggestions(tmp_path):
     ]
     assert charts.advised(trace, bounds)["suggestion"].len() == 3
     # on the clock of a host nothing is known of a device
-    on_cpu = suggestions(read_run(write(tmp_path, document(platform="cpu"))))
+    on_cpu = timing_suggestions(read_run(write(tmp_path, document(platform="cpu"))))
     assert on_cpu["rule"].to_list() == ["dominates"]
 
 

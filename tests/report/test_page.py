@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import polars as pl
@@ -12,8 +13,8 @@ import pytest
 from llmprof import analyze, report
 from llmprof.errors import AnalysisError, TraceWarning
 from llmprof.findings.scope import scope_of
-from llmprof.report import cards, figures, folder, page
-from llmprof.report.page import Figure, Section, Table
+from llmprof.report import cards, figures, folder, page, sections
+from llmprof.report.page import ReportFigure, ReportTable, Section
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, kernels, labels, launches
 from tests.charts import specs
@@ -196,7 +197,7 @@ def test_what_was_not_captured_is_said_with_its_option():
 
 def test_without_launches_the_delay_is_absent_and_not_zero(small):
     tables = {name: frame for name, frame in small.tables.items() if name != "runtime"}
-    absent = figures.figure(Trace(tables, small.meta), figures.LAUNCH_DELAY).absent
+    absent = figures.make_figure(Trace(tables, small.meta), figures.LAUNCH_DELAY).absent
     assert absent is not None
     assert not absent.captured
     assert "host activity (torch: ProfilerActivity.CUDA" in absent.hint
@@ -211,11 +212,11 @@ def test_a_chart_in_which_everything_is_other_is_left_out(small):
         (figures.BREAKDOWN, "known stage"),
         (figures.CATEGORIES, "known category"),
     ):
-        absent = figures.figure(trace, drawing).absent
+        absent = figures.make_figure(trace, drawing).absent
         assert absent is not None
         assert absent.captured
         assert reason in absent.found
-        assert figures.figure(small, drawing).absent is None
+        assert figures.make_figure(small, drawing).absent is None
 
 
 def test_a_chart_of_what_is_mostly_unknown_is_left_out():
@@ -236,27 +237,29 @@ def test_charts_and_findings_are_of_the_same_steps():
     run = pl.concat([kernels([(GEMM, 1000)], start=1000 * start, first=1 + start) for start in at])
     marks = labels([(f"ProfilerStep#{n}", 1000 * start, 50) for n, start in enumerate(at)])
     trace = Trace({"kernels": run, "markers": marks, "runtime": launches(run, lead=0)})
-    chart = figures.figure(trace, figures.OVERLAP)
+    chart = figures.make_figure(trace, figures.OVERLAP)
     assert "first 2 steps" in chart.note
     assert scope_of(trace).parts == 6
-    _, note = figures.drawn(trace, figures.IDLE)
+    _, note = figures.draw_chart(trace, figures.IDLE)
     assert "first 2 steps" in note
-    drawn, _ = figures.drawn(trace, figures.OVERLAP)
+    drawn, _ = figures.draw_chart(trace, figures.OVERLAP)
     assert "6.00 us" in json.dumps(drawn.to_dict())  # six steps of 1 us
 
 
 def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
     trace = sample_trace("torch_cpu_tp2_layer_annotations")
     for drawing in (figures.BREAKDOWN, figures.CATEGORIES):
-        spec = figures.figure(trace, drawing).spec
+        spec = figures.make_figure(trace, drawing).spec
         assert "Operators on the host" in spec
         assert "operator time" in spec
         assert "device time" not in spec.lower()
     drawn = (figures.OVERLAP, figures.STEP_TIMELINE, figures.LAYER_TIMELINE, figures.COLLECTIVES)
     for drawing in drawn:
-        words = " ".join(specs.texts_of(json.loads(figures.figure(trace, drawing).spec))).lower()
+        words = " ".join(
+            specs.texts_of(json.loads(figures.make_figure(trace, drawing).spec))
+        ).lower()
         assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing
-    assert '"thread ' in figures.figure(trace, figures.STEP_TIMELINE).spec
+    assert '"thread ' in figures.make_figure(trace, figures.STEP_TIMELINE).spec
     assert cards.shares(analyze.coverage(trace))["measure"].to_list() == [
         "step",
         "stage",
@@ -293,26 +296,32 @@ def finding(evidence: str, where: str = "true", share: float = 0.5) -> dict[str,
 
 
 def test_each_finding_leads_to_what_shows_its_evidence():
-    table = Table("kernels", "", (), pl.DataFrame())
+    table = ReportTable("kernels", "", (), pl.DataFrame())
     sections = sections_of(
-        ("steps", ("steps",), [Figure("breakdown", "a", "{}"), Figure("categories", "b", "{}")]),
+        (
+            "steps",
+            ("steps",),
+            [ReportFigure("breakdown", "a", "{}"), ReportFigure("categories", "b", "{}")],
+        ),
         (
             "communication",
             ("overlap", "collectives"),
-            [Figure("overlap", "c", "{}"), Figure("all_reduce", "d")],
+            [ReportFigure("overlap", "c", "{}"), ReportFigure("all_reduce", "d")],
         ),
-        ("idle", ("idle",), [Figure("idle", "e", "{}")]),
+        ("idle", ("idle",), [ReportFigure("idle", "e", "{}")]),
         ("kernels", ("kernels",), [table]),
     )
-    assert page.place_of(finding("events", "stage = 'norm'"), sections) == "figure-breakdown"
+    assert page.evidence_place(finding("events", "stage = 'norm'"), sections) == "figure-breakdown"
     assert (
-        page.place_of(finding("events", "category IN ('copy', 'fill')"), sections)
+        page.evidence_place(finding("events", "category IN ('copy', 'fill')"), sections)
         == "figure-categories"
     )
-    assert page.place_of(finding("events", "dur_ns < 5000"), sections) == "table-kernels"
-    assert page.place_of(finding("idle"), sections) == "figure-idle"
-    assert page.place_of(finding("collectives"), sections) == "communication", "its figure is empty"
-    assert page.place_of(finding("launch_path"), sections) is None
+    assert page.evidence_place(finding("events", "dur_ns < 5000"), sections) == "table-kernels"
+    assert page.evidence_place(finding("idle"), sections) == "figure-idle"
+    assert page.evidence_place(finding("collectives"), sections) == "communication", (
+        "its figure is empty"
+    )
+    assert page.evidence_place(finding("launch_path"), sections) is None
 
 
 def test_what_is_empty_has_no_section_but_one_line(small):
@@ -358,12 +367,15 @@ def test_a_part_that_fails_costs_no_other(small, tmp_path, monkeypatch):
         return (
             page.attempt("idle", broken)
             if analysis.name == "idle"
-            else page.run(analysis, trace, **more)
+            else page.run_analysis(analysis, trace, **more)
         )
 
     left = iter([broken])
-    monkeypatch.setattr(folder, "run", run)
-    monkeypatch.setattr(folder, "steps_table", broken)
+    monkeypatch.setattr(folder, "run_analysis", run)
+    first, *others = sections.SECTIONS
+    steps, *more = first.analyses
+    first = replace(first, analyses=(replace(steps, table=broken), *more))
+    monkeypatch.setattr(sections, "SECTIONS", (first, *others))
     monkeypatch.setattr(folder, "png", lambda spec: next(left, lambda: PNG)())
     with pytest.warns(TraceWarning, match="Panic: a bug") as warned:
         some = report.write(small, tmp_path / "some")
@@ -382,6 +394,6 @@ def test_a_figure_that_fails_is_absent_with_the_reason(small):
         raise Panic("a bug")
 
     with pytest.warns(TraceWarning, match="Panic: a bug"):
-        drawn = figures.figure(small, figures.Drawing("mine", "all of it", broken))
+        drawn = figures.make_figure(small, figures.Drawing("mine", "all of it", broken))
     assert drawn.absent is not None
     assert (drawn.spec, drawn.absent.captured) == ("", True)

@@ -11,14 +11,13 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.findings.order import chained, number_of
-from llmprof.report import figures, folder, page
-from llmprof.report.folder import steps_table
-from llmprof.report.page import Absent, Column, Figure, Table, table
+from llmprof.findings.card import chain_findings, headline_number
+from llmprof.report import figures, page, sections, tables
+from llmprof.report.page import Absent, ReportColumn, ReportFigure, ReportTable, table_html
+from llmprof.report.tables import steps_table
 from llmprof.trace import Trace
 from llmprof.trace.platforms import ON_HOST
 
@@ -33,7 +32,7 @@ def test_what_is_large_is_drawn_in_part(monkeypatch, small):
     assert kept["step"].to_list() == [0, 3, 6, 9, 0, 3, 6, 9]
     assert note == "Drawn: one step in 3, 8 of 20 rows; x.csv has all."
     monkeypatch.setattr(figures, "MAX_CELLS", 3)
-    chart = figures.figure(small, figures.LAYERS)
+    chart = figures.make_figure(small, figures.LAYERS)
     assert chart.spec
     assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 
@@ -145,12 +144,12 @@ def test_steps_by_phase():
 
 def test_cells_have_units_and_unknown_is_no_zero():
     columns = (
-        Column("n", "runs", "number"),
-        Column("t", "time", "time"),
-        Column("s", "share", "share"),
+        ReportColumn("n", "runs", "number"),
+        ReportColumn("t", "time", "time"),
+        ReportColumn("s", "share", "share"),
     )
     frame = pl.DataFrame({"n": [1234, None], "t": [4200.0, float("nan")], "s": [0.0001, 0.25]})
-    made = table(Table("x", "caption", columns, frame))
+    made = table_html(ReportTable("x", "caption", columns, frame))
     assert ">1,234<" in made
     assert ">4.20 us<" in made
     assert ">&lt; 0.1 %<" in made
@@ -185,7 +184,7 @@ def test_cells_have_units_and_unknown_is_no_zero():
     ],
 )
 def test_the_number_of_a_finding(row, said):
-    assert number_of(row) == said
+    assert headline_number(row) == said
 
 
 def test_bars_add_up_and_the_remedy_is_shorter():
@@ -214,7 +213,7 @@ def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
     def refuse(subject: object) -> figures.Drawn:
         raise kind("none", hint="record it")
 
-    drawn = figures.figure(None, figures.Drawing("x", "something", refuse))
+    drawn = figures.make_figure(None, figures.Drawing("x", "something", refuse))
     assert (drawn.spec, drawn.absent.captured, drawn.absent.found, drawn.absent.hint) == (
         "",
         captured,
@@ -232,7 +231,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
         "width": 900,
     }
     small = {"datasets": {"data-1": rows}, "width": 326}
-    text = page.packed(json.dumps(wide), json.dumps(small))
+    text = page.pack_specifications(json.dumps(wide), json.dumps(small))
     assert json.loads(text) == {
         "tables": {
             "data-1": {
@@ -249,7 +248,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
         },
         "narrow": {"datasets": ["data-1"], "width": 326},
     }
-    assert "narrow" not in json.loads(page.packed(json.dumps(wide)))
+    assert "narrow" not in json.loads(page.pack_specifications(json.dumps(wide)))
 
 
 def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
@@ -272,11 +271,11 @@ def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
 
 def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small):
     found = analyze.fusion(small)
-    none = folder.fusion_table(found.clear())
+    none = tables.fusion_table(found.clear())
     assert isinstance(none, Absent)
     assert none.captured
     given = {
-        "fusion": "norm + quantise",
+        "fusion": "norm + quantize",
         "categories": "norm + quantize",
         "length": 3,
         "per_step": 3.0,
@@ -290,32 +289,35 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
         return pl.concat([found.clear(), pl.DataFrame(rows)], how="diagonal_relaxed")
 
     assert isinstance(
-        folder.fusion_table(chains(9.9)), Absent
+        tables.fusion_table(chains(9.9)), Absent
     )  # below 1 % of a step, as in the findings
-    assert isinstance(folder.fusion_table(chains(9.9, None)), Absent)
-    (row,) = folder.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
+    assert isinstance(tables.fusion_table(chains(9.9, None)), Absent)
+    (row,) = tables.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
     assert (row["chain"], row["launches"], row["gain_share"]) == (
-        "norm + quantise: norm + quantize",
+        "norm + quantize",
         6.0,
         0.2,
     )
-    assert folder.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [
+    assert tables.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [
         None
     ]  # not replayed
-    assert folder.fusion_table(chains(None, None)).frame.height == 2  # no chain was replayed
+    assert tables.fusion_table(chains(None, None)).frame.height == 2  # no chain was replayed
 
 
 def test_sections_ask_what_the_recording_can_answer(small):
     """Without steps and collectives the headings speak of neither."""
     frames = {"steps": analyze.steps(small), "collectives": analyze.collectives(small)}
+    planned = sections.report_sections()
     drawn = {
-        drawing.name: Figure(drawing.name, drawing.shows, spec="{}")
-        for one in catalog.analyses()
-        for drawing in figures.drawings(one)
+        drawing.name: ReportFigure(drawing.name, drawing.shows, spec="{}")
+        for section in planned
+        for one in section.analyses
+        for drawing in one.figures
     }
 
     def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
-        return {one.anchor: f"{one.question} {one.words}" for one in folder.sections(drawn, frames)}
+        made = sections.page_sections(planned, drawn, frames)
+        return {one.anchor: f"{one.question} {one.words}" for one in made}
 
     full, bare = heads(frames), heads({name: frame.clear() for name, frame in frames.items()})
     assert full["steps"].startswith("Where does a step go?")
@@ -324,7 +326,9 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = folder.sections(drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST)
+    on_host = sections.page_sections(
+        planned, drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST
+    )
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
     assert "Which operators are hot?" in said
     for anchor in ("steps", "kernels", "communication", "layers", "timeline"):
@@ -334,7 +338,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
         heads = {
             column.head
             for block in one.blocks
-            if isinstance(block, Table)
+            if isinstance(block, ReportTable)
             for column in block.columns
         }
         assert not {"kernel", "device time"} & heads
@@ -357,7 +361,7 @@ def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
         "analyze.findings(trace)",
     ):
         assert words in shown
-    bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
+    bundle = sample_trace("torch_tp4_eager_nccl").summary()._repr_mimebundle_()
     assert bundle["text/html"] == shown
     assert bundle["text/plain"].startswith("<Trace 4 ranks")
 
@@ -387,9 +391,8 @@ def test_metrics_show_their_longest_launches():
     shown = metrics._repr_html_()
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.ncu.speed_of_light(metrics)" in shown
-    assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
     found = analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager"))
-    causes, effects, facts = chained(found)
+    causes, effects, facts = chain_findings(found)
     assert [row["order"] for row in causes] == found["order"].to_list()
     assert (effects, facts) == ({}, [])
     assert found["rule"].n_unique() < found.height

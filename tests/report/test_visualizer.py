@@ -91,7 +91,7 @@ def test_monitors_of_a_run_without_a_trace_begin_with_the_first_measured_batch(f
     counters().drop("rank").with_columns(pl.col("time_ns") + 999_500_000_000).write_parquet(
         run.folder.monitors
     )
-    found = report_run.counters(launch.open_run(run.folder.path))
+    found = report_run.monitor_samples(launch.open_run(run.folder.path))
     assert found["time_ns"].min() == -500_000_000
     visualizer = Visualizer(run.folder.path)
     assert f"{run.config.name}_counters.png" in {

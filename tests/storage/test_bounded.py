@@ -112,7 +112,7 @@ def file(tmp_path_factory):
 @pytest.mark.parametrize("kind", GROWTH)
 def test_growth_is_our_error(small, kind):
     with pytest.raises(AnalysisError):
-        sql.answer({"kernels": KERNELS}, GROWTH[kind])
+        sql.query_tables({"kernels": KERNELS}, GROWTH[kind])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is not limited there")
@@ -141,7 +141,7 @@ def test_a_server_answers_on(small, monkeypatch, tmp_path):
 def test_time_is_bounded(monkeypatch):
     monkeypatch.setattr(bounded, "MOST_S", 2.0)
     with pytest.raises(AnalysisError, match="time"):
-        sql.answer(
+        sql.query_tables(
             {"k": KERNELS},
             "select sum(a.rank * b.rank + c.rank * d.rank) as s from k a, k b, k c, k d",
         )
@@ -151,7 +151,7 @@ def test_time_is_bounded(monkeypatch):
 def test_the_process_ends_in_time_also_when_nobody_waits_for_it(tmp_path):
     code = (
         "import polars as pl\nfrom llmprof.trace.storage import bounded, sql\nbounded.MOST_S = 5.0\n"
-        "sql.answer({'k': pl.DataFrame({'n': range(1000)})}, 'select sum(a.n) from k a, k, k c, k d, k e')"
+        "sql.query_tables({'k': pl.DataFrame({'n': range(1000)})}, 'select sum(a.n) from k a, k, k c, k d, k e')"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as asking:
         try:
@@ -182,9 +182,9 @@ def test_a_result_is_the_same_as_in_this_process():
         }
     )
     for query in ("select * from T", "select * from t where 1 = 0", 'select text from "t"'):
-        got = sql.answer({"t": frame, "other": pl.DataFrame({"a": [1]})}, query)
-        assert_frame_equal(got, sql.computed({"t": frame}, query))
-    assert sql.answer({"t": frame, "other": frame}, "show tables")["name"].to_list() == [
+        got = sql.query_tables({"t": frame, "other": pl.DataFrame({"a": [1]})}, query)
+        assert_frame_equal(got, sql.compute_select({"t": frame}, query))
+    assert sql.query_tables({"t": frame, "other": frame}, "show tables")["name"].to_list() == [
         "other",
         "t",
     ]
@@ -196,4 +196,4 @@ def test_a_full_disk_is_our_error(monkeypatch):
 
     monkeypatch.setattr(pl.DataFrame, "write_ipc", full)
     with pytest.raises(AnalysisError, match="No space left"):
-        sql.answer({"kernels": KERNELS}, "select * from kernels")
+        sql.query_tables({"kernels": KERNELS}, "select * from kernels")

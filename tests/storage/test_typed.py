@@ -18,7 +18,7 @@ import pytest
 
 from llmprof.errors import ConfigError, ReadError, TraceWarning
 from llmprof.run.live.counters import SAMPLE
-from llmprof.run.live.past import History, history
+from llmprof.run.live.past import WatchHistory, history
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.parquet import read_frame, sealed
 from tests.fuzz import states
@@ -190,8 +190,8 @@ def test_what_is_missing_damaged_or_kept(tmp_path):
     path = tmp_path / "watch.json"
     assert (
         typed.found(path, typed.WatchJson)
-        is typed.whole(path, typed.WatchJson)
-        is typed.kept(path, typed.WatchJson)
+        is typed.read_if_whole(path, typed.WatchJson)
+        is typed.read_or_set_aside(path, typed.WatchJson)
         is None
     )
     path.write_text('{"captures": 3, "later": [1]}')
@@ -199,13 +199,13 @@ def test_what_is_missing_damaged_or_kept(tmp_path):
         "what a later version wrote stays"
     )
     path.write_text("{")
-    assert typed.whole(path, typed.WatchJson) is None
+    assert typed.read_if_whole(path, typed.WatchJson) is None
     with pytest.warns(TraceWarning, match="damaged-1"):
-        assert typed.kept(path, typed.WatchJson) is None
+        assert typed.read_or_set_aside(path, typed.WatchJson) is None
     assert (tmp_path / "watch.json.damaged-1").read_text() == "{"
     path.write_text("[")
     with pytest.warns(TraceWarning, match="damaged-2"):
-        typed.kept(path, typed.WatchJson)
+        typed.read_or_set_aside(path, typed.WatchJson)
 
 
 YAML = {
@@ -260,8 +260,8 @@ def test_flipped_bits_of_a_sealed_frame_are_found(tmp_path):
     assert refused > 150
 
 
-def kept(folder: Path) -> History:
-    made = History.open(folder)
+def kept(folder: Path) -> WatchHistory:
+    made = WatchHistory.open(folder)
     for number in range(20):
         made.add(
             dict.fromkeys(SAMPLE)
@@ -280,7 +280,7 @@ def test_a_damaged_history_is_set_aside_and_a_new_one_begins(tmp_path):
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            again = History.open(tmp_path / "history")
+            again = WatchHistory.open(tmp_path / "history")
         if not caught:
             assert again.recent().equals(frame), "what is read is as it was written"
             continue
@@ -307,13 +307,13 @@ def test_a_history_that_lacks_something(tmp_path, sql):
     with pytest.raises(ReadError):
         history(tmp_path)
     with pytest.warns(TraceWarning, match="damaged-1"):
-        assert History.open(tmp_path / "history").hours().is_empty()
+        assert WatchHistory.open(tmp_path / "history").hours().is_empty()
 
 
 def test_a_history_survives_the_kill_of_its_process(tmp_path):
     code = (
-        "import sys, os, itertools\nfrom llmprof.run.live.past import History\nfrom llmprof.run.live.counters import SAMPLE\n"
-        "made = History.open(sys.argv[1])\n"
+        "import sys, os, itertools\nfrom llmprof.run.live.past import WatchHistory\nfrom llmprof.run.live.counters import SAMPLE\n"
+        "made = WatchHistory.open(sys.argv[1])\n"
         "for n in itertools.count():\n"
         "    made.add(dict.fromkeys(SAMPLE) | {'time_ns': n, 'seconds': 1.0})\n    made.store()\n"
         "    print(n, flush=True)\n"
@@ -325,3 +325,12 @@ def test_a_history_survives_the_kill_of_its_process(tmp_path):
             process.stdout.readline()
         process.kill()
     assert history(tmp_path).filter(level="recent").height >= 20
+
+
+def test_half_a_surrogate_pair_is_damage_and_no_fault():
+    with pytest.raises(ReadError):
+        typed.decoded('{"\\ud800": 1}', typed.MachineJson, "gpu_info.json")
+    with pytest.raises(ReadError):
+        typed.decoded('{"cores": 8, "name": "\\ud800"}', dict[str, object], "gpu_info.json")
+    pair = typed.decoded('{"name": "\\ud83d\\ude00"}', dict[str, str], "gpu_info.json")
+    assert pair == {"name": "\U0001f600"}

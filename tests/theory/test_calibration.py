@@ -20,7 +20,7 @@ from llmprof.theory import (
 from llmprof.theory.calibration import PRIORS, covered, read_calibration
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
-from llmprof.theory.work import Operator, operators
+from llmprof.theory.work import OperatorWork, step_operators
 
 START = Calibration("H200", {name: value for name, (value, _) in PRIORS.items()})
 H200 = hardware.device("H200")
@@ -47,9 +47,9 @@ def test_time_of_a_projection_is_its_fixed_cost_and_the_soft_larger_of_its_parts
     machine = machine_for(shape("Qwen2.5-7B"), H200, Plan())
     flat = Calibration("H200", START.values | {"linear_memory": 0.5, "linear_fixed_us": 3.0})
     # 2.4 GB at half of 4.8 TB/s
-    one = Operator("o_proj", "o_proj", weight_bytes=2.4e9)
+    one = OperatorWork("o_proj", "o_proj", weight_bytes=2.4e9)
     assert flat.operator_s(machine, one, prefill=False) == pytest.approx(3e-6 + 1e-3)
-    both = Operator(
+    both = OperatorWork(
         "o_proj", "o_proj", weight_bytes=2.4e9, flops=1e-3 * 989.5e12 * flat.values["linear_flops"]
     )
     assert flat.operator_s(machine, both, prefill=False) == pytest.approx(
@@ -63,17 +63,17 @@ def test_what_an_engine_launches_more_than_once_or_not_as_attention():
     # two products have two fixed costs: gated delta nets multiply with q, k, v, z, and then with b
     # and a
     assert flat.operator_s(
-        machine, Operator("in_proj", "in_proj", kernels=2), prefill=False
+        machine, OperatorWork("in_proj", "in_proj", kernels=2), prefill=False
     ) == pytest.approx(6e-6)
     # the gate on the result of an attention is of its stage, but costs an elementwise kernel
     assert flat.operator_s(
-        machine, Operator("attention_gate", "attention"), prefill=False
+        machine, OperatorWork("attention_gate", "attention"), prefill=False
     ) == pytest.approx(2e-6)
-    step = operators(shape("Qwen3-Next-80B-A3B"), decode(1, 100), Plan())
+    step = step_operators(shape("Qwen3-Next-80B-A3B"), decode(1, 100), Plan())
     assert {one.kernels for one in step if one.stage == "in_proj"} == {2}
     assert sorted(
         one.kernels
-        for one in operators(shape("Kimi-Linear-48B-A3B"), decode(1, 100), Plan())
+        for one in step_operators(shape("Kimi-Linear-48B-A3B"), decode(1, 100), Plan())
         if one.stage == "in_proj" and one.layers > 1
     ) == [2, 6]
 

@@ -10,13 +10,21 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import calls
-from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, recorded, work_of
+from llmprof.theory.calls import (
+    CallWork,
+    Lengths,
+    NoWorkError,
+    OperatorCall,
+    OperatorKind,
+    parse_call,
+    work_of,
+)
 
 BF16, FP32, I64, FP8 = "c10::BFloat16", "float", "long int", "c10::Float8_e4m3fn"
 HALF, INT, U8 = "c10::Half", "int", "unsigned char"
 
 
-def call(operator: str, *arguments: Any, **more: Any) -> Call:
+def call(operator: str, *arguments: Any, **more: Any) -> OperatorCall:
     """A call from (shape, type), (shape, type, strides), a text of a value, or None."""
     shapes, types, strides, values = [], [], [], []
     for argument in arguments:
@@ -33,7 +41,7 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         strides.append(step)
         values.append(value)
     texts = (json.dumps(each) for each in (shapes, types, strides, values))
-    return recorded(operator, *texts, **more)
+    return parse_call(operator, *texts, **more)
 
 
 @pytest.mark.parametrize(
@@ -702,7 +710,9 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         ),
     ],
 )
-def test_work_by_hand(given: Call, flops: float, read: float, written: float, matrix: str) -> None:
+def test_work_by_hand(
+    given: OperatorCall, flops: float, read: float, written: float, matrix: str
+) -> None:
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
@@ -726,7 +736,7 @@ PAGED = [
 ]
 
 
-def paged(ends: int, longest: int, most: int, lengths: Lengths | None = None) -> Work:
+def paged(ends: int, longest: int, most: int, lengths: Lengths | None = None) -> CallWork:
     rest = [
         ([ends], "int"),
         None,
@@ -771,8 +781,8 @@ SHARED_GATE = call("_C::silu_and_mul", ([4, 99], BF16), ([4, 198], BF16))
 PLAIN = call("aten::relu_", ([8, 16], BF16))
 
 
-def allocated(*sizes: int) -> Call:
-    return recorded("aten::empty", None, None, None, json.dumps([str(list(sizes)), "15"]))
+def allocated(*sizes: int) -> OperatorCall:
+    return parse_call("aten::empty", None, None, None, json.dumps([str(list(sizes)), "15"]))
 
 
 @pytest.mark.parametrize(
@@ -785,7 +795,7 @@ def allocated(*sizes: int) -> Call:
     ],
 )
 def test_experts_take_their_sizes_from_the_calls_inside(
-    inside: tuple[Call, ...], columns: int
+    inside: tuple[OperatorCall, ...], columns: int
 ) -> None:
     found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
     experts = 8 * (1 - 0.75**4)
@@ -867,7 +877,7 @@ def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
     "inside",
     [(), (CHOSEN,), (GATE,), (CHOSEN, SHARED_GATE), (allocated(4, 2), allocated(4, 3), GATE)],
 )
-def test_experts_without_all_sizes_have_no_work(inside: tuple[Call, ...]) -> None:
+def test_experts_without_all_sizes_have_no_work(inside: tuple[OperatorCall, ...]) -> None:
     with pytest.raises(NoWorkError):
         work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
 
@@ -967,27 +977,29 @@ def test_what_a_recording_does_not_say_has_no_work(
     operator: str, shapes: str | None, types: str | None
 ) -> None:
     with pytest.raises(NoWorkError):
-        work_of(recorded(operator, shapes, types))
+        work_of(parse_call(operator, shapes, types))
 
 
 def test_a_kind_can_be_registered_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "KINDS", list(calls.KINDS))
     calls._by_name.cache_clear()
-    calls.kind_of.cache_clear()
+    calls.operator_kind.cache_clear()
     mine = call("acme::mine", ([4, 8], BF16))
-    calls.register(
-        Kind("mine", "acme::mine", lambda given: Work(7, given.tensor(0).bytes, 0), "7", "here")
+    calls.register_kind(
+        OperatorKind(
+            "mine", "acme::mine", lambda given: CallWork(7, given.tensor(0).bytes, 0), "7", "here"
+        )
     )
-    calls.register(Kind("broken", "acme::broken", lambda given: 1 / 0, "", ""))  # type: ignore[arg-type, return-value]
+    calls.register_kind(OperatorKind("broken", "acme::broken", lambda given: 1 / 0, "", ""))  # type: ignore[arg-type, return-value]
     try:
-        assert work_of(mine) == Work(7, 64, 0)
+        assert work_of(mine) == CallWork(7, 64, 0)
         with pytest.raises(NoWorkError, match="ZeroDivisionError"):
             work_of(call("acme::broken", ([4, 8], BF16)))
         with pytest.raises(LlmprofError):
-            calls.register(Kind("empty", " ", lambda given: Work(0, 0, 0), "", ""))
+            calls.register_kind(OperatorKind("empty", " ", lambda given: CallWork(0, 0, 0), "", ""))
     finally:
         calls._by_name.cache_clear()
-        calls.kind_of.cache_clear()
+        calls.operator_kind.cache_clear()
 
 
 COUNTED = """
@@ -1031,4 +1043,4 @@ def test_flops_are_those_of_torch(engine_python: str, tmp_path: Path) -> None:
     assert len(rows) == 6
     addends = {"aten::addmm": 5 * 3, "aten::baddbmm": 2 * 5 * 3}
     for name, flops, *texts in rows:
-        assert work_of(recorded(name, *texts)).flops == flops + addends.get(name, 0), name
+        assert work_of(parse_call(name, *texts)).flops == flops + addends.get(name, 0), name

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmprof.theory.calls import NoWorkError, recorded, work_of
+from llmprof.theory.calls import NoWorkError, parse_call, work_of
 
 BF16, FP32, FP8, I64, INT, U8, BOOL = (
     "c10::BFloat16",
@@ -543,7 +543,7 @@ ROWS: list[Row] = [
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}-{place}" for place, row in enumerate(ROWS)])
 def test_work_by_hand(row: Row) -> None:
     name, shapes, types, inputs, *expected = row
-    found = work_of(recorded(name, *(json.dumps(each) for each in (shapes, types, None, inputs))))
+    found = work_of(parse_call(name, *(json.dumps(each) for each in (shapes, types, None, inputs))))
     assert [found.flops, found.read, found.written] == expected
 
 
@@ -559,7 +559,7 @@ def test_rows_that_a_tensor_counts_have_no_work() -> None:
     )
     with pytest.raises(NoWorkError):
         work_of(
-            recorded(
+            parse_call(
                 "aiter::dynamic_per_token_scaled_quant",
                 *(json.dumps(each) for each in (*texts[:2], None, texts[2])),
             )
@@ -585,10 +585,10 @@ def test_lists_of_tensors(
 ) -> None:
     shapes, types = [[[2, 3], [4]]] * lists, ["TensorList"] * lists
     texts = (json.dumps(shapes), json.dumps(types))
-    found = work_of(recorded(name, *texts, kernel=kernel))
+    found = work_of(parse_call(name, *texts, kernel=kernel))
     assert (found.flops, found.read, found.written) == work
     with pytest.raises(NoWorkError):  # no type
-        work_of(recorded(name, *texts, kernel="other"))
+        work_of(parse_call(name, *texts, kernel="other"))
 
 
 COUNTED = """
@@ -656,5 +656,5 @@ def test_bytes_are_those_of_real_tensors(engine_python: str, tmp_path: Path) -> 
     rows = json.loads(said.stdout.splitlines()[-1])
     assert len(rows) == 26
     for name, moved, *texts in rows:
-        found = work_of(recorded(name, *texts, kernel=LISTS))
+        found = work_of(parse_call(name, *texts, kernel=LISTS))
         assert [found.read, found.written] == moved, name

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmprof.theory.calls import Call, NoWorkError, recorded, work_of
+from llmprof.theory.calls import NoWorkError, OperatorCall, parse_call, work_of
 
 BF16, FP32, I32, I64, FP8, FP4, U8 = (
     "c10::BFloat16",
@@ -21,14 +21,14 @@ BF16, FP32, I32, I64, FP8, FP4, U8 = (
 
 def a_call(
     operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str] | None = None
-) -> Call:
+) -> OperatorCall:
     """A call with some numbers by their places; arguments beyond the tensors are numbers, too."""
     inputs = inputs or {}
     size = max(len(shapes), *(place + 1 for place in inputs)) if inputs else len(shapes)
     shapes = shapes + [[]] * (size - len(shapes))
     types = types + [""] * (size - len(types))
     texts = (shapes, types, [[]] * size, [inputs.get(place, "") for place in range(size)])
-    return recorded(operator, *(json.dumps(each) for each in texts))
+    return parse_call(operator, *(json.dumps(each) for each in texts))
 
 
 # 5 tokens, each to 2 of 4 experts: 4 (1 - (1/2)^5) = 3.875 of them; 64 numbers a token, inner size

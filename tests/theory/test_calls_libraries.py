@@ -5,7 +5,7 @@ FlashAttention, AITER, vLLM, SGLang and others.
 
 import pytest
 
-from llmprof.theory.calls import Call, NoWorkError, work_of
+from llmprof.theory.calls import NoWorkError, OperatorCall, work_of
 from llmprof.theory.calls.attention import seen
 from llmprof.theory.calls.call import Lengths
 from tests.theory.test_calls import BF16, FP8, FP32, I64, INT, U8, call
@@ -24,7 +24,9 @@ NOTHING = None
 KERNEL = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<8, Flash_kernel_traits<8> >, false, true, false>(x)"
 
 
-def three(causal: str, left: str, *, ends: int, longest: int, most: int, pages: bool) -> Call:
+def three(
+    causal: str, left: str, *, ends: int, longest: int, most: int, pages: bool
+) -> OperatorCall:
     """A call of FlashAttention 3."""
     rest = [([ends], INT), ([ends], INT), NOTHING, NOTHING, NOTHING, str(longest), str(most)]
     table = ([3, 9], INT) if pages else NOTHING
@@ -397,7 +399,9 @@ def test_pairs_that_masks_and_windows_leave(
         ),
     ],
 )
-def test_work_by_hand(given: Call, flops: float, read: float, written: float, matrix: str) -> None:
+def test_work_by_hand(
+    given: OperatorCall, flops: float, read: float, written: float, matrix: str
+) -> None:
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
@@ -437,6 +441,6 @@ def test_work_by_hand(given: Call, flops: float, read: float, written: float, ma
         ),
     ],
 )
-def test_what_a_call_does_not_say_has_no_work(given: Call) -> None:
+def test_what_a_call_does_not_say_has_no_work(given: OperatorCall) -> None:
     with pytest.raises(NoWorkError):
         work_of(given)

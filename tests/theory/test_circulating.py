@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.theory import profile
-from llmprof.theory.familiar import as_dict, quantity, seconds
+from llmprof.theory.familiar import as_dict, format_seconds, quantity
 
 DOCS = Path(__file__).parents[2] / "docs" / "theory.md"
 H, INNER, V, L, B, S, OUT, TP = 8192, 28672, 32000, 80, 20, 1024, 1024, 8
@@ -81,18 +81,18 @@ def test_the_documented_figures_are_what_is_computed(ours):
         "largest decode batch": f"{ours['decode_max_bs']}",
         "largest prefill batch": f"{ours['prefill_max_bs']}",
         "max_batch_total_tokens": f"{ours['max_batch_total_tokens']:,}",
-        "qkvo_proj, prefill": seconds(first["qkvo_proj"]),
-        "attention, prefill": seconds(first["attn_kernel"]),
-        "mlp, prefill": seconds(first["mlp"]),
-        "rmsnorm, prefill": seconds(first["rmsnorm"]),
-        "tp communication, prefill": seconds(first["tp_comm"]),
-        "first token": seconds(ours["TTFT"]),
-        "qkvo_proj, decode": seconds(then["qkvo_proj"]),
-        "attention, decode": seconds(then["attn_kernel"]),
-        "KV cache, decode": f"{seconds(then['kv_cache_rw'])}, alone {seconds(ours['kv_cache_latency'])}",
-        "mlp, decode": seconds(then["mlp"]),
-        "decode step": seconds(ours["TTOT"]),
-        "all tokens": seconds(ours["total_infer_latency"]),
+        "qkvo_proj, prefill": format_seconds(first["qkvo_proj"]),
+        "attention, prefill": format_seconds(first["attn_kernel"]),
+        "mlp, prefill": format_seconds(first["mlp"]),
+        "rmsnorm, prefill": format_seconds(first["rmsnorm"]),
+        "tp communication, prefill": format_seconds(first["tp_comm"]),
+        "first token": format_seconds(ours["TTFT"]),
+        "qkvo_proj, decode": format_seconds(then["qkvo_proj"]),
+        "attention, decode": format_seconds(then["attn_kernel"]),
+        "KV cache, decode": f"{format_seconds(then['kv_cache_rw'])}, alone {format_seconds(ours['kv_cache_latency'])}",
+        "mlp, decode": format_seconds(then["mlp"]),
+        "decode step": format_seconds(ours["TTOT"]),
+        "all tokens": format_seconds(ours["total_infer_latency"]),
     }
     text = DOCS.read_text(encoding="utf-8")
     written = {

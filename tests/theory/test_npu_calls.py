@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from llmprof.theory.calls import Call, NoWorkError, recorded, work_of
+from llmprof.theory.calls import NoWorkError, OperatorCall, parse_call, work_of
 
 BF16, FP32, I64, NONE = "bfloat16", "float", "int64", "uint8"
 Sides = tuple[list[tuple[list[int], str]], list[tuple[list[int], str]]]
 
 
-def kernel(kind: str, inputs: list, results: list) -> Call:
+def kernel(kind: str, inputs: list, results: list) -> OperatorCall:
     sides = (inputs, results)
     shapes = json.dumps([[shape for shape, _ in side] for side in sides])
-    return recorded(
+    return parse_call(
         f"cann::{kind}", shapes, json.dumps([[kind for _, kind in side] for side in sides])
     )
 
@@ -127,7 +127,9 @@ Q, K, SUMS = (
         ),
     ],
 )
-def test_work(given: Call, flops: float | None, read: float, written: float, matrix: str) -> None:
+def test_work(
+    given: OperatorCall, flops: float | None, read: float, written: float, matrix: str
+) -> None:
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
@@ -159,6 +161,6 @@ def test_attention_of_every_layout(shape: list[int]) -> None:
         kernel("GatherV2", [([100, 8], BF16)], [([5, 8], BF16)]),
     ],
 )
-def test_what_was_not_recorded_is_not_guessed(given: Call) -> None:
+def test_what_was_not_recorded_is_not_guessed(given: OperatorCall) -> None:
     with pytest.raises(NoWorkError):
         work_of(given)

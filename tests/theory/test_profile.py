@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof.errors import LlmprofError
-from llmprof.theory import device_of, find_device, profile, read_device, shape
+from llmprof.theory import find_device, parse_device, profile, read_device, shape
 from llmprof.theory.memory import weight_bytes
 from llmprof.theory.plan import Plan
 from llmprof.theory.training import activations
@@ -124,7 +124,7 @@ def test_devices_are_found_read_and_refused(tmp_path):
         {"speed": 1},
     ):
         with pytest.raises(LlmprofError):
-            device_of(bad)
+            parse_device(bad)
     file.write_text("- a list")
     with pytest.raises(LlmprofError, match="mapping"):
         read_device(file)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmprof.theory import Plan, catalog, shape
-from llmprof.theory.memory import kv_bytes_per_token, parameters, total, weight_bytes
+from llmprof.theory.memory import kv_bytes_per_token, parameters, total_parameters, weight_bytes
 from llmprof.theory.plan import decode, prefill
-from llmprof.theory.work import operators
+from llmprof.theory.work import step_operators
 
 HERE = Path(__file__).parent
 REFERENCE = json.loads((HERE / "reference.json").read_text())
@@ -36,14 +36,14 @@ def flops(name, batch):
             for layer in read.layers
         ]
         read = replace(read, layers=tuple(layers))
-    found = operators(read, batch, Plan(), causal=False, all_logits=True, absorb=False)
+    found = step_operators(read, batch, Plan(), causal=False, all_logits=True, absorb=False)
     return sum(one.flops * one.layers for one in found if one.component not in ("conv", "scan"))
 
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_parameters_are_exactly_those_of_transformers(name):
     expected, frame = REFERENCE["models"][name], parameters(shape(name))
-    assert total(shape(name)) == frame["parameters"].sum() == expected["parameters"]
+    assert total_parameters(shape(name)) == frame["parameters"].sum() == expected["parameters"]
     assert (
         frame.filter(frame["component"] == "embedding")["parameters"].item()
         == expected["embedding"]
@@ -65,13 +65,13 @@ def test_flops_are_those_that_torch_counts(name):
 @pytest.mark.parametrize("name", catalog.names())
 def test_weights_of_one_rank_are_the_parameters_and_parts_of_several_add_up(name):
     read = shape(name)
-    assert weight_bytes(read, Plan()) == 2 * total(read)
+    assert weight_bytes(read, Plan()) == 2 * total_parameters(read)
     heads = [
         part.heads for layer in read.layers for part in (layer.attention, layer.recurrent) if part
     ]
     two = None if any(one % 2 for one in heads) else 2 * weight_bytes(read, Plan(tp=2))
     # norms, routers, learned positions and repeated keys are on both ranks
-    assert two is None or 2 * total(read) <= two <= 2.12 * total(read)
+    assert two is None or 2 * total_parameters(read) <= two <= 2.12 * total_parameters(read)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,17 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import catalog, shape
-from llmprof.theory.memory import active, kv_bytes_per_token, total, weight_bytes
+from llmprof.theory.memory import (
+    active_parameters,
+    kv_bytes_per_token,
+    total_parameters,
+    weight_bytes,
+)
 from llmprof.theory.plan import Plan
 
 
 def config(**changes):
-    read = catalog.config_of("Qwen3-8B") | changes
+    read = catalog.model_config("Qwen3-8B") | changes
     return {name: value for name, value in read.items() if value != "absent"}
 
 
@@ -35,8 +40,8 @@ def test_an_unknown_model_names_the_nearest_and_an_unknown_family_is_a_llama():
     with pytest.raises(LlmprofError, match=r"Qwen3-8B") as caught:
         shape("Qwen3-9B")
     assert "Qwen3-8B" in caught.value.facts["near"]
-    read = shape(catalog.config_of("Meta-Llama-3-8B") | {"model_type": "newllama"})
-    assert total(read) == total(shape("Meta-Llama-3-8B"))
+    read = shape(catalog.model_config("Meta-Llama-3-8B") | {"model_type": "newllama"})
+    assert total_parameters(read) == total_parameters(shape("Meta-Llama-3-8B"))
     assert "newllama" in read.notes[0]
     assert shape("Meta-Llama-3-8B").notes == ()
 
@@ -44,15 +49,19 @@ def test_an_unknown_model_names_the_nearest_and_an_unknown_family_is_a_llama():
 def test_a_nested_text_config_is_the_model(tmp_path):
     outer = {
         "model_type": "gemma3",
-        "text_config": catalog.config_of("gemma-3-4b-pt"),
+        "text_config": catalog.model_config("gemma-3-4b-pt"),
         "vision_config": {},
     }
-    assert total(shape(outer)) == total(shape("gemma-3-4b-pt"))
+    assert total_parameters(shape(outer)) == total_parameters(shape("gemma-3-4b-pt"))
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config()))
     assert shape(folder).name == shape(folder / "config.json").name == "mine"
-    assert total(shape(folder)) == total(shape(config())) == total(shape("Qwen3-8B"))
+    assert (
+        total_parameters(shape(folder))
+        == total_parameters(shape(config()))
+        == total_parameters(shape("Qwen3-8B"))
+    )
     with pytest.raises(LlmprofError, match=r"config\.json"):
         shape(tmp_path)
     (tmp_path / "config.json").write_text("{")
@@ -99,22 +108,22 @@ def test_a_bad_config_says_what_is_wrong(changes, said):
 )
 def test_a_pattern_of_layers_that_does_not_fit_is_refused(name, changes, said):
     with pytest.raises(LlmprofError, match=said):
-        shape(catalog.config_of(name) | changes)
+        shape(catalog.model_config(name) | changes)
 
 
 def test_a_pattern_is_read_as_each_family_writes_it():
-    pattern = catalog.config_of("Nemotron-H-8B-Base-8K")["hybrid_override_pattern"]
+    pattern = catalog.model_config("Nemotron-H-8B-Base-8K")["hybrid_override_pattern"]
     words = {"M": "linear_attention", "-": "mlp", "*": "full_attention", "E": "moe"}
-    listed = catalog.config_of("Nemotron-H-8B-Base-8K") | {
+    listed = catalog.model_config("Nemotron-H-8B-Base-8K") | {
         "hybrid_override_pattern": None,
         "layers_block_type": [words[one] for one in pattern],
     }
     assert shape(listed).layers == shape("Nemotron-H-8B-Base-8K").layers
     # MiniMax's own file: 0 is lightning, 1 full attention; Kimi's counts layers from one
-    minimax = catalog.config_of("MiniMax-Text-01")
+    minimax = catalog.model_config("MiniMax-Text-01")
     codes = [int(kind == "full_attention") for kind in minimax.pop("layer_types")]
     assert shape(minimax | {"attn_type_list": codes}).layers == shape("MiniMax-Text-01").layers
-    kimi = catalog.config_of("Kimi-Linear-48B-A3B")
+    kimi = catalog.model_config("Kimi-Linear-48B-A3B")
     full = [n + 1 for n, kind in enumerate(kimi.pop("layer_types")) if kind == "full_attention"]
     parts = {
         "full_attn_layers": full,
@@ -158,12 +167,12 @@ def test_a_pattern_is_read_as_each_family_writes_it():
     ],
 )
 def test_what_is_not_understood_is_named_and_the_rest_is_the_least(name, changes, said, least):
-    read = shape(catalog.config_of(name) | changes)
+    read = shape(catalog.model_config(name) | changes)
     assert read.lower_bound
     assert said in read.notes[-1]
     assert "gabor_bias" not in read.notes[-1]
     if least is not None:
-        assert total(read) == total(shape(name)) - least
+        assert total_parameters(read) == total_parameters(shape(name)) - least
 
 
 def test_configs_of_the_catalogue_are_understood_whole():
@@ -227,20 +236,22 @@ def test_layers_follow_the_config():
     assert {layer.attention.window for layer in shape("Qwen2.5-7B").layers} == {None}
     read = shape("Mixtral-8x7B-v0.1")
     # six of eight experts of three matrices in 32 layers
-    assert total(read) - active(read) == 32 * 6 * 3 * 4096 * 14336
-    assert active(shape("Qwen3-8B")) == total(shape("Qwen3-8B"))
-    config = catalog.config_of("gemma-3n-E2B")
+    assert total_parameters(read) - active_parameters(read) == 32 * 6 * 3 * 4096 * 14336
+    assert active_parameters(shape("Qwen3-8B")) == total_parameters(shape("Qwen3-8B"))
+    config = catalog.model_config("gemma-3n-E2B")
     config["intermediate_size"][3] += 8
-    assert total(shape(config)) - total(shape("gemma-3n-E2B")) == 3 * 2048 * 8
+    assert total_parameters(shape(config)) - total_parameters(shape("gemma-3n-E2B")) == 3 * 2048 * 8
     with pytest.raises(LlmprofError, match="29 inner sizes"):
         shape(config | {"intermediate_size": config["intermediate_size"][1:]})
     indexers = (
         ["full"] * 3 + ["full", "shared", "shared", "shared"] * 18 + ["full", "shared", "shared"]
     )
-    read = shape(catalog.config_of("GLM-5") | {"indexer_types": indexers})
+    read = shape(catalog.model_config("GLM-5") | {"indexer_types": indexers})
     whole = shape("GLM-5").layers[0].attention
     each = whole.q_rank * 32 * 128 + 6144 * (128 + 32) + 2 * 128
-    assert total(shape("GLM-5")) - total(read) == indexers.count("shared") * each
+    assert (
+        total_parameters(shape("GLM-5")) - total_parameters(read) == indexers.count("shared") * each
+    )
     assert {layer.kind for layer in read.layers} == {"sparse_attention"}
     read = shape("gemma-4-E2B")
     first, last = read.layers[0], read.layers[34]

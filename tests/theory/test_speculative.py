@@ -6,7 +6,7 @@ from llmprof.errors import LlmprofError
 from llmprof.theory import Plan, Requests, profile, shape, speculate
 from llmprof.theory.plan import decode
 from llmprof.theory.profiler import machine_for
-from llmprof.theory.work import operators
+from llmprof.theory.work import step_operators
 
 
 def test_tokens_of_a_step_and_its_least_time():
@@ -15,8 +15,10 @@ def test_tokens_of_a_step_and_its_least_time():
     assert found["tokens_per_step"].to_list() == [1, 1.5, 1.75, 1.875]
     base = profile("Qwen3-8B", "H200", **options)
     machine = machine_for(base.shape, base.device, Plan())
-    small = machine.total(operators(shape("Qwen3-0.6B"), decode(4, 1100), Plan()))
-    verify = machine.total(operators(base.shape, (Requests(4, 4, 1103),), Plan(), all_logits=True))
+    small = machine.total(step_operators(shape("Qwen3-0.6B"), decode(4, 1100), Plan()))
+    verify = machine.total(
+        step_operators(base.shape, (Requests(4, 4, 1103),), Plan(), all_logits=True)
+    )
     assert found["draft_s"][3] == pytest.approx(3 * small)
     assert found["verify_s"][3] == pytest.approx(verify)
     assert found["token_s"][3] == pytest.approx((3 * small + verify) / 1.875)
@@ -49,7 +51,7 @@ def test_a_head_of_several_tokens_is_a_layer_with_a_projection_and_the_output():
     found = speculate(base, acceptance=0.8, draft="mtp", most=1)
     layer = next(layer for layer in base.shape.layers[::-1])
     machine = machine_for(base.shape, base.device, base.plan)
-    work = operators(base.shape, decode(1, base.seq_len + base.generate_len / 2), base.plan)
+    work = step_operators(base.shape, decode(1, base.seq_len + base.generate_len / 2), base.plan)
     inside = [o for o in work if o.layers == sum(one == layer for one in base.shape.layers)]
     whole = sum(machine.time(o).latency_s for o in inside)
     head = sum(

@@ -13,7 +13,7 @@ import pytest
 from llmprof import theory
 from llmprof.theory import Observation, Plan, shape
 from llmprof.theory.calibration import covered
-from llmprof.theory.catalog import config_of
+from llmprof.theory.catalog import model_config
 from llmprof.theory.plan import decode
 from llmprof.theory.ranges import observations, read_steps
 
@@ -47,9 +47,9 @@ def hybrids() -> pl.DataFrame:
     Random weights send all tokens of Nemotron 3 Nano to the same six of its 32 experts.
     """
     steps = pl.read_csv(Path(__file__).with_name("unseen") / "hybrids_h100.csv")
-    next_ = config_of("Qwen3-Next-80B-A3B") | {"num_experts": 128}
-    granite = config_of("granite-4.0-h-small") | {"num_local_experts": 24}
-    nemotron = config_of("NVIDIA-Nemotron-3-Nano-30B-A3B") | {"n_routed_experts": 6}
+    next_ = model_config("Qwen3-Next-80B-A3B") | {"num_experts": 128}
+    granite = model_config("granite-4.0-h-small") | {"num_local_experts": 24}
+    nemotron = model_config("NVIDIA-Nemotron-3-Nano-30B-A3B") | {"n_routed_experts": 6}
     shapes = {"Falcon-H1-7B-Base": shape("Falcon-H1-7B-Base"), "Qwen3-Next-128e": shape(next_)}
     shapes |= {"granite-4.0-h-24e": shape(granite), "nemotron-3-nano-32e": shape(nemotron)}
     found = [

@@ -7,13 +7,13 @@ from llmprof.theory import Plan, Requests, hardware, shape
 from llmprof.theory.bound import Machine
 from llmprof.theory.memory import kv_bytes_per_token, state_bytes_per_request
 from llmprof.theory.plan import Efficiency, decode, number_format, prefill
-from llmprof.theory.work import Operator, distinct_experts, operators, places
+from llmprof.theory.work import OperatorWork, distinct_experts, placed_operators, step_operators
 
 H200 = hardware.device("H200")
 
 
 def one(name, batch, component, plan=None, **options):
-    found = operators(shape(name), batch, plan or Plan(), **options)
+    found = step_operators(shape(name), batch, plan or Plan(), **options)
     return next(o for o in found if o.component == component)
 
 
@@ -45,7 +45,7 @@ def test_a_decode_step_of_a_dense_model():
     assert one("Qwen3-8B", batch, "attention").kv_read_bytes == 0
     found = [
         o
-        for o in operators(shape("gemma-3-1b-pt"), decode(1, 2000), Plan())
+        for o in step_operators(shape("gemma-3-1b-pt"), decode(1, 2000), Plan())
         if o.component == "attention"
     ]
     assert [(o.layers, o.kv_read_bytes) for o in found] == [
@@ -62,10 +62,10 @@ def test_tensor_parallel_ranks_share_the_work_and_exchange_hidden_states():
     )
     assert one("Qwen3-8B", batch, "all_reduce", two).message_bytes == 4 * 4096 * 2
     reduced = sum(
-        o.layers for o in operators(shape("Qwen3-8B"), batch, two) if o.stage == "all_reduce"
+        o.layers for o in step_operators(shape("Qwen3-8B"), batch, two) if o.stage == "all_reduce"
     )
     assert reduced == 2 * 36 + 1
-    assert not [o for o in operators(shape("Qwen3-8B"), batch, Plan()) if o.message_bytes]
+    assert not [o for o in step_operators(shape("Qwen3-8B"), batch, Plan()) if o.message_bytes]
 
 
 def test_experts_that_a_batch_touches():
@@ -82,7 +82,7 @@ def test_experts_that_a_batch_touches():
 
 
 def test_latent_attention_reads_the_compressed_cache_in_decode():
-    read = operators(shape("DeepSeek-V3"), decode(1, 1000), Plan())
+    read = step_operators(shape("DeepSeek-V3"), decode(1, 1000), Plan())
     attention = next(o for o in read if o.component == "attention")
     assert attention.kv_read_bytes == 999 * 576 * 2
     assert attention.flops == 2 * 128 * (576 + 512) * 1000
@@ -99,28 +99,28 @@ def test_quantized_weights_leave_embeddings_and_head_alone():
     assert one("Qwen3-8B", decode(1, 10), "lm_head", plan).weight_bytes == 4096 * 151936 * 2
     assert one("Qwen3-8B", decode(1, 10), "o_proj", Plan(weights="fp8")).math == "fp8"
     machine = Machine(H200, Plan())
-    spilled = Operator("x", "norm", input_bytes=60 * 2**20, output_bytes=70 * 2**20)
+    spilled = OperatorWork("x", "norm", input_bytes=60 * 2**20, output_bytes=70 * 2**20)
     assert machine.crossing(spilled) == 30 * 2**20
-    assert machine.crossing(Operator("x", "rope", input_bytes=60 * 2**20, fusable=True)) == 0
+    assert machine.crossing(OperatorWork("x", "rope", input_bytes=60 * 2**20, fusable=True)) == 0
     assert Machine(hardware.device("L4"), Plan()).crossing(spilled) == 0
     kept = Machine(H200, Plan(), resident=True)
-    assert kept.crossing(Operator("x", "o_proj", weight_bytes=1e6)) == 0
+    assert kept.crossing(OperatorWork("x", "o_proj", weight_bytes=1e6)) == 0
 
 
 def test_an_all_reduce_sends_twice_its_share_over_one_direction_of_the_links():
     machine = Machine(H200, Plan(tp=4))
     # 2 x 3/4 of 300 MB at 450 GB/s
     assert machine.time(
-        Operator("r", "all_reduce", message_bytes=3e8)
+        OperatorWork("r", "all_reduce", message_bytes=3e8)
     ).communication_s == pytest.approx(1e-3)
     # 16 ranks go over the network: 2 x 15/16 of 400 MB at 50 GB/s
     far = Machine(H200, Plan(tp=16))
     assert far.time(
-        Operator("r", "all_reduce", message_bytes=4e8)
+        OperatorWork("r", "all_reduce", message_bytes=4e8)
     ).communication_s == pytest.approx(0.015)
     pcie = Machine(hardware.device("L4"), Plan(tp=2))
     assert pcie.time(
-        Operator("r", "all_reduce", message_bytes=32e9)
+        OperatorWork("r", "all_reduce", message_bytes=32e9)
     ).communication_s == pytest.approx(1)
     assert "PCIe" in pcie.notes[0]
     machine = Machine(hardware.device("A100 SXM 80GB"), Plan(weights="fp8"))
@@ -183,11 +183,11 @@ def test_a_state_is_read_and_written_once_a_step_whatever_the_length_of_the_requ
     assert (
         one("Qwen3-Next-80B-A3B", batch, "qkv_proj").flops == 2 * 3 * 2048 * (2 * 16 + 2 * 2) * 256
     )
-    stages = {operator.stage for operator in operators(shape("LFM2-1.2B"), batch, Plan())}
+    stages = {operator.stage for operator in step_operators(shape("LFM2-1.2B"), batch, Plan())}
     assert {"in_proj", "conv", "out_proj"} <= stages
     assert not {"scan", "gate_norm"} & stages
     with pytest.raises(LlmprofError, match="64"):
-        operators(shape("MiniMax-Text-01"), decode(1, 10), Plan(tp=3))
+        step_operators(shape("MiniMax-Text-01"), decode(1, 10), Plan(tp=3))
 
 
 def test_sparse_attention_scores_all_keys_and_attends_to_the_best():
@@ -207,7 +207,7 @@ def test_compressed_attention_reads_a_window_and_entries_of_several_tokens():
     # DeepSeek-V4-Flash, two requests of 10,000 tokens: 128 in the window; 78 entries of 128 tokens,
     # or the best 512 of 2,500 entries of 4 tokens; 64 heads of 512, keys are values
     batch = decode(2, 10_000)
-    _, inside, _ = places(shape("DeepSeek-V4-Flash"), batch, Plan())
+    _, inside, _ = placed_operators(shape("DeepSeek-V4-Flash"), batch, Plan())
     found = {layer.kind: {o.component: o for o in parts} for layer, parts in inside.items()}
     for kind, entries in (
         ("sliding_attention", 0),
@@ -243,7 +243,7 @@ def test_per_layer_inputs_are_looked_up_and_multiplied():
     assert one("gemma-4-E2B", batch, "per_layer_embedding").input_bytes == 3 * 35 * 256 * 2
     assert one("gemma-4-E2B", batch, "per_layer_projection").flops == 2 * 3 * 1536 * 35 * 256
     assert one("gemma-4-31B", batch, "qkv_proj").flops == 2 * 3 * 5376 * (32 + 2 * 16) * 256
-    _, inside, _ = places(shape("gemma-4-31B"), batch, Plan())
+    _, inside, _ = placed_operators(shape("gemma-4-31B"), batch, Plan())
     # whole layers: 32 heads of 512, 4 of keys, and no matrix of values
     assert {o.flops for parts in inside.values() for o in parts if o.component == "qkv_proj"} == {
         2 * 3 * 5376 * (32 + 2 * 16) * 256,
@@ -253,7 +253,7 @@ def test_per_layer_inputs_are_looked_up_and_multiplied():
 
 def test_a_block_of_one_kind_has_the_stages_of_that_kind_alone():
     read = shape("Nemotron-H-8B-Base-8K")
-    _, inside, _ = places(read, decode(1, 10), Plan())
+    _, inside, _ = placed_operators(read, decode(1, 10), Plan())
     stages = {layer.kind: {o.stage for o in found} for layer, found in inside.items()}
     assert stages["mamba2"] == {"norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"}
     assert stages["mlp"] == {"norm", "gate_up_proj", "activation", "down_proj"}

@@ -19,7 +19,7 @@ FEWER = {"engine_args.max_num_seqs": 4}
 def test_steps_are_those_of_the_scheduler():
     # two at once, eight tokens a step: 6 + 2 of 4, then one decodes beside the rest, then the
     # second alone
-    first, second, third = schedule.steps([(6, 2), (4, 2)], 2, 8)
+    first, second, third = schedule.scheduled_steps([(6, 2), (4, 2)], 2, 8)
     assert [(one.phase, one.count, one.query) for one in first] == [("prefill", 2, 4.0)]
     assert [(one.phase, one.count, one.query) for one in second] == [
         ("decode", 1, 1),
@@ -32,7 +32,7 @@ def test_steps_are_those_of_the_scheduler():
 def test_all_tokens_are_read_and_generated_within_the_limits(at_once, chunk):
     lengths = [(5, 3), (40, 1), (17, 9), (1, 2)]
     read = generated = 0
-    for step in schedule.steps(lengths, at_once, chunk):
+    for step in schedule.scheduled_steps(lengths, at_once, chunk):
         tokens = {one.phase: one.count * one.query for one in step}
         assert sum(tokens.values()) <= chunk
         assert sum(one.count for one in step) <= at_once
@@ -52,7 +52,9 @@ def run(slower=(1.0, 0.0), **changes):
     options |= {"engine_args": {"max_num_seqs": 8, "max_num_batched_tokens": 2048}}
     config = ExperimentConfig.from_dict(options | changes)
     times, plus = slower
-    wall = sum(times * step_s(batch) + plus for batch in schedule.steps([(256, 33)] * 8, 8, 2048))
+    wall = sum(
+        times * step_s(batch) + plus for batch in schedule.scheduled_steps([(256, 33)] * 8, 8, 2048)
+    )
     one = {
         "phase": "plain",
         "repeat": 0,
@@ -70,9 +72,10 @@ def step_s(batch):
 
 
 def test_fewer_at_once_take_more_steps_of_nearly_the_same_time():
-    found = schedule.predicted(run(), FEWER)
+    found = schedule.predict_gain(run(), FEWER)
     before, after = (
-        sum(map(step_s, schedule.steps([(256, 33)] * 8, at_once, 2048))) for at_once in (8, 4)
+        sum(map(step_s, schedule.scheduled_steps([(256, 33)] * 8, at_once, 2048)))
+        for at_once in (8, 4)
     )  # twice as many steps
     assert found["gain"] == pytest.approx(1 - after / before, rel=1e-6)
     assert found["low"] < found["gain"] < found["high"] < 0
@@ -80,9 +83,9 @@ def test_fewer_at_once_take_more_steps_of_nearly_the_same_time():
 
 
 def test_what_the_run_took_beside_its_steps_is_in_the_interval():
-    exact = schedule.predicted(run(), FEWER)
-    twice = schedule.predicted(run(slower=(2.0, 0.0)), FEWER)
-    more = schedule.predicted(run(slower=(1.0, 0.05)), FEWER)  # 50 ms a step on the host
+    exact = schedule.predict_gain(run(), FEWER)
+    twice = schedule.predict_gain(run(slower=(2.0, 0.0)), FEWER)
+    more = schedule.predict_gain(run(slower=(1.0, 0.05)), FEWER)  # 50 ms a step on the host
     assert twice["low"] < exact["gain"] < twice["high"]
     assert (
         more["low"] < -0.95 < exact["low"]
@@ -90,7 +93,7 @@ def test_what_the_run_took_beside_its_steps_is_in_the_interval():
 
 
 def test_the_host_sets_the_pace_of_an_eager_run():
-    found = schedule.predicted(run(slower=(1.0, 0.05), eager=True), FEWER)
+    found = schedule.predict_gain(run(slower=(1.0, 0.05), eager=True), FEWER)
     assert found["gain"] == pytest.approx(
         -1, abs=0.03
     )  # no step is shorter: twice the steps, twice the time
@@ -100,7 +103,7 @@ def test_the_host_sets_the_pace_of_an_eager_run():
 def test_contexts_are_rounded_so_that_neighbours_share_a_calculation():
     sizes = {
         one
-        for step in schedule.steps([(256, 33)] * 8, 8, 2048)
+        for step in schedule.scheduled_steps([(256, 33)] * 8, 8, 2048)
         for one in step
         if one.phase == "decode"
     }
@@ -131,4 +134,4 @@ def test_contexts_are_rounded_so_that_neighbours_share_a_calculation():
 )
 def test_what_is_not_calibrated_is_not_predicted(changes, fields, why):
     with pytest.raises(schedule.NoPredictionError, match=why):
-        schedule.predicted(run(**changes), fields)
+        schedule.predict_gain(run(**changes), fields)

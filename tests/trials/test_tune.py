@@ -72,7 +72,7 @@ def test_a_cache_of_a_given_size_lets_the_share_of_memory_be():
     ],
 )
 def test_figures_of_a_run(name, value):
-    assert objectives.figure(name).of(requests([10, 20, 30, 40, 50])) == pytest.approx(value)
+    assert objectives.parse_figure(name).of(requests([10, 20, 30, 40, 50])) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_figures_of_a_run(name, value):
 )
 def test_an_unknown_metric_names_the_nearest(name, near):
     with pytest.raises(ConfigError, match=f"did you mean {near}"):
-        objectives.figure(name)
+        objectives.parse_figure(name)
 
 
 def test_limits_of_an_slo():
@@ -120,13 +120,13 @@ def test_what_is_no_slo_is_refused(slo):
 
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("90s", 90), ("1.5h", 5400), (7, 7)])
 def test_budgets(text, seconds):
-    assert objectives.seconds(text) == seconds
+    assert objectives.parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "soon", "1.2.3s"])
 def test_what_is_no_budget_is_refused(text):
     with pytest.raises(ConfigError):
-        objectives.seconds(text)
+        objectives.parse_duration(text)
 
 
 BIG = ExperimentConfig(model="random:Qwen2.5-7B", batch_size=32, input_tokens=1000, max_tokens=100)
@@ -359,7 +359,7 @@ def of_memory(**arguments):
         "gpu": "H100",
         "engines": None,
     }
-    machine_of["objective"] = objectives.figure("tpot_ns")
+    machine_of["objective"] = objectives.parse_figure("tpot_ns")
     machine_of["points"] = [{"state": "finished", "result": {"peak_memory_bytes": 20_000_000_000}}]
     made = tuning._Search.__new__(tuning._Search)
     made.__dict__.update(machine_of)
@@ -404,7 +404,7 @@ def test_an_slo_that_no_point_holds_names_the_nearest(machine):
 
 
 def test_an_slo_that_a_bound_forbids_is_refused_before_a_start(machine, monkeypatch):
-    monkeypatch.setattr(tuning, "device", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(tuning, "this_device", lambda: "NVIDIA H100 80GB HBM3")
     with pytest.raises(ConfigError, match=r"no point can hold.*the nearest is"):
         tuned(machine, slo="tpot_p95<=1ms", config={"model": "random:Qwen2.5-7B"})
     assert machine.calls("LLM") == []
@@ -416,7 +416,7 @@ def test_a_search_ends_where_the_bound_is_near(machine, monkeypatch):
         "reach",
         lambda config, gpu: bounds.Reach({"tpot_ns": 0.249e9}, {"tpot_ns": "a step"}),
     )
-    monkeypatch.setattr(tuning, "device", lambda: "a device")
+    monkeypatch.setattr(tuning, "this_device", lambda: "a device")
     study = tuned(machine)
     assert study.best["metrics"]["tpot_ns"] == pytest.approx(0.25e9)
     assert study.points.height < 6
@@ -614,7 +614,7 @@ def test_tune_on_the_command_line(machine, capsys):
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["command"].startswith("vllm serve")
     assert main([*words, "--slo", "tpot95<=300ms"]) == 2
-    assert "did you mean tpot_p95?" in capsys.readouterr().err
+    assert "did you mean tpot_p95" in capsys.readouterr().err
 
 
 def served(machine, monkeypatch, **how):
@@ -708,8 +708,10 @@ def test_a_search_of_the_goodput_has_all_rates_on_its_page(machine, monkeypatch)
 def test_findings_rank_what_is_tried_first(machine):
     run = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
     run.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")
-    first = tuning.ranking(
-        run, {"eager": [True, False], "engine_args.max_num_seqs": [4]}, objectives.figure("tpot_ns")
+    first = tuning.rank_points(
+        run,
+        {"eager": [True, False], "engine_args.max_num_seqs": [4]},
+        objectives.parse_figure("tpot_ns"),
     )
     (row,) = llmprof.analyze.what_if(trace, "no-host-delay").to_dicts()
     assert first == [
@@ -719,7 +721,7 @@ def test_findings_rank_what_is_tried_first(machine):
             "gain": pytest.approx(row["gain_ns"] / row["recorded_ns"]),
         }
     ]
-    assert tuning.ranking(run, {"eager": [True]}, objectives.figure("tpot_ns")) == []
+    assert tuning.rank_points(run, {"eager": [True]}, objectives.parse_figure("tpot_ns")) == []
 
 
 def test_a_load_with_given_times_has_no_goodput(tmp_path):

@@ -75,7 +75,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Pair:
+class _MatchedRank:
     """A rank's calls, numbered as those of the reference:
 
     ``_row, call, difference`` (of the ends, ns; may be null).
@@ -94,7 +94,9 @@ class Matches:
     clocks: dict[tuple[int, int], tuple[Clock, int]] = field(default_factory=dict)
     calls: int = 0
 
-    def add(self, members: dict[int, Pair], reference: int, by: str, reason: str | None) -> None:
+    def add(
+        self, members: dict[int, _MatchedRank], reference: int, by: str, reason: str | None
+    ) -> None:
         """Add one set of ranks that call together."""
         columns = {
             "ranks_in_group": pl.lit(len(members), dtype=pl.Int32),
@@ -167,7 +169,7 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
             if not trusted:
                 pairs = _closest(pairs)
             waiting = {rank: part for rank, part in waiting.items() if rank not in pairs}
-            itself = Pair(
+            itself = _MatchedRank(
                 own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)),
                 Clock(),
                 0.0,
@@ -189,7 +191,7 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
 
 def _pair(
     reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchronises: bool
-) -> Pair | None:
+) -> _MatchedRank | None:
     """Calls of a rank with the numbers of the reference's calls, by the best evidence; None if
     the calls differ.
     """
@@ -222,19 +224,19 @@ def _pair(
     return _paired(ordered, None) if in_order and trusted else _shifted(reference, own, limit)
 
 
-def _paired(ordered: pl.DataFrame, clock: Clock | None) -> Pair:
+def _paired(ordered: pl.DataFrame, clock: Clock | None) -> _MatchedRank:
     difference = ordered["end"] - ordered["of"]
     rest = difference - (clock.at(ordered["end"]) if clock is not None else 0)
     middle = rest.median()
     scatter = (
         (rest - middle).abs().quantile(NEAR_SHARE) if isinstance(middle, int | float) else None
     )
-    return Pair(
+    return _MatchedRank(
         ordered.select("_row", "call").with_columns(difference=rest), clock, float(scatter or 0)
     )
 
 
-def _closest(pairs: dict[int, Pair]) -> dict[int, Pair]:
+def _closest(pairs: dict[int, _MatchedRank]) -> dict[int, _MatchedRank]:
     """Of ranks with agreeing ends, those that agree as well as the closest pair, directly or
     through one another.
     """
@@ -253,7 +255,7 @@ def _closest(pairs: dict[int, Pair]) -> dict[int, Pair]:
     return kept
 
 
-def _scatter_between(a: Pair, b: Pair) -> float:
+def _scatter_between(a: _MatchedRank, b: _MatchedRank) -> float:
     both = a.calls.join(b.calls, on="call", suffix="_b").select(
         pl.col("difference") - pl.col("difference_b")
     )
@@ -305,7 +307,7 @@ def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
     return None
 
 
-def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
+def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> _MatchedRank | None:
     """Matched calls of a rank whose recording began later, ended earlier or has holes; None if
     the calls differ.
     """
@@ -319,12 +321,12 @@ def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
         return None
     alone = pl.len().over("call") == 1
     matched = matched.with_columns(call=pl.when(alone).then("call"))
-    return Pair(
+    return _MatchedRank(
         matched.select("_row", "call", difference=pl.col("end") - pl.col("of")), Clock(), 0.0
     )
 
 
-def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair | None:
+def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> _MatchedRank | None:
     """Matched calls of a rank that began some calls earlier or later; None unless one shift
     alone fits.
     """
@@ -347,7 +349,7 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair |
     unmatched = rest.with_columns(
         call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64)
     )
-    return Pair(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
+    return _MatchedRank(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
 
 
 def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:

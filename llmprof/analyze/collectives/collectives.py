@@ -20,8 +20,7 @@ from llmprof.analyze.collectives.calls import (
     with_inputs,
     with_sizes,
 )
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.label.steps.steps import events_with_steps
 from llmprof.names.operators import first_true
 from llmprof.theory.hardware import device
@@ -63,15 +62,6 @@ COLUMNS = [
     help="every collective: waiting, transfer, bandwidth",
     view="collectives",
     recorded="device activity or operators",
-    columns=(
-        "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
-        " last_rank last last_share late_median_ns late_p90_ns bus_gbps peak_gbps peak_share"
-        " unmatched"
-    ),
-    reported=True,
-    section="communication",
-    figures=("llmprof.report.figures:COLLECTIVES",),
-    first=(),
 )
 def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Every collective call on every rank, matched over the ranks, or sums of these.
@@ -113,6 +103,13 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         direction; null where unknown) and ``peak_share`` (of the bus); of the calls whose ranks
         are all known ``last, last_share`` (in which a rank of the row arrives last) and
         ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first rank).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
 
     Examples
     --------

@@ -9,11 +9,11 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
-from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
+from llmprof.analyze.compare.story import diff_context, part_words, run_names, waterfall_rows
+from llmprof.analyze.compare.times import KEYS, check_sides, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
-from llmprof.arguments import checked
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, checked, listed
+from llmprof.label.completeness import refuse_lost
 from llmprof.names.operators import first_true
 from llmprof.text import step_of
 from llmprof.trace import Trace
@@ -29,7 +29,7 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
 
     If a report does not name its device, only durations are compared.
     """
-    check((), None, tolerance)
+    check_sides((), None, tolerance)
     left, right = _launches(a, "a"), _launches(b, "b")
     exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
         same_launch=pl.lit(value=True)
@@ -142,7 +142,7 @@ def diff(
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
     by : str or sequence of str
-        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned below the phase.
+        Labels of :attr:`llmprof.Trace.events` by which events are aligned below the phase.
     ranks : sequence of int, optional
         Ranks whose steps and events count, on both sides; all if not given. Waiting is found with
         all ranks either way.
@@ -191,6 +191,8 @@ def diff(
     ------
     NotCapturedError
         A trace holds no device activity and no operators.
+    IncompleteError
+        A trace lacks much of what was launched on the device.
     AnalysisError
         The tolerance is negative, ``by`` names an unknown column, no trace has one of the ranks, a
         trace is compared with a profile of kernels, or the runs share no such phase.
@@ -214,6 +216,9 @@ def diff(
         raise AnalysisError(
             "one of the two runs has no trace", expected="one trace or more on both sides"
         )
+    for side, name in zip(sides, names or ("the first run", "the second run"), strict=True):
+        for trace in side:
+            refuse_lost(trace, name)
     if part == "events":
         return diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
     first, second = names or run_names(*(side[0] for side in sides))
@@ -223,7 +228,7 @@ def diff(
     if part == "times":
         return times
     if part == "waterfall":
-        return diff_waterfall(
+        return waterfall_rows(
             times.with_columns(a_run=pl.lit(first), b_run=pl.lit(second)), phase=phase
         )
     events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
@@ -403,7 +408,7 @@ def markdown(
             sign = "+" if row["delta_ns"] > 0 else "-"
             share = format_share(row["delta_ns"] / step_ns) if step_ns else ""
             share = f"+{share}" if share[:1].isdigit() else share
-            label = words_of(row["kind"], row["part"])[1]
+            label = part_words(row["kind"], row["part"])[1]
             phase = _cell(row["phase"] or "whole recording")
             lines.append(
                 f"| {phase} | {_cell(label)} | {_ns(row['a_ns'])} | {_ns(row['b_ns'])} | "

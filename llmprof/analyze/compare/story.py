@@ -10,9 +10,10 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, NotCapturedError, listed
-from llmprof.findings.sentences import ALONE, CHANGE, say
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
+from llmprof.text import joined
 from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
 
 GROUPS: Final = ("compute", "waiting", "transfer", "communication", "copies", "idle", "unexplained")
 """Groups of the parts of a step, in the order of a waterfall."""
@@ -75,10 +76,10 @@ def compared_phases(frame: pl.DataFrame) -> list[str | None]:
     return totals.sort(time, descending=True, maintain_order=True)["phase"].to_list()
 
 
-def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
+def waterfall_rows(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
     """Waterfall from the step time of one run to that of the other: bars that add up."""
     own, total = _phase_of(frame, phase)
-    named = [words_of(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
+    named = [part_words(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
     rows = own.with_columns(
         pl.Series("group", [group for group, _ in named], dtype=pl.String),
         pl.Series("label", [label for _, label in named], dtype=pl.String),
@@ -132,7 +133,7 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     return pl.DataFrame(out, schema=WATERFALL, orient="row")
 
 
-def words_of(kind: str | None, part: str | None) -> tuple[str, str]:
+def part_words(kind: str | None, part: str | None) -> tuple[str, str]:
     """Group and words of a part."""
     if (str(kind), str(part)) in WORDS:
         return WORDS[str(kind), str(part)]
@@ -190,17 +191,69 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
     """
     first, second = names_in(frame)
     said = [
-        say(CHANGE, first=first, second=second, **changes_of(frame, phase))
-        for phase in compared_phases(frame)
+        _change_words(changes_of(frame, phase), first, second) for phase in compared_phases(frame)
     ]
     for side, other, name in (("a", "b", first), ("b", "a", second)):
         alone = _totals(frame).filter(
             (pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0)
         )["phase"]
         phases = alone.drop_nulls().to_list()
-        said += [say(ALONE, name=name, phases=phases)] if phases else []
-        said += [say(ALONE, name=name, phases=[])] if alone.null_count() else []
+        if phases:
+            kinds = (
+                [f"steps of {joined(named)}"]
+                if (named := [p for p in phases if p != "other"])
+                else []
+            )
+            kinds += ["steps whose phase is unknown"] if "other" in phases else []
+            said.append(f"Only {name} has {joined(kinds)}: they are not compared.")
+        if alone.null_count():
+            said.append(f"Only {name} holds work on a device: there is nothing to compare it with.")
     return said or ["Neither run holds work on a device: there is nothing to compare."]
+
+
+def _change_words(change: dict[str, Any], first: str, second: str) -> str:
+    """The change of a step from one run to another, and of its parts."""
+    before, after, phase = change["a_ns"], change["b_ns"], change["phase"]
+    times = f"{format_ns(before)} in {first}, {format_ns(after)} in {second}"
+    if change["level"] == "recording":
+        text = (
+            f"At least one run has no known steps, so whole recordings are compared: {times}. These"
+            " times depend on how long was recorded and say nothing of speed."
+        )
+    else:
+        step = "A step whose phase is unknown" if phase == "other" else f"A step of {phase}"
+        text = (
+            f"{step} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
+            f" (typical steps, first to last event): {_difference(change)}."
+        )
+    where = f" in {second}" if phase is None else ""
+    for word in ("less", "more"):
+        if rows := change[word]:
+            text += f" {word.capitalize()}{where}: {', '.join(map(_part_words, rows))}."
+    return text
+
+
+def _difference(change: dict[str, Any]) -> str:
+    before, after = change["a_ns"], change["b_ns"]
+    if before == after:
+        return "the same"
+    text = "more" if after > before else "less"
+    if before:
+        delta = abs(after - before)
+        text = f"{format_ns(delta)} {text} ({format_share(delta / before)})"
+    if change["beyond_noise"] is None:
+        few = min(change["a_steps"], change["b_steps"]) <= 1
+        return f"{text}; {'one step says nothing of' if few else 'too few steps to know'} the noise"
+    return text if change["beyond_noise"] else f"{text}, which is within the noise of the steps"
+
+
+def _part_words(row: tuple[float, str, tuple[float, float] | None]) -> str:
+    delta, part, counts = row
+    text = f"{part} {format_ns(abs(delta))}"
+    if counts is None:
+        return text
+    before, after = (f"{count:,.10g}" for count in counts)
+    return f"{text} ({after} events a rank in place of {before})"
 
 
 def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
@@ -226,7 +279,7 @@ def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
     ).sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     counts = _counts(frame) if phase is None else {}
     named = [
-        (delta, words_of(kind, part)[1], counts.get(part) if kind == "compute" else None)
+        (delta, part_words(kind, part)[1], counts.get(part) if kind == "compute" else None)
         for kind, part, delta in sure.select("kind", "part", "delta_ns").iter_rows()
     ]
     less, more = (
@@ -301,7 +354,7 @@ def _facts(trace: Trace) -> dict[str, str | None]:
         "profiler": str(meta["format"]) if meta.get("format") else None,
     }
     try:
-        events, step_rows = trace.events, steps(trace)
+        events, step_rows = trace.events, steps_of(trace)
     except NotCapturedError:
         return facts
     if events.height and (events["source"] == "op").all():
@@ -337,7 +390,7 @@ def engine_of(step_rows: pl.DataFrame) -> str | None:
     return ", ".join(sorted(ENGINES[source] for source in labelled)) or None
 
 
-def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:
+def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:
     """A step of one of two runs, in parts."""
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
     column = f"{side}_ns"
@@ -348,7 +401,7 @@ def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str
     for kind, part, ns in (
         own.filter(pl.col("level") == "part").select("kind", "part", column).iter_rows()
     ):
-        group, label = words_of(kind, part)
+        group, label = part_words(kind, part)
         if group == "copies":
             copies += ns or 0.0
         elif ns:

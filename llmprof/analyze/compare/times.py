@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, time_parts
-from llmprof.arguments import refuse_unknown
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, listed, refuse_unknown
 from llmprof.label.intervals import union_length
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
@@ -55,7 +54,7 @@ def diff_times(
         raise AnalysisError(
             "one of the two runs has no trace", expected="one trace or more on both sides"
         )
-    check((a, b), ranks, tolerance)
+    check_sides((a, b), ranks, tolerance)
     whole = not all(has_steps(trace) for trace in (*a, *b))
     sides = [_side(traces, whole=whole, ranks=ranks) for traces in (a, b)]
     phases = sorted(
@@ -71,7 +70,7 @@ def diff_times(
 
 def has_steps(trace: Trace) -> bool:
     """Whether a trace has steps with work, other than captures of graphs."""
-    rows = steps(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
+    rows = steps_of(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
     return rows["start_ns"].count() > 0
 
 
@@ -96,7 +95,9 @@ def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) 
     return typical
 
 
-def check(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None, tolerance: float) -> None:
+def check_sides(
+    sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None, tolerance: float
+) -> None:
     """Refuse a negative tolerance, and ranks that no trace has."""
     if tolerance < 0:
         raise AnalysisError(
@@ -276,7 +277,7 @@ def diff_events(
     labels = [by] if isinstance(by, str) else list(by)
     keys = ["phase", *(label for label in labels if label != "phase")]
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
-    check(sides, ranks, tolerance)
+    check_sides(sides, ranks, tolerance)
     whole = not all(has_steps(trace) for side in sides for trace in side)
     before, after = (_events(side, keys, whole=whole, ranks=ranks) for side in sides)
     rows = diff_of(before, after, tolerance=tolerance, by=keys)
@@ -315,8 +316,8 @@ def diff_of(
         _per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True
     )
     for side, events in (("a", a), ("b", b)):
-        steps = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
-        both = both.join(steps, on="phase", how="left", nulls_equal=True)
+        counts = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
+        both = both.join(counts, on="phase", how="left", nulls_equal=True)
         none = pl.when(pl.col(f"{side}_steps") > 0).then(
             0.0
         )  # the phase ran, but had no such event

@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
-from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
+from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, host_spans, longest_spans
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import Columns, NotNegative
-from llmprof.label.groups import first_of_runs, last_before, of_groups, row_numbers
+from llmprof.errors import Columns, NotNegative
+from llmprof.label.groups import first_of_runs, group_values, last_before, row_numbers
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -46,20 +46,6 @@ wait.
     help="parts of the gaps in which the device does nothing, and their causes",
     view="idle",
     recorded="device activity or operators",
-    columns=(
-        "rank step count total_ns share start_ns dur_ns gap_ns cause doing held_by next_name"
-        " mean_ns median_ns max_ns"
-    ),
-    largest_first="dur_ns",
-    reported=True,
-    section=Section(
-        "idle",
-        "A gap counts only when no stream of the device runs anything; a gap on one stream is not"
-        " an idle device.",
-    ),
-    figures=("llmprof.report.figures:IDLE",),
-    apart=("min_ns",),
-    first=("idle",),
 )
 def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataFrame:
     """Idle time of each rank's device, in parts, each with its cause, or sums of these.
@@ -90,12 +76,13 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
           began; as long as that call), ``launch`` (the launching call was running, or the usual
           delay between its start and that of the event), ``queued`` (the event was launched and
           something held it) or ``unknown`` (no launch in the capture);
-        - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in,
-          by the innermost call, operator, Python function or range at each moment; null where
-          nothing of it was recorded;
+        - ``host_activity, host_activity_kind, host_activity_share``: what the launching thread
+          spent most of the part in, by the innermost call, operator, Python function or range at
+          each moment; null where nothing of it was recorded;
         - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (of the
           host, that holds the device), ``graph`` (an earlier node), ``event`` (of another stream),
-          ``copy`` or ``stream`` (the few us after the copy or other event before it on its stream);
+          ``copy`` or ``stream`` (the few us after the copy or other event before it on its
+          stream), ``before`` (the first event of its stream: work from before the recording);
           null if nothing recorded explains the wait;
         - ``after_name, after_stream``: the event that ended when the gap began; ``next_event,
           next_name, next_stream``: the one that ends the gap; ``launch_start_ns``: start of its
@@ -104,6 +91,17 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
 
         With ``by``: its columns, ``count`` (parts), ``total_ns, share`` (of all that is idle),
         ``mean_ns, median_ns, min_ns, max_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.idle(trace)
     """
     parts = idle_with_threads(trace).drop("thread")
     parts = parts.filter(pl.col("gap_ns") >= min_ns) if min_ns else parts
@@ -136,11 +134,13 @@ def idle_of(
     parts = _parts(rows, calls)
     cause = parts["_cause"].to_numpy()
     of_known = np.flatnonzero(cause != CAUSES.index("unknown"))
-    done = doing(
+    done = longest_spans(
         parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}),
         spans,
     )
-    done = done[["doing", "doing_kind", "doing_share"]][_numbers(of_known, parts.height)]
+    done = done[["host_activity", "host_activity_kind", "host_activity_share"]][
+        _numbers(of_known, parts.height)
+    ]
     queued = np.flatnonzero(cause == CAUSES.index("queued"))
     held = _held(parts[queued], events, calls, waits)[_numbers(queued, parts.height)]
     synced = pl.Series(cause == CAUSES.index("sync"))
@@ -205,7 +205,7 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
         .hstack([pl.Series("begun", first)])
         .filter(pl.col("step").is_not_null())
     )
-    (begins,) = of_groups(
+    (begins,) = group_values(
         rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"]
     )
     return rows.select(
@@ -277,7 +277,7 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .group_by("rank")
         .agg(pl.col("usual").median().clip(0, LAUNCH_NS).cast(pl.Int64))
     )
-    delay, _ = _filled(of_groups(rows, usual, ["rank"])[0])
+    delay, _ = _filled(group_values(rows, usual, ["rank"])[0])
     # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
     waits = calls.filter("synchronises").select("rank", "_thread", launch_start_ns="start_ns")
     at = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
@@ -321,7 +321,7 @@ def _filled(column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
     return column.fill_null(0).to_numpy(), column.is_not_null().to_numpy()
 
 
-_HOLDS = ("call", "graph", "event", "copy", "stream")
+_HOLDS = ("call", "graph", "event", "copy", "stream", "before")
 """What holds a queued event, from the strongest evidence to the weakest."""
 
 
@@ -338,10 +338,19 @@ def _held(
             events["stream"][queued["_next"]].alias("stream"),
             (start + length).alias("_end"),
             queued["_after"],
+            queued["_next"],
         ]
     )
     holding = calls.filter("holds")
     call, in_call = _longest_call(queued, holding)
+    # a blocking copy whose own work came later waited for the event, not the other way round
+    key = ["rank", "launch_start_ns", "launch_end_ns"]
+    begun, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
+    own = events.drop_nulls(key).group_by(key).agg(own=pl.col("start_ns").max())
+    (own_start,) = group_values(launched[call], own, key)
+    later = (own_start > queued["_end"]).fill_null(value=False)
+    waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
     had_to_wait = (
         _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
     )
@@ -366,18 +375,25 @@ def _held(
     behind = same_stream & (lengths <= DISPATCH_NS)
     copies = (before["source"] == "copy").to_numpy()
     evidence = (
-        in_call >= np.maximum(HELD_SHARE * lengths, 1),
+        (in_call >= np.maximum(HELD_SHARE * lengths, 1)) & ~waits_itself,
         same_launch,
         had_to_wait,
         behind & copies,
         behind,
+        _firsts_of_streams(events)[queued["_next"].to_numpy()],
     )
     kind = np.select(evidence, range(len(_HOLDS)), default=len(_HOLDS))
     by_call = pl.Series(kind == _HOLDS.index("call"))
     by = holding["name"][call].zip_with(by_call, before["name"])
-    unknown = pl.Series(kind == len(_HOLDS))
+    unknown = pl.Series(kind >= _HOLDS.index("before"))
     row = pl.int_range(queued.height, dtype=pl.UInt32, eager=True).set(unknown, None)
     return pl.DataFrame([by[row].alias("held_by"), pl.Series("held_kind", [*_HOLDS, None])[kind]])
+
+
+def _firsts_of_streams(events: pl.DataFrame) -> np.ndarray:
+    """Whether each event is the first of its stream."""
+    first = pl.col("start_ns") == pl.col("start_ns").min().over("rank", "device", "stream")
+    return events.select(first).to_series().to_numpy()
 
 
 def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, np.ndarray]:
@@ -439,15 +455,14 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     help="gaps of single streams, and how much others worked meanwhile",
     view="stream-gaps",
     recorded="device activity or operators",
-    columns="rank stream step start_ns dur_ns busy_elsewhere_share next_name",
-    largest_first="dur_ns",
-    apart=("min_ns",),
 )
 def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Gaps of each stream, and the time in each gap in which other streams of the device were busy.
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     min_ns : int
         Shortest gap to report (ns).
 
@@ -459,6 +474,15 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         of the device was busy) and ``busy_elsewhere_share`` (of ``dur_ns``). One row for each gap,
         by stream and time. Events of an unknown stream (PyTorch shows kernels of annotated CUDA
         graphs on lanes that are not streams) have no gaps, but they keep the device busy.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.stream_gaps(trace)
     """
     refuse_samples(trace, "when a stream was idle")
     return stream_gaps_of(trace.events, min_ns=min_ns)

@@ -14,7 +14,16 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.label.activity import LAUNCHES_GRAPH
 from llmprof.label.groups import row_numbers
-from llmprof.label.intervals import Line, clip, gaps, lay, length_within, merge, merged, place
+from llmprof.label.intervals import (
+    GroupLine,
+    clip_intervals,
+    gaps,
+    lay,
+    length_within,
+    merge,
+    merge_line,
+    place_on_line,
+)
 from llmprof.label.nesting import innermost, innermost_pieces
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
@@ -128,23 +137,23 @@ def innermost_within(
     while len(window):
         free = start >= np.append(start[0], np.maximum.accumulate(end)[:-1])
         now = window[free]  # windows that overlap an earlier one go to the next round
-        cut = clip(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
+        cut = clip_intervals(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
         numbers = pl.Series("window", now[cut["window"].to_numpy()], dtype=pl.UInt32)
         cuts.append(cut.select(numbers, pl.col("span").cast(pl.UInt32), "start_ns", "dur_ns"))
         window, start, end = window[~free], start[~free], end[~free]
     return pl.concat(cuts), spans
 
 
-def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Span in which the thread of each window spent most time; at each moment only the innermost
     span counts.
     """
     pieces, spans = innermost_within(windows, spans, ["rank", "thread"])
     if not pieces.height:
         return windows.with_columns(
-            doing=pl.lit(None, dtype=pl.String),
-            doing_kind=pl.lit(None, dtype=pl.String),
-            doing_share=pl.lit(None, dtype=pl.Float64),
+            host_activity=pl.lit(None, dtype=pl.String),
+            host_activity_kind=pl.lit(None, dtype=pl.String),
+            host_activity_share=pl.lit(None, dtype=pl.Float64),
         )
     of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
@@ -165,9 +174,11 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     most = activities[row_numbers(chosen)]
     return windows.hstack(
         [
-            most["name"].alias("doing"),
-            most["kind"].alias("doing_kind"),
-            pl.Series("doing_share", share).set(pl.Series((chosen < 0) | (whole <= 0)), None),
+            most["name"].alias("host_activity"),
+            most["kind"].alias("host_activity_kind"),
+            pl.Series("host_activity_share", share).set(
+                pl.Series((chosen < 0) | (whole <= 0)), None
+            ),
         ]
     )
 
@@ -219,13 +230,13 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     return spans.filter(meets.scatter(elsewhere, values=False))
 
 
-def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
+def _meets(spans: pl.DataFrame, line: GroupLine, by: Sequence[str]) -> pl.Series:
     """Whether each span shares some time with an interval of its group on the line."""
-    union = merged(line)
+    union = merge_line(line)
     if union.is_empty():
         return pl.repeat(value=False, n=spans.height, eager=True)
     low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
-    placed = place(spans, line.groups.with_columns(_low=low, _high=high), by)
+    placed = place_on_line(spans, line.groups.with_columns(_low=low, _high=high), by)
     begins, ends = union["_start"].to_numpy(), union["_end"].to_numpy()
     after = np.searchsorted(
         ends, placed.start, side="right"
@@ -239,11 +250,6 @@ def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
     help="from the host's launch call to the start of the kernel",
     view="launch-delay",
     recorded="kernels and runtime calls",
-    columns="rank step kernels calls launched_share host_call_ns median_ns p95_ns min_ns max_ns",
-    reported=True,
-    section="idle",
-    figures=("llmprof.report.figures:LAUNCH_DELAY",),
-    apart=(),
 )
 def launch_delay(trace: Trace) -> pl.DataFrame:
     """Delay from the start of the host's launch call to the start of the kernel, per rank and step.
@@ -251,6 +257,11 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     A delay of a few us means that the device was waiting for the host. A long delay means that the
     host is ahead and work is queued. For all kernels of a CUDA graph the delay starts at the launch
     of the graph.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and runtime calls.
 
     Returns
     -------
@@ -260,6 +271,15 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
         calls), ``host_call_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
         max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
         launch. A negative delay means that the clocks of host and device disagree.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels or runtime calls.
+
+    Examples
+    --------
+    >>> frame = analyze.launch_delay(trace)
     """
     trace.table("kernels")
     trace.table("runtime")
@@ -331,7 +351,7 @@ PAUSES = {
     question="Did garbage collection, loading of code or page faults keep the device waiting?",
     help="recorded pauses of the host, and how long the device was idle meanwhile",
     view="pauses",
-    apart=("by",),
+    recorded="device activity, and runtime calls, operators or markers",
 )
 def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.DataFrame:
     """Garbage collection, loading of device code and page faults on the host, and the idle time of
@@ -358,7 +378,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
         ``max_ns``, ``idle_ns`` (time in them in which no device of the rank ran anything,
         between its first and last event) and ``idle_share`` (of ``host_ns``); per event ``thread,
         start_ns, dur_ns, idle_ns, name``. Idle time in a pause is not yet caused by it: ``idle``
-        names as ``doing`` what the launching thread did in a gap. Times in ns.
+        names as ``host_activity`` what the launching thread did in a gap. Times in ns.
 
     Raises
     ------

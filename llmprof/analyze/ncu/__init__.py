@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light, stalls
 from llmprof.analyze.ncu.launches import command, join
 from llmprof.analyze.ncu.layers import layers
-from llmprof.arguments import door
+from llmprof.errors import door
 
 if TYPE_CHECKING:
     from llmprof.findings.hardware import findings

@@ -7,8 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError, checked
 from llmprof.names.operators import first_true
 from llmprof.theory import hardware
 from llmprof.trace.metrics.data import Metrics
@@ -28,7 +27,7 @@ _TENSOR_BUSY: Final = (
 )
 
 
-def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
+def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     """Operations of each launch by type."""
     tensor, scalar = _tensor(metrics, durations), _scalar(metrics, durations)
     by_type = pl.concat(
@@ -291,7 +290,7 @@ def speed_of_light(
     top = stalls(metrics).unique("kernel_id", keep="first", maintain_order=True)
     for part in (
         durations,
-        counted(metrics, durations),
+        operation_counts(metrics, durations),
         _dram(metrics, durations),
         *(values.rename({"value": name}) for name, values in parts.items()),
         top.rename({"reason": "stall", "share": "stall_share"}),
@@ -454,13 +453,13 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     """  # noqa: E501
     place = ["file", "line"] if by == "line" else ["file", "line", "address", "sass", "ptx"]
     keys = ["kernel_id", "kernel_name", *place]
-    stalls = source.filter(
+    stall_samples = source.filter(
         pl.col("metric").str.contains(_SAMPLED) & ~pl.col("metric").str.ends_with("_not_issued")
     ).with_columns(reason=pl.col("metric").str.extract(_SAMPLED, 1))
-    if stalls.is_empty():
+    if stall_samples.is_empty():
         found = "there are no samples of warps in this report"
         raise NotCapturedError(found, hint="record with ncu --section SourceCounters")
-    sampled = stalls.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
+    sampled = stall_samples.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
     samples = (
         source.select(keys)
         .unique(maintain_order=True)
@@ -468,7 +467,7 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     )
     samples = samples.with_columns(pl.col("samples").fill_null(0))
     waiting = (
-        stalls.filter(~pl.col("reason").is_in(_NO_STALL))
+        stall_samples.filter(~pl.col("reason").is_in(_NO_STALL))
         .group_by(*keys, "reason")
         .agg(pl.col("value").sum())
     )
@@ -496,7 +495,7 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     )
 
 
-class View(NamedTuple):
+class HardwareView(NamedTuple):
     """A view on the command line: the function that makes its frame from metrics or from a
     report's instructions.
     """
@@ -507,12 +506,16 @@ class View(NamedTuple):
 
 
 VIEWS: Final = {
-    "speed-of-light": View(
+    "speed-of-light": HardwareView(
         "ncu: how near each kernel comes to the peaks, and what bounds it", speed_of_light
     ),
-    "stalls": View("ncu: what the warps of each kernel wait for", stalls),
-    "rules": View("ncu: what the profiler's own rules said", lambda metrics: metrics.rules),
-    "launches": View("ncu: the launches that were measured", lambda metrics: metrics.kernels),
-    "metrics": View("ncu: every metric of every launch", lambda metrics: metrics.metrics),
-    "hot-lines": View("ncu: lines of each kernel by samples of its warps", of_source=hot_lines),
+    "stalls": HardwareView("ncu: what the warps of each kernel wait for", stalls),
+    "rules": HardwareView("ncu: what the profiler's own rules said", lambda metrics: metrics.rules),
+    "launches": HardwareView(
+        "ncu: the launches that were measured", lambda metrics: metrics.kernels
+    ),
+    "metrics": HardwareView("ncu: every metric of every launch", lambda metrics: metrics.metrics),
+    "hot-lines": HardwareView(
+        "ncu: lines of each kernel by samples of its warps", of_source=hot_lines
+    ),
 }

@@ -274,7 +274,7 @@ def command(
         Name of a kernel, or its function, or its row (``event``) in
         :func:`~llmprof.label.activity.activity`.
     layer, stage, step, phase : optional
-        Where, as in :func:`~llmprof.label.layers.attribution.attribute`. Without a step the first
+        Where, as in :attr:`llmprof.Trace.events`. Without a step the first
         one that has such launches is taken.
     rank : int, optional
         Rank whose device is profiled; the first that has such launches if not given.

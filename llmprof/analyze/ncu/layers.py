@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
-from llmprof.label.layers.sequences import label
+from llmprof.label.layers.sequences import label_layers
 from llmprof.names import kernels as names_kernels
 from llmprof.trace.metrics.data import Metrics
 
@@ -14,7 +14,7 @@ _EDGE_CONFIDENCE = 0.5
 
 def layers(metrics: Metrics) -> pl.DataFrame:
     """Layer and stage of each profiled launch, by the rules of
-    :func:`~llmprof.label.layers.attribution.attribute`.
+    :attr:`llmprof.Trace.events`.
 
     The launches of each run and process count in their order as one step. A profile usually begins
     and ends in the middle of a layer. Launches before the first whole layer are compared with the
@@ -31,7 +31,7 @@ def layers(metrics: Metrics) -> pl.DataFrame:
     polars.DataFrame
         ``kernel_id, kernel_name, category, layer, stage, confidence``. ``layer`` counts the whole
         layers of a run from 0 and is null in the pieces at the ends and outside the layers;
-        ``confidence`` is that of :func:`~llmprof.label.layers.attribution.attribute`, and 0.5 in
+        ``confidence`` is that of :attr:`llmprof.Trace.events`, and 0.5 in
         the pieces at the ends.
 
     Examples
@@ -50,7 +50,7 @@ def layers(metrics: Metrics) -> pl.DataFrame:
         source=pl.lit("kernel"),
         step=pl.lit(0, dtype=pl.Int32),
     )
-    labelled = label(events.with_columns(names.categories(events["name"])))
+    labelled = label_layers(events.with_columns(names.categories(events["name"])))
     function = names_kernels.function(kernels["kernel_name"])
     launches = labelled.with_columns(
         launch=pl.struct(function.alias("function"), kernels["grid"], kernels["block"])

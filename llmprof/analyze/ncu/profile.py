@@ -23,7 +23,7 @@ NEEDS_TIMELINE: Final = (
 """Data that hardware metrics cannot show, and the recording that would."""
 
 
-def samples_of(report: Path | None) -> pl.DataFrame:
+def instruction_samples(report: Path | None) -> pl.DataFrame:
     """Samples of the instructions: :func:`llmprof.read_source`."""
     if report is None:
         found = "pages in CSV hold no samples of instructions"
@@ -35,7 +35,7 @@ def samples_of(report: Path | None) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class HardwareProfile:
     """Metrics of Nsight Compute, the report with their samples (if there is one), and the paths
     that a page shows.
     """
@@ -47,7 +47,7 @@ class Profile:
     @property
     def source(self) -> pl.DataFrame:
         """Samples of the instructions."""
-        return samples_of(self.path)
+        return instruction_samples(self.path)
 
     @property
     def findings(self) -> pl.DataFrame:
@@ -59,7 +59,7 @@ class Profile:
         return findings(self.metrics, source=source)
 
 
-def limits(metrics: Metrics) -> pl.DataFrame:
+def kernel_limits(metrics: Metrics) -> pl.DataFrame:
     """Kernels by their time, with the limit that most of their time has."""
     length = pl.col("duration_ns")
     speed = speed_of_light(metrics)
@@ -86,7 +86,7 @@ def limits(metrics: Metrics) -> pl.DataFrame:
     )
 
 
-def facts(metrics: Metrics) -> list[tuple[str, str]]:
+def profile_facts(metrics: Metrics) -> list[tuple[str, str]]:
     """Facts about the profile, as names and values."""
     launches = metrics.kernels
     devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list())))
@@ -104,7 +104,7 @@ def facts(metrics: Metrics) -> list[tuple[str, str]]:
     return [row for row in rows if row[1]]
 
 
-def reading(metrics: Metrics) -> list[tuple[str, str]]:
+def metrics_reading(metrics: Metrics) -> list[tuple[str, str]]:
     """Data that reading the files kept and lost."""
     coverage = metrics.coverage
     lost = {
@@ -121,7 +121,7 @@ def reading(metrics: Metrics) -> list[tuple[str, str]]:
     ]
 
 
-def headline(metrics: Metrics) -> str:
+def metrics_headline(metrics: Metrics) -> str:
     """Device and number of launches."""
     launches = metrics.kernels
     devices = (

@@ -2,6 +2,6 @@
 
 from llmprof.analyze.npu.cores import core_time, memory_by_component, operator_shapes
 from llmprof.analyze.npu.waits import event_waits, launch_path, links
-from llmprof.arguments import door
+from llmprof.errors import door
 
 door(globals())

@@ -9,9 +9,8 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import NotCapturedError
-from llmprof.label.activity import PLACE, with_recorded
+from llmprof.errors import Columns, NotCapturedError, refuse_unknown
+from llmprof.label.activity import EVENT_KEY, add_recorded
 from llmprof.trace import Trace
 
 _COUNTERS: Final = {
@@ -30,6 +29,7 @@ _HINT: Final = (
     question="How busy are the cube and vector units of an NPU?",
     help="time of AI cores by category of kernel",
     view="core-time",
+    recorded="metrics of AI cores",
 )
 def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     """Time of the AI cores of an NPU: busy time of the cube and vector units in kernels.
@@ -39,7 +39,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     trace : Trace
         A trace of an NPU recorded with metrics of the AI cores (PipeUtilization).
     by : sequence of str
-        Columns of :func:`~llmprof.analyze.attribute`, or ``op_type`` and ``core`` (type of operator
+        Columns of :attr:`llmprof.Trace.events`, or ``op_type`` and ``core`` (type of operator
         and of core).
 
     Returns
@@ -72,7 +72,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         else:
             values[name] = pl.lit(None, dtype=pl.Float64)
     facts = kernels.select(
-        *PLACE,
+        *EVENT_KEY,
         **values,
         op_type=_or_null(kernels, "ascend_op_type"),
         core=_or_null(kernels, "ascend_core"),
@@ -80,7 +80,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     events = trace.events.filter(
         (pl.col("source") == "kernel") & (pl.col("category") != "collective")
     )
-    events = with_recorded(events, facts)
+    events = add_recorded(events, facts)
     refuse_unknown(by, events.columns, "by")
     measured = pl.col("cube_ns").is_not_null() | pl.col("vector_ns").is_not_null()
     total = pl.col("total_ns")
@@ -129,6 +129,15 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
         output_shapes, output_formats`` as the profiler wrote them (inputs apart by ``;``), then
         ``count, total_ns, mean_ns, min_ns, max_ns`` and ``share`` (of the time of all kernels,
         collective calls among them). Largest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+
+    Examples
+    --------
+    >>> frame = analyze.npu.operator_shapes(trace)
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]
@@ -165,6 +174,11 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
 def memory_by_component(trace: Trace) -> pl.DataFrame:
     """Peak of allocated and reserved memory of each component (allocator) of each rank.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with memory events.
+
     Returns
     -------
     polars.DataFrame
@@ -172,6 +186,11 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         operators: allocations with their operator; null where the profiler names none), ``samples,
         peak_allocated_bytes, peak_reserved_bytes, peak_ns`` (when the first of these two was
         reached, or the second where the first is unknown).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no memory events.
     """
     memory = trace.table("memory").filter("on_device")
     memory = memory.with_columns(component=_or_null(memory, "ascend_component"))

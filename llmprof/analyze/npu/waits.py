@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import NotNegative
+from llmprof.errors import NotNegative
 from llmprof.trace import Trace
 
 SIGNAL_NS: Final = 5_000
@@ -23,7 +23,6 @@ us.
     help="waits of streams for events of other streams",
     view="event-waits",
     recorded="tasks of device queues",
-    largest_first="dur_ns",
 )
 def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """Waits of streams for events of other streams, and which stream each waited for.
@@ -47,6 +46,11 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         ``waited_for`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
         copy that the stream runs next, and ``before_name, before_category`` of the last event on
         the stream that was waited for.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no tasks of device queues.
     """
     tasks = trace.table("tasks")
     waits = tasks.filter((pl.col("kind") == "event_wait") & (pl.col("dur_ns") >= min_ns))
@@ -124,6 +128,11 @@ def links(trace: Trace) -> pl.DataFrame:
         link`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
         durations), ``rate_gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
         links of that kind) and ``relative`` (of the two). Bytes that stay on a device are left out.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no tasks of device queues.
     """
     moved = trace.table("tasks").filter(
         (pl.col("kind") == "transfer")
@@ -150,7 +159,6 @@ _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
     help="the way of every kernel from its operator to the device",
     view="launch-path",
     recorded="kernels and runtime calls",
-    apart=(),
 )
 def launch_path(trace: Trace) -> pl.DataFrame:
     """Path of every kernel and collective call from its operator to the device.
@@ -158,6 +166,11 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     On an NPU an operator goes into the task queue of torch_npu. Another thread takes it out and
     calls AscendCL, which launches it (Runtime or HCCL); the stream runs it later. On a GPU there is
     no task queue.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and runtime calls.
 
     Returns
     -------
@@ -170,6 +183,15 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch),
         ``to_device_ns`` (launch to start) and ``delay_ns`` (operator to start). A layer that was
         not recorded is null.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels or runtime calls.
+
+    Examples
+    --------
+    >>> frame = analyze.npu.launch_path(trace)
     """
     trace.table("kernels")
     calls = trace.table("runtime")

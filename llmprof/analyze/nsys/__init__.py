@@ -27,6 +27,6 @@ from llmprof.analyze.nsys.summaries import (
     openmp_sum,
     osrt_sum,
 )
-from llmprof.arguments import door
+from llmprof.errors import door
 
 door(globals())

@@ -7,11 +7,10 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.nsys.summaries import statistics, summary
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import NotCapturedError
+from llmprof.analyze.nsys.summaries import statistics, sums_by_name
+from llmprof.errors import Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import union_length
-from llmprof.label.nesting import column, inside
+from llmprof.label.nesting import inside, lookup_column
 from llmprof.trace import Trace
 
 OVERHEAD = "overhead"
@@ -101,9 +100,20 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
         which it is the innermost range) and ``busy_ns`` (the union of its device work), in the
         order of rank and start on the host. Times in ns.
 
-        By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns,
+        By event: the row ``event`` of :attr:`llmprof.Trace.events`, ``rank, start_ns, dur_ns,
         name, source``, and of its innermost range ``range, range_name, domain, depth``, null where
         it was launched outside of all.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers, runtime calls or device activity.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.nsys.nvtx_kernels(trace)
     """
     # a range of a lower row contains one of a higher row, never the other way round
     ranges = host_ranges(trace).filter(pl.col("end_thread").is_null())
@@ -168,7 +178,7 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
     )
     work = of_call.sort("call")  # calls are numbered from 0 without gaps
     looked_up = {
-        name: column(work, name, "call") for name in ("kernels", "copies", "first", "last")
+        name: lookup_column(work, name, "call") for name in ("kernels", "copies", "first", "last")
     }
     first, last = pl.col("first").min(), pl.col("last").max()
     projected = (
@@ -200,33 +210,117 @@ def _labelled(trace: Trace, style: str = "") -> pl.DataFrame:
     return ranges.filter(style=style) if style else ranges
 
 
-nvtx_sum = summary(
-    "nvtx_sum",
-    _labelled,
-    "Which ranges of the program take the time?",
-    "Time of NVTX ranges by name",
-    needs="markers",
-    more=(
-        "on the host, without marks, the profiler's own overhead and projections onto the device;"
-        " ranges within ranges count in full"
-    ),
-    keys=("style", "name"),
+@Analysis(
+    question="Which ranges of the program take the time?",
+    help="nsys: time of NVTX ranges by name",
+    view="nvtx_sum",
+    recorded="markers",
 )
-nvtx_pushpop_sum = summary(
-    "nvtx_pushpop_sum",
-    lambda trace: _labelled(trace, "PushPop"),
-    "Which pushed ranges take the time?",
-    "Time of push/pop ranges by name",
-    needs="markers",
-    more="all ranges of a profiler that knows no styles",
+def nvtx_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of NVTX ranges by name: on the host, without marks, the profiler's own overhead and
+    projections onto the device; ranges within ranges count in full.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, style,
+        name``; the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_sum(trace).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns',
+    'style', 'name']
+    """
+    return sums_by_name(_labelled(trace), by, keys=("style", "name"))
+
+
+@Analysis(
+    question="Which pushed ranges take the time?",
+    help="nsys: time of push/pop ranges by name",
+    view="nvtx_pushpop_sum",
+    recorded="markers",
 )
-nvtx_startend_sum = summary(
-    "nvtx_startend_sum",
-    lambda trace: _labelled(trace, "StartEnd"),
-    "Which started ranges take the time?",
-    "Time of start/end ranges by name",
-    needs="markers",
+def nvtx_pushpop_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of push/pop ranges by name: all ranges of a profiler that knows no styles.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_pushpop_sum(trace).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_labelled(trace, "PushPop"), by)
+
+
+@Analysis(
+    question="Which started ranges take the time?",
+    help="nsys: time of start/end ranges by name",
+    view="nvtx_startend_sum",
+    recorded="markers",
 )
+def nvtx_startend_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of start/end ranges by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.nvtx_startend_sum(trace).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_labelled(trace, "StartEnd"), by)
 
 
 @Analysis(
@@ -241,6 +335,8 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
 
     Parameters
     ----------
+    trace : Trace
+        A trace with markers, runtime calls and device activity.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.nsys.nvtx_kernels` to group by first.
 
@@ -252,10 +348,25 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         projected_min_ns, projected_max_ns, projected_std_ns, launches`` (nsys: Total GPU Ops; a
         CUDA graph is one), ``mean_launches, mean_depth`` (0 is outermost), ``mean_children``
         (ranges right below that launched something); the longest projection first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers, runtime calls or device activity.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.nsys.nvtx_gpu_proj_sum(trace)
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     refuse_unknown(by, ranges.columns, "by")
-    keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]
+    keys = [
+        *(key for key in by if key not in ("name", "style")),
+        "name",
+        "style",
+    ]
     projected, order = pl.col("dur_ns"), [*keys[:-2], "total_projected_ns", "name", "style"]
     return (
         ranges.group_by(keys)
@@ -269,7 +380,10 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
             pl.col("depth").mean().alias("mean_depth"),
             pl.col("children").mean().alias("mean_children"),
         )
-        .sort(order, descending=[column == "total_projected_ns" for column in order])
+        .sort(
+            order,
+            descending=[key == "total_projected_ns" for key in order],
+        )
     )
 
 
@@ -282,6 +396,11 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
 def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     """Each range that was pushed and popped, with its place in the stack of its thread.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with markers.
+
     Returns
     -------
     polars.DataFrame
@@ -289,6 +408,15 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
         (the rest), ``name, rank, process, thread, depth`` (ranges that contain it), ``children``
         (ranges right below it), ``range`` (row in the markers) and ``parent`` (the shortest range
         that contains it, null for the outermost), by start.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no markers.
+
+    Examples
+    --------
+    >>> frame = analyze.nsys.nvtx_pushpop_trace(trace)
     """
     ranges = host_ranges(trace).filter(pl.col("style") == "PushPop").with_columns(name=LABEL)
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))

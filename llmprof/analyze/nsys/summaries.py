@@ -8,16 +8,13 @@ by columns of the table first.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import length_within, time_bins
 from llmprof.trace import Trace
 
@@ -83,7 +80,7 @@ _CALLS = {
 """Description of the calls of each library, and the command that records them."""
 
 
-def calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
+def _calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
     """Runtime calls of some libraries."""
     runtime = trace.runtime
     calls = runtime.filter(pl.col("api").is_in(libraries))
@@ -97,83 +94,26 @@ def calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
     return calls
 
 
-class Summary(Protocol):
-    """A function that sums the rows of a trace by name."""
-
-    def __call__(self, trace: Trace, *, by: Columns = ()) -> pl.DataFrame:  # noqa: D102
-        ...
-
-
-_DOC: Final = """{title}{more}.
-
-Parameters
-----------
-trace : Trace
-    A trace with {needs}.
-by : str or sequence of str
-    Columns of the summed rows to group by first, such as ``("rank",)``.
-
-Returns
--------
-polars.DataFrame
-    ``<by...>, {columns}``; the largest total first.
-
-Raises
-------
-NotCapturedError
-    The trace holds no such rows.
-AnalysisError
-    ``by`` names an unknown column.
-
-Examples
---------
->>> analyze.nsys.{name}({example}).columns
-{shown}
-"""
 _STATISTICS: Final = ("mean", "median", "min", "max", "std")
 
 
-def summary(
-    name: str,
-    rows: Callable[[Trace], pl.DataFrame],
-    question: str,
-    title: str,
+def sums_by_name(
+    rows: pl.DataFrame,
+    by: Columns,
     *,
-    needs: str,
-    more: str = "",
-    keys: tuple[str, ...] = ("name",),
-    apart: str = "",
+    keys: Sequence[str] = ("name",),
     value: str = "dur_ns",
-    example: str = "trace",
-) -> Summary:
-    """One of the sums of nsys: of which rows, by which names; rows with another value of
-    ``apart`` stay apart.
+    apart: str = "",
+) -> pl.DataFrame:
+    """One of the sums of nsys: rows with another value of ``apart`` stay apart; sizes have no
+    share.
     """
     unit = value.removeprefix("dur_")
-
-    def summed(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-        frame = rows(trace)
-        silent = [apart] if apart in frame.columns else []
-        sums = summarise(
-            frame.with_columns(pl.col(silent).cast(pl.String)), [*silent, *keys], value, unit, by
-        )
-        return sums.drop(silent if unit == "ns" else [*silent, "share"])
-
-    columns = [f"total_{unit}", "count", *(f"{word}_{unit}" for word in _STATISTICS), *keys]
-    columns = ["share", *columns] if unit == "ns" else columns
-    summed.__name__ = summed.__qualname__ = name
-    summed.__module__ = getattr(rows, "__module__", __name__)
-    summed.__doc__ = _DOC.format(
-        title=title,
-        more=more and f": {more}",
-        needs=needs,
-        columns=", ".join(columns),
-        name=name,
-        example=example,
-        shown=columns,
+    silent = [apart] if apart in rows.columns else []
+    sums = summarise(
+        rows.with_columns(pl.col(silent).cast(pl.String)), [*silent, *keys], value, unit, by
     )
-    words = f"nsys: {title[0].lower()}{title[1:]}"
-    return Analysis(question=question, help=words, view=name)(summed)
+    return sums.drop(silent if unit == "ns" else [*silent, "share"])
 
 
 def _operations(trace: Trace) -> pl.DataFrame:
@@ -187,79 +127,308 @@ def _operations(trace: Trace) -> pl.DataFrame:
     return trace.copies.with_columns(operation=pl.when(named).then("name").otherwise(kind))
 
 
-cuda_gpu_kern_sum = summary(
-    "cuda_gpu_kern_sum",
-    lambda trace: trace.kernels,
-    "Which kernels take the time?",
-    "Time of kernels by name",
-    needs="kernels",
-    more="a CUDA graph traced as a whole is one kernel, ``[CUDA graph N]``, which nsys leaves out",
+@Analysis(
+    question="Which kernels take the time?",
+    help="nsys: time of kernels by name",
+    view="cuda_gpu_kern_sum",
+    recorded="kernels",
 )
-cuda_api_sum = summary(
-    "cuda_api_sum",
-    lambda trace: calls_of(trace, ("runtime", "driver")),
-    "Which calls of CUDA take the host's time?",
-    "Time of CUDA calls by name",
-    needs="runtime calls",
-    more=(
-        "calls within calls count in full, and calls that a wrapper library reported again have a"
-        " row of their own"
-    ),
-    apart="nsys_event_class",
-)
-cuda_gpu_mem_time_sum = summary(
-    "cuda_gpu_mem_time_sum",
-    _operations,
-    "How long do copies take?",
-    "Time of copies and memory sets by kind",
-    needs="copies",
-    keys=("operation",),
-)
-cuda_gpu_mem_size_sum = summary(
-    "cuda_gpu_mem_size_sum",
-    _operations,
-    "How much is copied?",
-    "Bytes of copies and memory sets by kind",
-    needs="copies",
-    keys=("operation",),
-    value="bytes",
-)
+def cuda_gpu_kern_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of kernels by name: a CUDA graph traced as a whole is one kernel, ``[CUDA graph N]``,
+    which nsys leaves out.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_gpu_kern_sum(trace).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(trace.kernels, by)
 
 
-def _of_library(name: str, library: str, question: str, title: str, more: str = "") -> Summary:
-    what, how = _CALLS[library]
-    call = f'{{"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "{library}"}}'
-    example = f'llmprof.Trace({{"runtime": pl.DataFrame({call})}})'
-    needs = f"{what} (``{how}``)"
-    rows = partial(calls_of, libraries=(library,))
-    return summary(name, rows, question, title, needs=needs, more=more, example=example)
-
-
-osrt_sum, openacc_sum, openmp_sum, mpi_event_sum = itertools.starmap(
-    _of_library,
-    (
-        (
-            "osrt_sum",
-            "os",
-            "What does the host wait for in the operating system?",
-            "Time of calls of the OS by name",
-            "threads wait side by side, so a share is none of wall time",
-        ),
-        (
-            "openacc_sum",
-            "openacc",
-            "Which events of OpenACC take the time?",
-            "Time of OpenACC events by name and line",
-        ),
-        (
-            "openmp_sum",
-            "openmp",
-            "Which events of OpenMP take the time?",
-            "Time of OpenMP events by name",
-        ),
-        ("mpi_event_sum", "mpi", "Which calls of MPI take the time?", "Time of MPI calls by name"),
-    ),
+@Analysis(
+    question="Which calls of CUDA take the host's time?",
+    help="nsys: time of CUDA calls by name",
+    view="cuda_api_sum",
+    recorded="runtime calls",
 )
+def cuda_api_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of CUDA calls by name: calls within calls count in full, and calls that a wrapper
+    library reported again have a row of their own.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with runtime calls.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_api_sum(trace).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_calls_of(trace, ("runtime", "driver")), by, apart="nsys_event_class")
+
+
+@Analysis(
+    question="How long do copies take?",
+    help="nsys: time of copies and memory sets by kind",
+    view="cuda_gpu_mem_time_sum",
+    recorded="copies",
+)
+def cuda_gpu_mem_time_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of copies and memory sets by kind.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with copies.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns,
+        operation``; the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_gpu_mem_time_sum(trace).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns',
+    'operation']
+    """
+    return sums_by_name(_operations(trace), by, keys=("operation",))
+
+
+@Analysis(
+    question="How much is copied?",
+    help="nsys: bytes of copies and memory sets by kind",
+    view="cuda_gpu_mem_size_sum",
+    recorded="copies",
+)
+def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Bytes of copies and memory sets by kind.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with copies.
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, total_bytes, count, mean_bytes, median_bytes, min_bytes, max_bytes,
+        std_bytes, operation``; the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> analyze.nsys.cuda_gpu_mem_size_sum(trace).columns
+    ['total_bytes', 'count', 'mean_bytes', 'median_bytes', 'min_bytes', 'max_bytes',
+    'std_bytes', 'operation']
+    """
+    return sums_by_name(_operations(trace), by, keys=("operation",), value="bytes")
+
+
+@Analysis(
+    question="What does the host wait for in the operating system?",
+    help="nsys: time of calls of the OS by name",
+    view="osrt_sum",
+    recorded="calls of the operating system",
+)
+def osrt_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of calls of the OS by name: threads wait side by side, so a share is none of wall time.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with calls of the operating system (``nsys profile -t osrt``).
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> row = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "os"}
+    >>> analyze.nsys.osrt_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_calls_of(trace, ("os",)), by)
+
+
+@Analysis(
+    question="Which events of OpenACC take the time?",
+    help="nsys: time of OpenACC events by name and line",
+    view="openacc_sum",
+    recorded="events of OpenACC",
+)
+def openacc_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of OpenACC events by name and line.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with events of OpenACC (``nsys profile -t openacc``).
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> row = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "openacc"}
+    >>> analyze.nsys.openacc_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_calls_of(trace, ("openacc",)), by)
+
+
+@Analysis(
+    question="Which events of OpenMP take the time?",
+    help="nsys: time of OpenMP events by name",
+    view="openmp_sum",
+    recorded="events of OpenMP",
+)
+def openmp_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of OpenMP events by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with events of OpenMP (``nsys profile -t openmp``).
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> row = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "openmp"}
+    >>> analyze.nsys.openmp_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_calls_of(trace, ("openmp",)), by)
+
+
+@Analysis(
+    question="Which calls of MPI take the time?",
+    help="nsys: time of MPI calls by name",
+    view="mpi_event_sum",
+    recorded="calls of MPI",
+)
+def mpi_event_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Time of MPI calls by name.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with calls of MPI (``nsys profile -t mpi``).
+    by : str or sequence of str
+        Columns of the summed rows to group by first, such as ``("rank",)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``;
+        the largest total first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no such rows.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> row = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "mpi"}
+    >>> analyze.nsys.mpi_event_sum(llmprof.Trace({"runtime": pl.DataFrame(row)})).columns
+    ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns', 'name']
+    """
+    return sums_by_name(_calls_of(trace, ("mpi",)), by)
 
 
 @Analysis(
@@ -271,6 +440,11 @@ osrt_sum, openacc_sum, openmp_sum, mpi_event_sum = itertools.starmap(
 def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     """Launch, wait and run time of kernels by thread, device, launching call and name.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and runtime calls.
+
     Returns
     -------
     polars.DataFrame
@@ -281,6 +455,15 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         ``kernel_*``; then ``api_name, name``. The longest mean total first. Kernels whose launch is
         not in the capture are left out; one whose launch was recorded twice counts twice, as in
         nsys.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels or runtime calls.
+
+    Examples
+    --------
+    >>> frame = analyze.nsys.cuda_kern_exec_sum(trace)
     """
     calls = trace.runtime.filter(pl.col("correlation").is_not_null()).select(
         "rank",
@@ -341,6 +524,8 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
 
     Parameters
     ----------
+    trace : Trace
+        A trace with kernels.
     name : str, optional
         The full name of a kernel. By default the kernel with the longest total time among those
         that run on all ranks with kernels.
@@ -355,8 +540,14 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no kernels.
     AnalysisError
         No kernel has the name, or none runs on all ranks.
+
+    Examples
+    --------
+    >>> frame = analyze.nsys.cuda_gpu_kern_pace(trace)
     """
     kernels = trace.kernels
     chosen = _heaviest(kernels) if name is None else name
@@ -409,6 +600,8 @@ def gpu_time_util_map(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     bins : int
         Number of bins.
     bin_ns : int, optional
@@ -424,8 +617,14 @@ def gpu_time_util_map(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no device activity or operators.
     AnalysisError
         There is no bin, or there are more than a million.
+
+    Examples
+    --------
+    >>> frame = analyze.nsys.gpu_time_util_map(trace)
     """
     events = trace.events.filter(pl.col("source") != ("copy" if kernels_only else ""))
     grid = time_bins(events, ["rank", "device"], bins=bins, bin_ns=bin_ns)

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
 
-from llmprof.arguments import Kind
-from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
-from llmprof.label.steps.steps import steps as steps_of
+from llmprof.errors import AnalysisError, ArgumentKind, NotCapturedError, TraceWarning
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -52,7 +51,7 @@ WORDS: Final = {
 _STEPS: Final = ("step", "start_ns", "end_ns", "context_tokens", "generation_tokens", "trace_step")
 
 
-class Run(Protocol):
+class RequestsRun(Protocol):
     """A run, as :func:`llmprof.run.launch.open_run` gives it."""
 
     @property
@@ -68,20 +67,26 @@ class Run(Protocol):
         """Steps that the scheduler made, with the tokens of each request."""
 
 
-def _is_run(value: object) -> bool:
-    if isinstance(value, tuple):
-        return [type(part) for part in value] == [Trace, pl.DataFrame]
-    return set(dir(value)) >= {"trace", "requests", "engine_steps"}
+def _a_run(given: object) -> Any:
+    if isinstance(given, tuple):
+        is_run = [type(part) for part in given] == [Trace, pl.DataFrame]
+    else:
+        is_run = set(dir(given)) >= {"trace", "requests", "engine_steps"}
+    if not is_run:
+        raise TypeError
+    return given
 
 
 AnyRun = Annotated[
-    Run | tuple[Trace, pl.DataFrame],
-    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _is_run),
+    RequestsRun | tuple[Trace, pl.DataFrame],
+    ArgumentKind(
+        "a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _a_run
+    ),
 ]
 """A run, or a trace with the requests of a server that llmprof did not start."""
 
 
-def run_of(run: AnyRun) -> Run:
+def run_of(run: AnyRun) -> RequestsRun:
     """The run, or what stands for it: the trace with its requests joined."""
     if isinstance(run, tuple):
         return with_requests(*run)
@@ -179,7 +184,7 @@ def requests(
     return request_spans(whole, phase=phase) if by == "span" else request_parts(whole, phase)
 
 
-def request_parts(run: Run, phase: str) -> pl.DataFrame:
+def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
     """Parts of the latency of each request."""
     rows_of_phase = run.requests.filter(phase=phase).drop_nulls(
         ["start_epoch_ns", "e2e_ns", "ttft_ns"]
@@ -255,12 +260,12 @@ def request_parts(run: Run, phase: str) -> pl.DataFrame:
     )
 
 
-def request_steps(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+def request_steps(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Each step of each request, on the clock of the trace."""
     return _joined(run, phase)[0]
 
 
-def _joined(run: Run, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Each step of each request, and all steps, in order."""
     noted = run.engine_steps.filter(phase=phase)
     if noted.is_empty():
@@ -547,7 +552,7 @@ requests.
 """
 
 
-def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Consecutive spans of each request, from its arrival to its last step."""
     joined = request_parts(run, phase)
     steps = (
@@ -643,10 +648,10 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
     ttft = _mean(slow, "ttft_ns")
     parts["the rest"] = max(0.0, ttft - sum(parts.values()))
     name, largest = max(parts.items(), key=lambda item: item[1])
-    percent = f"p{100 * quantile:g}"
+    # a percentile of few requests is the time of one of them
+    whose = f"p{100 * quantile:g} of the" if frame.height * (1 - quantile) >= 1 else "longest"
     title = (
-        f"The {percent} of the time to the first token is {name}: {format_ns(largest)} of"
-        f" {format_ns(ttft)}."
+        f"The {whose} time to the first token is {name}: {format_ns(largest)} of {format_ns(ttft)}."
     )
     return {
         "title": title,
@@ -696,19 +701,19 @@ class TracedRequests:
     apart_ns: int
 
 
-def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
+def with_requests(trace: Trace, served: pl.DataFrame) -> TracedRequests:
     """Join requests of a server that llmprof did not start with its trace, by times."""
     # The prefill of a request is in the steps with prefill that begin after it left the queue and
     # end before its first token; its other tokens are in the following steps with decode, as in
     # vLLM. The prompt tokens of a step are divided among its requests in the order of arrival,
     # which is a model.
-    if missing := [name for name in _NEEDED if name not in requests.columns]:
+    if missing := [name for name in _NEEDED if name not in served.columns]:
         raise AnalysisError(
             f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}"
         )
     epoch = epoch_of(trace)
     steps = _steps(trace)
-    complete = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
+    complete = served.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
     timed = complete.with_columns(
         queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - epoch,
         first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - epoch,
@@ -730,7 +735,7 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
     joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop(
         "queued", "first", "last"
     )
-    return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
+    return TracedRequests(trace, joined, notes, served.height - joined.height, abs(late))
 
 
 def _steps(trace: Trace) -> pl.DataFrame:
@@ -771,13 +776,13 @@ def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     if not edges:
         return None
     edges.sort()
-    fitting, counted = 0, []
+    fitting, shared = 0, []
     for (shift, change), (after, _) in pairwise(edges):
         fitting += change
         if after > shift:
-            counted.append((fitting, shift, after - 1))
-    enough = _AGREE * max(count for count, *_ in counted)
-    return min((min(max(0, low), high) for count, low, high in counted if count >= enough), key=abs)
+            shared.append((fitting, shift, after - 1))
+    enough = _AGREE * max(count for count, *_ in shared)
+    return min((min(max(0, low), high) for count, low, high in shared if count >= enough), key=abs)
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

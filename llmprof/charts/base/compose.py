@@ -145,16 +145,16 @@ def ours(chart: Any) -> Any:
     return chart if kind is None else _same(chart, kind)
 
 
-def layers(*marks: alt.Chart | alt.LayerChart, **options: Any) -> alt.LayerChart:
+def overlay(*marks: alt.Chart | alt.LayerChart, **options: Any) -> alt.LayerChart:
     """Marks on top of each other, as :class:`altair.LayerChart` with its options."""
     return _Layers(layer=[ours(mark) for mark in marks], **options)
 
 
-def rows(*parts: Any, **options: Any) -> alt.VConcatChart:
+def vconcat(*parts: Any, **options: Any) -> alt.VConcatChart:
     """Charts below each other, as :func:`altair.vconcat` with its options."""
     return _Rows(vconcat=[ours(part) for part in parts], **options)
 
 
-def columns(*parts: Any, **options: Any) -> alt.HConcatChart:
+def hconcat(*parts: Any, **options: Any) -> alt.HConcatChart:
     """Charts beside each other, as :func:`altair.hconcat` with its options."""
     return _Columns(hconcat=[ours(part) for part in parts], **options)

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 
 import altair as alt
 
-from llmprof.arguments import checked
 from llmprof.charts.base import theme as palette
 from llmprof.charts.base.theme import (
     BAND,
@@ -28,6 +27,7 @@ from llmprof.charts.base.theme import (
     RULE,
     WHITE,
 )
+from llmprof.errors import checked
 
 Theme = Literal["light", "dark"]
 

@@ -6,23 +6,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+import altair as alt
 import polars as pl
 
 from llmprof.charts.base import theme
 from llmprof.charts.base.theme import Unit
-from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError
-from llmprof.lazy import Later
 from llmprof.names import without_common_start
 from llmprof.text import distinct
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Later("altair")
 
 MAX_ROWS = 60_000
 """Most rows that a chart may carry as inline data (about 10 MB); charts condense larger frames
@@ -42,23 +36,13 @@ _MADE_BY: Final[dict[str, str]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def chart_of(
-    made_by: str, columns: str = "", *, refuses: str = "there are no rows", runs: bool = True
-) -> Callable[[F], F]:
-    """Declare a chart: the call that makes its frame, the columns that it needs, and when nothing
-    would be drawn.
-
-    Its docstring gets the frame, the title, the size, the error, and if it runs on the sample, an
-    example.
-    """
+def chart_of(made_by: str, columns: str = "") -> Callable[[F], F]:
+    """Declare a chart: the call that makes its frame, and the columns that it needs."""
 
     def declare(function: F) -> F:
         name = function.__name__
         first = next(iter(inspect.signature(function).parameters))
         _MADE_BY[name] = made_by
-        frame = made_by.removeprefix("llmprof.")
-        kind = function.__annotations__[first].replace("pl.", "polars.").replace(" | ", " or ")
-        rows = "Rows" if kind == "polars.DataFrame" else "What was recorded, or rows"
 
         @functools.wraps(function)
         def chart(*args: Any, **options: Any) -> Any:
@@ -67,31 +51,12 @@ def chart_of(
                 require(data, columns.split(), chart=name)
             return function(*args, **options)
 
-        chart.__doc__ = completed(
-            function,
-            {
-                first: f"{first} : {kind}\n    {rows} of ``{frame}``.",
-                "title": (
-                    "title : str, optional\n    Title of the chart; by default it says what is"
-                    " shown."
-                ),
-            },
-            {"AnalysisError": f"AnalysisError\n    A column is missing, or {refuses}."},
-            returns=(
-                f"{function.__annotations__['return'].replace('alt.', 'altair.')}\n    900 px wide."
-            ),
-            example=(
-                f">>> chart = charts.{name}({frame})"
-                if runs and frame.startswith("analyze.")
-                else ""
-            ),
-        )
         return cast("F", chart)
 
     return declare
 
 
-def frame_of(
+def chart_frame(
     data: object, analysis: Callable[..., pl.DataFrame], *other: object, **options: object
 ) -> pl.DataFrame:
     """The frame of a chart: as it was given, or as an analysis makes it of a trace."""
@@ -167,7 +132,7 @@ def constant(*rows: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": rows}
 
 
-def number(value: object) -> float:
+def float_of(value: object) -> float:
     """A statistic of a column of numbers as a float; 0 if the column is empty."""
     return float(value) if isinstance(value, int | float) else 0.0
 
@@ -203,12 +168,12 @@ def log_bins(
 def log_unit(values: pl.Series) -> Unit:
     """Unit of a logarithmic axis: the one that fits the middle of the axis."""
     positive = values.filter(values > 0)
-    return theme.time_unit((number(positive.quantile(0.01)) * number(positive.max())) ** 0.5)
+    return theme.time_unit((float_of(positive.quantile(0.01)) * float_of(positive.max())) ** 0.5)
 
 
 def domain_of(bins: pl.DataFrame) -> tuple[float, float]:
     """First and last edge of the axis, with a small margin on both sides."""
-    return number(bins["start"].min()) / 1.15, number(bins["end"].max()) * 1.15
+    return float_of(bins["start"].min()) / 1.15, float_of(bins["end"].max()) * 1.15
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -226,7 +191,7 @@ def log_axis(domain: tuple[float, float], title: str | None, *, labels: bool = T
     return alt.X(
         "start:Q",
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=theme.axis(title, values=log_ticks(*domain), labels=labels, ticks=labels),
+        axis=theme.titled_axis(title, values=log_ticks(*domain), labels=labels, ticks=labels),
     )
 
 
@@ -273,16 +238,16 @@ def stacked_bars(
     """Marks of stacked bars of time: parts, labels that fit into them, and totals."""
     filled = parts.filter(pl.col("ns") > 0)
     unit = unit or theme.time_unit(
-        number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max())
+        float_of(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max())
     )
     data = stack(filled, table, unit)
-    room = number(data["end"].max()) * width / (width - TOTAL_PX)
-    axis = theme.axis(
+    room = float_of(data["end"].max()) * width / (width - TOTAL_PX)
+    axis = theme.titled_axis(
         title and f"{title} ({unit.symbol})",
         tickCount=8 if width > 500 else 5 if width > 260 else 4,
         grid=False,
     )
-    x = alt.X("start:Q", scale=theme.span(0, room), axis=axis)
+    x = alt.X("start:Q", scale=theme.exact_scale(0, room), axis=axis)
     y = theme.row_axis(parts["row"].unique(maintain_order=True))
     marks = [bars_of(data, table, x, y, extra)]
     if inside:
@@ -302,7 +267,7 @@ def bars_of(
     shown = tips(("row:N", "bar"), "part:N", "time:N", ("percent:Q", "share (%)", ".2f"), *more)
     bars = alt.Chart(inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
     drawn: alt.Chart = bars.encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", table), tooltip=shown
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour_encoding("part", table), tooltip=shown
     )
     return drawn
 
@@ -323,7 +288,7 @@ def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) ->
     return made
 
 
-def said(rows: pl.DataFrame, x: Any, y: Any, text: str = "label:N", **mark: Any) -> alt.Chart:
+def text_marks(rows: pl.DataFrame, x: Any, y: Any, text: str = "label:N", **mark: Any) -> alt.Chart:
     """Texts of a column at their places."""
     drawn: alt.Chart = (
         alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y, text=alt.Text(text))
@@ -333,7 +298,7 @@ def said(rows: pl.DataFrame, x: Any, y: Any, text: str = "label:N", **mark: Any)
 
 def behind(rows: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """The ``label`` of each row behind its bar."""
-    return said(
+    return text_marks(
         rows, x, y, align="left", baseline="middle", dx=6, fontSize=theme.TEXT_PX, color=theme.INK
     )
 
@@ -346,7 +311,7 @@ def within(
     """
     columns = data.select("part", "percent", pl.col("end") - pl.col("start")).iter_rows()
     labels = [
-        fitting((f"{part} {theme.percent(share)}", theme.percent(share)), length * px)
+        fitting_text((f"{part} {theme.percent(share)}", theme.percent(share)), length * px)
         for part, share, length in columns
     ]
     inks = {name: theme.ink_on(shade) for name, shade in table.items()}
@@ -360,12 +325,12 @@ def centred(texts: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Texts centred at their places: ``label, ink`` and what the axes need."""
     groups = texts.group_by("ink", maintain_order=True)
     return [
-        said(group.drop("ink"), x, y, clip=True, baseline="middle", color=str(ink))
+        text_marks(group.drop("ink"), x, y, clip=True, baseline="middle", color=str(ink))
         for (ink,), group in groups
     ]
 
 
-def fitting(texts: tuple[str, ...], room: float, margin: float = 8) -> str | None:
+def fitting_text(texts: tuple[str, ...], room: float, margin: float = 8) -> str | None:
     """First of the texts that fits into the width (px) with a margin."""
     return next(
         (text for text in texts if theme.text_px(text, theme.LABEL_PX) + margin <= room), None
@@ -377,22 +342,22 @@ MAX_NAME = 44
 MAX_NAME_PX = 320
 
 
-def ranking(
+def ranked_bars(
     rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]
 ) -> alt.LayerChart:
     """Bars in the order of the rows."""
     small = theme.is_narrow()
     names = distinct(without_common_start(rows["row"].to_list(), MAX_NAME))
-    unit = theme.time_unit(number(rows["ns"].max()))
+    unit = theme.time_unit(float_of(rows["ns"].max()))
     data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
     widest = min(
         MAX_NAME_PX, round(max(theme.text_px(name, theme.TEXT_PX) * 1.06 for name in names))
     )
     across = width - (8 if small else 16 + widest)
-    behind = max(theme.text_px(label) for label in rows["label"]) + 16
-    room = number(data["time"].max()) * across / max(across / 3, across - behind)
-    axis = theme.axis(title and f"{title} ({unit.symbol})", tickCount=4 if small else 6)
-    x = alt.X("time:Q", scale=theme.span(0, room or 1), axis=axis)
+    label_px = max(theme.text_px(label) for label in rows["label"]) + 16
+    room = float_of(data["time"].max()) * across / max(across / 3, across - label_px)
+    axis = theme.titled_axis(title and f"{title} ({unit.symbol})", tickCount=4 if small else 6)
+    x = alt.X("time:Q", scale=theme.exact_scale(0, room or 1), axis=axis)
     names_axis = alt.Axis(
         title=None,
         ticks=False,
@@ -403,17 +368,17 @@ def ranking(
     )
     y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=None if small else names_axis)
     shown = tips(*(f"{name}:N" for name in rows.columns if name != "ns"))
-    shade = theme.colour("part", table)
+    shade = theme.colour_encoding("part", table)
     size: dict[str, Any] = {"height": ROW - 10, "yOffset": 8} if small else {}
     drawn = alt.Chart(inline(data)).mark_bar(**size).encode(x=x, y=y, color=shade, tooltip=shown)
     beside = {"align": "left", "baseline": "middle", "color": theme.INK}
     marks = [
         drawn,
-        said(data.select("row", "time", "label"), x, y, dx=6, dy=8 if small else 0, **beside),
+        text_marks(data.select("row", "time", "label"), x, y, dx=6, dy=8 if small else 0, **beside),
     ]
     if small:  # a name has no room beside its bar: it stands above it
         above: dict[str, Any] = {"dy": -9, "fontWeight": "bold", "limit": across}
-        marks.append(said(data.select("row"), alt.XValue(0), y, "row:N", **beside, **above))
+        marks.append(text_marks(data.select("row"), alt.XValue(0), y, "row:N", **beside, **above))
     return theme.layered(*marks).properties(
         width=across, height=(ROW + 16 if small else ROW) * len(names)
     )
@@ -423,7 +388,7 @@ _HEIGHT, _GAP, _LARGE, _SMALL = 62, 10, 21, 12
 _FILL = "#F4F6F8"
 
 
-def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
+def figure_tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
     """Figures as tiles of equal width."""
     each = (width + _GAP) / len(figures) - _GAP
     lefts = [i * (each + _GAP) for i in range(len(figures))]
@@ -432,7 +397,7 @@ def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
         boxes.append({"x": left, "end": left + each})
         heads.append({"x": left + 12, "text": name})
         values.append({"x": left + 12, "text": figure})
-    x = alt.X("x:Q", scale=theme.span(0, width), axis=None)
+    x = alt.X("x:Q", scale=theme.exact_scale(0, width), axis=None)
     box = alt.Chart(constant(*boxes)).mark_rect(color=_FILL, cornerRadius=5)
     head = alt.Chart(constant(*heads)).mark_text(
         align="left", baseline="middle", fontSize=_SMALL, color=theme.MUTED

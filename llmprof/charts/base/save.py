@@ -243,7 +243,7 @@ def save(
     return files.write_output(target, content, overwrite=overwrite)
 
 
-Segment = tuple[float, float, float, float]
+LineSegment = tuple[float, float, float, float]
 """Two ends of a line: x, y, x, y (px)."""
 
 _GAP = 4
@@ -292,20 +292,20 @@ def along(start: tuple[float, float], end: tuple[float, float], every: float = 6
     ]
 
 
-def place(
+def free_place(
     point: tuple[float, float],
     radius: float,
     size: tuple[float, float],
     plot: tuple[float, float],
     taken: Sequence[Box],
-) -> tuple[Box, Segment | None] | None:
+) -> tuple[Box, LineSegment | None] | None:
     """First free place for a text: beside the point, below or above it, at its corners, then
     further away.
     """
     x, y = point
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
-            ends: Segment | None = None
+            ends: LineSegment | None = None
             if away:  # a line from the edge of the point to the nearest point of the text
                 near = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
                 share = radius / max(radius, math.dist(point, near))

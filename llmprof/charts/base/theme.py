@@ -10,14 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmprof.lazy import Later
+import altair as alt
+
 from llmprof.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
-    import altair as alt
     import polars as pl
-else:
-    alt = Later("altair")
 
 IDLE = "#E4E7EB"
 LANE = "#E5E8EC"
@@ -218,7 +216,7 @@ def narrow() -> Iterator[None]:
         _wide.reset(token)
 
 
-def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
+def panel_rows(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
     """Panels side by side, ``across`` of them in a row; all below each other on a telephone
     where ``across`` is 1.
     """
@@ -226,7 +224,7 @@ def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
     from llmprof.charts.base import compose
 
     return [
-        compose.columns(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0]
+        compose.hconcat(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0]
         for line in lines
     ]
 
@@ -271,22 +269,22 @@ def text_px(text: str, size: int = LABEL_PX) -> float:
     return wide * size
 
 
-def balanced(text: str, width: int) -> list[str]:
+def _balanced(text: str, width: int) -> list[str]:
     """Lines of at most ``width`` characters and of about the same length, so that the last line
     is no single word.
     """
     whole = _FIGURE.sub("\\1\u00a0\\2", text)
     lines = textwrap.wrap(whole, width)
-    narrow = len(text) // max(1, len(lines)) + 12
-    closer = textwrap.wrap(whole, min(width, narrow))
+    narrowest = len(text) // max(1, len(lines)) + 12
+    closer = textwrap.wrap(whole, min(width, narrowest))
     return [
         line.replace("\u00a0", " ") for line in (closer if len(closer) == len(lines) else lines)
     ]
 
 
-def heading(text: str, size: int = 13) -> alt.TitleParams:
+def panel_heading(text: str, size: int = 13) -> alt.TitleParams:
     """Title of one panel of a chart."""
-    lines = balanced(text, 44) if is_narrow() else [text]
+    lines = _balanced(text, 44) if is_narrow() else [text]
     return alt.TitleParams(
         text=lines if len(lines) > 1 else text,
         fontSize=size,
@@ -301,10 +299,10 @@ def layered(*marks: alt.Chart | alt.LayerChart) -> alt.LayerChart:
     """Marks on top of each other."""
     from llmprof.charts.base import compose
 
-    return compose.layers(*marks)
+    return compose.overlay(*marks)
 
 
-def beside(text: str) -> alt.Chart:
+def heading_mark(text: str) -> alt.Chart:
     """Title of a panel beside another one, as a mark, so that both titles have the same height."""
     mark = alt.Chart({"values": ({},)}).mark_text(
         align="left", baseline="bottom", fontSize=13, fontWeight="bold", color=INK
@@ -320,17 +318,17 @@ def percent(figure: float) -> str:
     return "< 1 %" if 0 < figure < 0.5 else f"{figure:.0f} %"
 
 
-def spread(lowest: str, highest: str) -> str:
+def range_text(lowest: str, highest: str) -> str:
     """Two figures as a range; one figure if both have the same text."""
     return highest if lowest == highest else f"{lowest} to {highest}"
 
 
-def axis(title: str | None, **options: Any) -> alt.Axis:
+def titled_axis(title: str | None, **options: Any) -> alt.Axis:
     """Axis of numbers."""
     return alt.Axis(title=title, format=NUMBER, **options)
 
 
-def span(low: float, high: float, **options: Any) -> alt.Scale:
+def exact_scale(low: float, high: float, **options: Any) -> alt.Scale:
     """Scale that goes exactly from one value to another."""
     return alt.Scale(domain=[low, high], nice=False, **options)
 
@@ -346,7 +344,7 @@ def percents(figures: pl.Series) -> str:
         float(one) if isinstance(one, int | float) else 0.0
         for one in (figures.min(), figures.max())
     )
-    return spread(percent(low), percent(high))
+    return range_text(percent(low), percent(high))
 
 
 def row_axis(rows: Iterable[str]) -> alt.Y:
@@ -357,7 +355,7 @@ def row_axis(rows: Iterable[str]) -> alt.Y:
     return alt.Y("row:N", sort=None, scale=alt.Scale(domain=list(rows)), axis=axis)
 
 
-def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt.Color:
+def colour_encoding(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt.Color:
     """Colour channel of a table of colours, with a legend above the chart in the order of the
     table.
 
@@ -376,7 +374,7 @@ def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt
     return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
 
 
-def finish(
+def finish_chart(
     chart: ChartT, title: str, subtitle: str | Sequence[str] = "", *, at_edge: bool = False
 ) -> ChartT:
     """Give a chart its title and the common look; the title begins above the plot, or at the
@@ -384,8 +382,8 @@ def finish(
     """
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     small = is_narrow()
-    heads = balanced(title, 36 if small else 86)
-    lines = [line for note in notes for line in balanced(note, 52 if small else 128)]
+    heads = _balanced(title, 36 if small else 86)
+    lines = [line for note in notes for line in _balanced(note, 52 if small else 128)]
     params = alt.TitleParams(text=heads if len(heads) > 1 else title, subtitle=lines)
     if small or at_edge:
         params["frame"] = "bounds"

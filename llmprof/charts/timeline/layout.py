@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from llmprof.charts.base.draw import fitting, number
+from llmprof.charts.base.draw import fitting_text, float_of
 from llmprof.charts.base.theme import PHASES, Unit, ink_on, text_px
 from llmprof.text import shorten
 from llmprof.units import format_ns
@@ -27,7 +27,7 @@ NAME_LIMIT = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DrawnWindow:
     """Part of the time axis that is drawn."""
 
     start_ns: int
@@ -45,7 +45,7 @@ class Window:
         return (ns - self.start_ns) / self.unit.ns
 
 
-def clip(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
+def clip_events(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
     """Events that overlap a window, with ``from_ns`` and ``to_ns`` cut to it."""
     lo, hi = window
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -55,7 +55,7 @@ def clip(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
     return inside.with_columns(from_ns=pl.col("start_ns").clip(lo, hi), to_ns=end.clip(lo, hi))
 
 
-def survey(frame: pl.DataFrame, window: Window, max_bars: int) -> pl.DataFrame:
+def survey(frame: pl.DataFrame, window: DrawnWindow, max_bars: int) -> pl.DataFrame:
     """Busy share of each lane, and whether bars of at least a pixel would make it look much
     busier.
     """
@@ -128,7 +128,7 @@ def _lane_order(key: str | None, order: list[str]) -> tuple[int, int, str]:
     return (1, int(key), "") if key.lstrip("-").isdigit() else (2, 0, key)
 
 
-def slice_ns(lanes: pl.DataFrame, window: Window) -> int:
+def slice_ns(lanes: pl.DataFrame, window: DrawnWindow) -> int:
     """Length of a time slice: a few whole pixels, more if many lanes are busy."""
     busy = lanes.filter(pl.col("crowded") & (pl.col("busy") >= SPARSE)).height
     least, most = SLICE_PX
@@ -136,7 +136,9 @@ def slice_ns(lanes: pl.DataFrame, window: Window) -> int:
     return max(1, round(min(most, max(least, px)) * window.px_ns))
 
 
-def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) -> pl.DataFrame:
+def bars(
+    frame: pl.DataFrame, window: DrawnWindow, colours: dict[str, str], by: str
+) -> pl.DataFrame:
     """One bar for each event, at least a pixel wide, with a label if it fits inside."""
     first, last = window.at(pl.col("from_ns")), window.at(pl.col("to_ns"))
     pixel = window.px_ns / window.unit.ns
@@ -151,7 +153,7 @@ def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) 
     )
     columns = out.select(by, "dur_ns", "px").iter_rows()
     labels = [
-        fitting((f"{name} {format_ns(ns)}", name), px) if px > 20 else None
+        fitting_text((f"{name} {format_ns(ns)}", name), px) if px > 20 else None
         for name, ns, px in columns
     ]
     inks = {name: ink_on(fill) for name, fill in colours.items()}
@@ -162,7 +164,7 @@ def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) 
 
 
 def slices(
-    frame: pl.DataFrame, window: Window, by: str, order: list[str], width: int
+    frame: pl.DataFrame, window: DrawnWindow, by: str, order: list[str], width: int
 ) -> pl.DataFrame:
     """Time slices of ``width`` ns with the time of each name in ``by`` on each lane, as high as
     their busy share.
@@ -221,7 +223,7 @@ class Strip:
     texts: pl.DataFrame
 
 
-def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
+def step_strip(frame: pl.DataFrame, heads: pl.DataFrame, window: DrawnWindow) -> Strip:
     """Steps of each rank, coloured by phase; where they are narrow they share a text, or are
     merged.
     """
@@ -239,7 +241,7 @@ def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
     shared = runs.filter(pl.col("unlabelled") > UNLABELLED)
     columns = shared.select("step", "to_step", "phase", "px").iter_rows()
     labels = [
-        fitting((f"steps {a} to {b} · {phase}", phase, f"{a}–{b}"), px, margin=4)
+        fitting_text((f"steps {a} to {b} · {phase}", phase, f"{a}–{b}"), px, margin=4)
         for a, b, phase, px in columns
     ]
     shared = shared.with_columns(label=pl.Series(labels, dtype=pl.String))
@@ -248,13 +250,13 @@ def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
     plates = _plates(shared.drop_nulls("label"), window)
     drawn = (
         runs
-        if number(spans["px"].median()) < NARROW
+        if float_of(spans["px"].median()) < NARROW
         else pl.concat([spans.select(plates.columns), plates])
     )
     return Strip(_coloured(drawn, _phase_colour()), _coloured(texts, _phase_colour()))
 
 
-def _plates(shared: pl.DataFrame, window: Window) -> pl.DataFrame:
+def _plates(shared: pl.DataFrame, window: DrawnWindow) -> pl.DataFrame:
     """Boxes behind the shared texts, so that no line between steps crosses them."""
     middle, half = (
         (pl.col("start") + pl.col("end")) / 2,
@@ -269,10 +271,10 @@ def _plates(shared: pl.DataFrame, window: Window) -> pl.DataFrame:
     )
 
 
-def layers(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip | None:
+def layer_strip(frame: pl.DataFrame, heads: pl.DataFrame, window: DrawnWindow) -> Strip | None:
     """Layers of each step and rank in alternating greys; nothing if they are too narrow."""
     spans = _spans(frame, heads, window, ["step", "layer"], row=1)
-    if spans.is_empty() or number(spans["px"].median()) < NARROW:
+    if spans.is_empty() or float_of(spans["px"].median()) < NARROW:
         return None
     spans = spans.with_columns(to_step="step", label=_own(spans, "layer"))
     if spans["label"].null_count() > spans.height / 2:
@@ -283,7 +285,7 @@ def layers(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip | 
 
 
 def _spans(
-    frame: pl.DataFrame, heads: pl.DataFrame, window: Window, columns: list[str], *, row: int
+    frame: pl.DataFrame, heads: pl.DataFrame, window: DrawnWindow, columns: list[str], *, row: int
 ) -> pl.DataFrame:
     """Extent of each step, or of each layer of a step, on a rank."""
     rows = frame.drop_nulls(columns).group_by("rank", *columns, maintain_order=True)
@@ -310,7 +312,7 @@ def _own(spans: pl.DataFrame, kind: str) -> pl.Series:
     for name, phase, px in spans.select(kind, "phase", "px").iter_rows():
         texts = (f"{kind} {name}", f"{name}")
         of_phase = (f"step {name} · {phase}",) if kind == "step" and phase != "other" else ()
-        labels.append(fitting((*of_phase, *texts), px, margin=2))
+        labels.append(fitting_text((*of_phase, *texts), px, margin=2))
     return pl.Series("label", labels, dtype=pl.String)
 
 

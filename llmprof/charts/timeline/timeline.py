@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from llmprof.arguments import NotNegative, Window
 from llmprof.charts.base import draw, theme
 from llmprof.charts.timeline import layout
+from llmprof.errors import NotNegative, Window
 from llmprof.label.parts import selection
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -24,7 +24,7 @@ _GREY = {
 }
 
 
-@draw.chart_of("trace.events", refuses="no event lies in the window")
+@draw.chart_of("trace.events")
 def timeline(
     frame: Trace | pl.DataFrame,
     *,
@@ -48,6 +48,8 @@ def timeline(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``trace.events``.
     rank, step, phase, layer, stage : optional
         Events to draw, by the values of their columns: one or several of each.
     window : (start_ns, end_ns), optional
@@ -58,6 +60,18 @@ def timeline(
         What the colour means.
     max_bars : int
         Most events to draw one by one.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no event lies in the window.
 
     Examples
     --------
@@ -73,7 +87,7 @@ def timeline(
         frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS
     )
     lo, hi = draw.extent(frame) if window is None else (round(window[0]), round(window[1]))
-    events = layout.clip(frame, (lo, hi))
+    events = layout.clip_events(frame, (lo, hi))
     if hi <= lo or events.is_empty():
         raise draw.nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns")
     events = events.with_columns(key=pl.col(lane).cast(pl.String))
@@ -85,19 +99,19 @@ def timeline(
         - 12
         - round(max(theme.text_px(label, theme.TEXT_PX) for label in (*labels, "rank 00")))
     )
-    view = layout.Window(lo, hi, theme.time_unit(hi - lo), plot)
+    view = layout.DrawnWindow(lo, hi, theme.time_unit(hi - lo), plot)
     palette = theme.colours(color, events[color].unique())
     seen = layout.survey(events, view, max_bars)
     order = list(theme.STAGES if lane == "stage" else theme.CATEGORIES)
     lanes, heads = layout.place_lanes(seen, lane, order, rows=2, stream=stream)
-    layers = layout.layers(events, heads, view)
+    layers = layout.layer_strip(events, heads, view)
     if layers is None:
         lanes, heads = layout.place_lanes(seen, lane, order, rows=1, stream=stream)
     keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
     few, many = keyed.filter(~pl.col("crowded")), keyed.filter("crowded")
-    x = theme.span(0, (hi - lo) / view.unit.ns, zero=False)
-    bottom = draw.number(heads["bottom"].max())
-    y = theme.span(0, bottom, reverse=True)
+    x = theme.exact_scale(0, (hi - lo) / view.unit.ns, zero=False)
+    bottom = draw.float_of(heads["bottom"].max())
+    y = theme.exact_scale(0, bottom, reverse=True)
     into = theme.time_unit(lo)
     begin = f"{lo / into.ns:,.3f}".rstrip("0").rstrip(".")
     drawing = _Drawing(
@@ -105,7 +119,7 @@ def timeline(
     )
     parts: list[alt.Chart | alt.LayerChart] = [
         drawing.lanes(lanes),
-        drawing.strip(layout.steps(events, heads, view)),
+        drawing.strip(layout.step_strip(events, heads, view)),
     ]
     if layers is not None:
         parts.append(drawing.strip(layers))
@@ -129,7 +143,7 @@ def timeline(
         parts.append(drawing.bars(shown, color, palette, tips))
     chart = theme.layered(*parts, drawing.names(lanes, heads)).properties(width=plot, height=bottom)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
-    return theme.finish(
+    return theme.finish_chart(
         chart,
         title or _headline(events, color, hi - lo),
         [f"{_GREY[lane].format(stream=stream)} {first}", *more, note],
@@ -160,7 +174,7 @@ def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
         share=100 * length.filter(pl.col(by) == name).sum() / span_ns
     )["share"]
     lowest, highest = (
-        theme.percent(draw.number(figure)) for figure in (shares.min(), shares.max())
+        theme.percent(draw.float_of(figure)) for figure in (shares.min(), shares.max())
     )
     where = f"{shares.len()} ranks" if shares.len() > 1 else f"rank {events['rank'][0]}"
     steps = events["step"].drop_nulls().unique().sort().to_list()
@@ -173,8 +187,8 @@ def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
     )
     whose = "a rank's time" if shares.len() > 1 else "the time"
     return (
-        f"{format_ns(span_ns)} of {where}{when}: {name} fills {theme.spread(lowest, highest)} of"
-        f" {whose}"
+        f"{format_ns(span_ns)} of {where}{when}: {name} fills {theme.range_text(lowest, highest)}"
+        f" of {whose}"
     )
 
 
@@ -182,7 +196,7 @@ class _Drawing:
     """The marks of a timeline on shared scales."""
 
     def __init__(self, x: alt.Scale, y: alt.Scale, plot: int, axis_title: str) -> None:
-        axis = theme.axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
+        axis = theme.titled_axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
         self._box: dict[str, Any] = {
@@ -218,7 +232,7 @@ class _Drawing:
             else {}
         )
         drawn: alt.Chart = base.encode(
-            **self._box, **wide, color=theme.colour(by, palette), tooltip=tooltip
+            **self._box, **wide, color=theme.colour_encoding(by, palette), tooltip=tooltip
         )
         return drawn
 

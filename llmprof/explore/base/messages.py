@@ -19,18 +19,22 @@ from llmprof.errors import LlmprofError
 if TYPE_CHECKING:
     pass
 
-Window = tuple[float, float]
+TimeRange = tuple[float, float]
 """First and last time, in ns from the start of the trace."""
 
-Row = dict[str, Any]
+FrameRow = dict[str, Any]
 """Row of a frame: the columns are those of the analysis that it comes from."""
 
 
-class Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+Fact = tuple[str, str]
+"""Label and value, as text."""
+
+
+class MessageRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of the records in messages. A field with a default may be left out."""
 
 
-class Column(Record):
+class FrameColumn(MessageRecord):
     """Column of a packed frame: :func:`llmprof.explore.base.messages.pack`."""
 
     name: str
@@ -38,7 +42,7 @@ class Column(Record):
     values: list[str] | None = None
 
 
-class Scale(Record):
+class ColourScale(MessageRecord):
     """Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
 
     phase: str | None
@@ -65,11 +69,11 @@ class Message:
 
     @cached_property
     def _asked(self) -> type[msgspec.Struct]:
-        return structure(f"{self.name} asks", self.asks)
+        return _structure(f"{self.name} asks", self.asks)
 
     @cached_property
     def _answered(self) -> type[msgspec.Struct]:
-        return structure(f"{self.name} answers", self.answers)
+        return _structure(f"{self.name} answers", self.answers)
 
     def arguments(self, content: object) -> dict[str, Any]:
         """Arguments of a request, one for each declared field."""
@@ -90,14 +94,16 @@ class Message:
             ) from error
 
 
-def structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
+def _structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
     """Record type with these fields; fields that may be None are optional."""
     made: list[tuple[str, Any, Any]] = [
         (key, kind, None) if optional(kind) else (key, kind, msgspec.NODEFAULT)
         for key, kind in fields.items()
     ]
     label = "".join(word.capitalize() for word in name.split())
-    return msgspec.defstruct(label, made, bases=(Record,), kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(
+        label, made, bases=(MessageRecord,), kw_only=True, forbid_unknown_fields=True
+    )
 
 
 def optional(kind: Any) -> bool:

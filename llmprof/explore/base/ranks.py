@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from llmprof.charts.base.draw import number
+from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.heatmaps import end_of_scale
 from llmprof.errors import LlmprofError
@@ -54,10 +54,10 @@ def scales_of(
 ) -> list[dict[str, Any]]:
     """Scale of the ``value`` of the cells of each phase."""
     values = ((name, full.filter(pl.col("phase").eq_missing(name))["value"]) for name in phases)
-    return [{"phase": name} | scale_of(known, diverging=diverging) for name, known in values]
+    return [{"phase": name} | colour_scale(known, diverging=diverging) for name, known in values]
 
 
-def scale_of(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
+def colour_scale(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
     """Ends of a scale of colours, without the last 1 % of values if these are far away;
     logarithmic if necessary.
     """
@@ -66,6 +66,6 @@ def scale_of(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
         return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
     size = values.abs() if diverging else values
     high = end_of_scale(size)
-    least = -high if diverging else number(values.min())
-    log = not diverging and least > 0 and high > 8 * number(values.median())
-    return {"low": least, "high": high or 1.0, "most": number(size.max()), "log": log}
+    least = -high if diverging else float_of(values.min())
+    log = not diverging and least > 0 and high > 8 * float_of(values.median())
+    return {"low": least, "high": high or 1.0, "most": float_of(size.max()), "log": log}

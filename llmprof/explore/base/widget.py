@@ -18,9 +18,8 @@ import polars as pl
 import traitlets
 from numpy.typing import NDArray
 
-from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
-from llmprof.errors import ArgumentError, LlmprofError, listed
+from llmprof.errors import ArgumentError, LlmprofError, described, listed
 from llmprof.explore.base.messages import Buffers, Message
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -180,8 +179,8 @@ def show_kept(shown: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
         display(one, metadata=its, raw=True)  # type: ignore[no-untyped-call]
 
 
-Answer = tuple[dict[str, Any], Buffers]
-F = TypeVar("F", bound=Callable[..., "Answer | None"])
+Reply = tuple[dict[str, Any], Buffers]
+F = TypeVar("F", bound=Callable[..., "Reply | None"])
 Trait: TypeAlias = "traitlets.TraitType[Any, Any]"
 """A trait that may be None."""
 
@@ -194,7 +193,7 @@ COLOURS: dict[str, dict[str, str]] = {
 """Colours of the charts, by kind and name."""
 
 
-def answers(
+def request_handler(
     *,
     asks: Mapping[str, Any] = MappingProxyType({}),
     busy: str = "",
@@ -322,7 +321,7 @@ class Explorer(anywidget.AnyWidget):
         return list(value)
 
     def _receive(self, _widget: Any, content: Mapping[str, Any], _buffers: Buffers) -> None:
-        """Answer a message of the browser."""
+        """Reply a message of the browser."""
         kind, what = content.get("kind"), str(content.get("what", ""))
         if kind == "cancel":
             self._finish(what)

@@ -19,9 +19,9 @@ from llmprof.analyze.collectives.collectives import (
 )
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent, log_bins
-from llmprof.explore.base.messages import Record, Row, Window
+from llmprof.explore.base.messages import FrameRow, MessageRecord, TimeRange
 from llmprof.explore.base.ranks import timeline_of
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
 from llmprof.text import counted, numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -29,10 +29,10 @@ from llmprof.units import format_ns
 if TYPE_CHECKING:
     from llmprof.explore.timeline.explorer import Timeline
 
-Measure = Literal["late", "wait", "transfer", "duration"]
+CollectiveMeasure = Literal["late", "wait", "transfer", "duration"]
 
 
-class Bin(Record):
+class Bin(MessageRecord):
     """Ranks whose value lies between two (ns), in numbers and in words, and how often one of
     them came last.
     """
@@ -70,7 +70,7 @@ MEASURES: Final[dict[str, tuple[str, str, str]]] = {
 """What a histogram of ranks shows: its title, its column of ``collectives``, and what that is."""
 
 
-def choices(trace: Trace) -> dict[str, Any]:
+def collective_choices(trace: Trace) -> dict[str, Any]:
     """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be
     chosen.
     """
@@ -83,7 +83,7 @@ def choices(trace: Trace) -> dict[str, Any]:
     }
 
 
-def calls_of(
+def calls_in_window(
     trace: Trace,
     *,
     kind: str | None,
@@ -101,7 +101,7 @@ def calls_of(
     return rows.filter(*within) if within else rows
 
 
-def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str, Any]:
+def collective_view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str, Any]:
     """All parts of the view except the picked call; parts that do not compare ranks are of
     ``rank`` alone.
     """
@@ -112,8 +112,8 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
         "count": own.height,
         "matched": matched.height,
         "histogram": {
-            "duration": histogram(own["dur_ns"]),
-            "transfer": histogram(matched["transfer_ns"]),
+            "duration": _histogram(own["dur_ns"]),
+            "transfer": _histogram(matched["transfer_ns"]),
         },
         "medians": {
             "duration": own["dur_ns"].median(),
@@ -126,11 +126,11 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
         "device": trace.meta.get("device"),
         "arrivals": arrivals.to_dicts() if arrivals.height <= MAX_RANKS else [],
         "over_time": over_time(own).to_dicts(),
-        "calls": listed(rows).to_dicts(),
+        "calls": _listed(rows).to_dicts(),
     }
 
 
-def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
+def _histogram(values: pl.Series) -> list[tuple[float, float, int]]:
     """Counts of positive durations in bins of equal width on a logarithmic axis: start, end
     (ns), count.
     """
@@ -138,7 +138,7 @@ def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
     return bins.select("start", "end", "n").rows()
 
 
-def spread(
+def rank_histogram(
     rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """Histogram of the ranks: the median of each rank over its calls, in bins of one round
@@ -231,7 +231,7 @@ def over_time(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def listed(rows: pl.DataFrame) -> pl.DataFrame:
+def _listed(rows: pl.DataFrame) -> pl.DataFrame:
     """Calls with the greatest skew, at most ``MAX_LISTED``."""
     return (
         rows.drop_nulls("call")
@@ -247,7 +247,7 @@ def listed(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def call_of(trace: Trace, call: int) -> pl.DataFrame:
+def call_by_rank(trace: Trace, call: int) -> pl.DataFrame:
     """Rows of a call by rank, with ``late_ns`` and ``aligned_ns``: start after that of the first
     rank, on one clock.
     """
@@ -256,7 +256,7 @@ def call_of(trace: Trace, call: int) -> pl.DataFrame:
     return rows.with_columns(aligned_ns=start - start.min())
 
 
-def beside(rows: pl.DataFrame, call: int | None) -> tuple[int | None, int | None]:
+def neighbouring_calls(rows: pl.DataFrame, call: int | None) -> tuple[int | None, int | None]:
     """The calls before and after the picked one in time; the first call for both if none is
     picked.
     """
@@ -328,7 +328,7 @@ class Collectives(Explorer, room="collectives"):
         ranks are picked, only theirs.
         """
         call = self.call
-        rows = self._rows() if call is None else call_of(self.trace, call).drop("aligned_ns")
+        rows = self._rows() if call is None else call_by_rank(self.trace, call).drop("aligned_ns")
         if self.picked:
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
         return (
@@ -354,58 +354,60 @@ class Collectives(Explorer, room="collectives"):
             if self.in_window and self.window
             else None
         )
-        return calls_of(self.trace, kind=self.kind, phase=self.phase, window=window)
+        return calls_in_window(self.trace, kind=self.kind, phase=self.phase, window=window)
 
-    @answers(
+    @request_handler(
         busy="matching calls over the ranks",
         kinds=list[tuple[str, int]],
         phases=list[str],
         ranks=list[int],
     )
-    def _on_choices(self) -> Answer:
-        offered = choices(self.trace)
+    def _on_choices(self) -> Reply:
+        offered = collective_choices(self.trace)
         names = [kind for kind, _ in offered["kinds"]]
         self._first_kind = "all_reduce" if "all_reduce" in names else next(iter(names), None)
         if self.kind not in names and names:
             self.kind = self._first_kind if self.kind is None else names[0]
         return offered, []
 
-    @answers(
+    @request_handler(
         busy="measuring calls",
         count=int,
         matched=int,
         histogram=dict[str, list[tuple[float, float, int]]],
         medians=dict[str, float | None],
-        sizes=list[Row],
+        sizes=list[FrameRow],
         peak_gbps=float | None,
         device=str | None,
-        arrivals=list[Row],
-        over_time=list[Row],
-        calls=list[Row],
+        arrivals=list[FrameRow],
+        over_time=list[FrameRow],
+        calls=list[FrameRow],
     )
     def _on_view(
-        self, *, kind: str, phase: str | None, rank: int | None, window: Window | None
-    ) -> Answer:
+        self, *, kind: str, phase: str | None, rank: int | None, window: TimeRange | None
+    ) -> Reply:
         within = (round(window[0]), round(window[1])) if window else None
-        return view(
-            self.trace, calls_of(self.trace, kind=kind, phase=phase, window=within), rank
+        return collective_view(
+            self.trace, calls_in_window(self.trace, kind=kind, phase=phase, window=within), rank
         ), []
 
-    @answers(call=int | None, rows=list[Row], before=int | None, after=int | None)
+    @request_handler(call=int | None, rows=list[FrameRow], before=int | None, after=int | None)
     def _on_call(
         self, *, call: int | None, kind: str | None, phase: str | None, ranks: list[int] | None
-    ) -> Answer:
-        before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
+    ) -> Reply:
+        before, after = neighbouring_calls(
+            calls_in_window(self.trace, kind=kind, phase=phase), call
+        )
         rows = []
         if call is not None:
-            every = call_of(self.trace, call)
+            every = call_by_rank(self.trace, call)
             chosen = every.filter(pl.col("rank").is_in(list(ranks))) if ranks else every
             rows = banded(chosen if chosen.height else every, "aligned_ns").to_dicts()
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 
-    @answers(
+    @request_handler(
         busy="comparing the ranks",
-        measure=Measure,
+        measure=CollectiveMeasure,
         meaning=str,
         ranks=int,
         unknown=int,
@@ -415,21 +417,21 @@ class Collectives(Explorer, room="collectives"):
     def _on_spread(
         self,
         *,
-        measure: Measure,
+        measure: CollectiveMeasure,
         kind: str,
         phase: str | None,
-        window: Window | None,
+        window: TimeRange | None,
         call: int | None,
         ranks: list[int] | None,
-    ) -> Answer:
+    ) -> Reply:
         within = (round(window[0]), round(window[1])) if window else None
         trace = self.trace
         rows = (
-            calls_of(trace, kind=kind, phase=phase, window=within)
+            calls_in_window(trace, kind=kind, phase=phase, window=within)
             if call is None
-            else call_of(trace, call)
+            else call_by_rank(trace, call)
         )
-        bins, unknown = spread(rows, measure, ranks)
+        bins, unknown = rank_histogram(rows, measure, ranks)
         count = sum(len(one["ranks"]) for one in bins)
         words = ""
         if bins:
@@ -446,8 +448,8 @@ class Collectives(Explorer, room="collectives"):
         head = {"measure": measure, "meaning": MEASURES[measure][2], "words": words}
         return {**head, "ranks": count, "unknown": unknown, "bins": bins}, []
 
-    @answers(before=int | None, after=int | None)
-    def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Answer:
+    @request_handler(before=int | None, after=int | None)
+    def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Reply:
         rows = analyze.collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:
             first, last = extent(rows)
@@ -455,7 +457,9 @@ class Collectives(Explorer, room="collectives"):
                 self.call, self.step, self.layer = call, rows["step"][0], rows["layer"][0]
                 if not self.in_window:
                     self.window = [float(first), float(last)]
-        before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
+        before, after = neighbouring_calls(
+            calls_in_window(self.trace, kind=kind, phase=phase), call
+        )
         return {"before": before, "after": after}, []
 
 

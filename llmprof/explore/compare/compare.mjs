@@ -339,11 +339,11 @@ function render({ model, el }) {
     const picked = model.get("picked");
     return picked !== null && Object.entries(picked).every(([name, value]) => row[name] === value);
   };
-  /** @type {(keyof import("./messages").Shown)[]} */
+  /** @type {(keyof import("./messages").ComparisonView)[]} */
   const viewed = ["pair", "by", "tolerance", "phase", "rank", "status", "search", "sort"];
   /**
    * What is asked about goes with the request: traits may reach the kernel after it.
-   * @returns {import("./messages").Shown}
+   * @returns {import("./messages").ComparisonView}
    */
   const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
   let shown = view(); // that of the rows which are on the screen
@@ -381,7 +381,7 @@ function render({ model, el }) {
     }
   };
   /**
-   * @param {import("./messages").Shown} asked
+   * @param {import("./messages").ComparisonView} asked
    * @param {Messages["table"]["answers"]} msg
    */
   const showTable = (asked, msg) => {

@@ -14,21 +14,28 @@ from llmprof.analyze.compare.story import (
     WORDS,
     compared_phases,
     diff_context,
-    diff_waterfall,
     diff_words,
+    parts_of_step,
     run_names,
-    step_parts,
+    waterfall_rows,
 )
 from llmprof.analyze.compare.times import diff_events, diff_times, has_steps
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.step_times import recorded_windows, step_windows
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError, listed
-from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, pack
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers, sorted_by
+from llmprof.explore.base.messages import (
+    Buffers,
+    FrameColumn,
+    FrameRow,
+    MessageRecord,
+    TimeRange,
+    pack,
+)
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler, sorted_by
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.label.intervals import union_length
-from llmprof.names.readable import apart, readable
+from llmprof.names.readable import distinct_labels, readable
 from llmprof.text import step_of
 from llmprof.trace import Trace
 
@@ -275,19 +282,19 @@ def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]
     return rows.select(list(SCHEMA)).cast(SCHEMA).sort("lane", "start_ns", maintain_order=True)  # type: ignore[arg-type]
 
 
-Labels = dict[str, Any]
+ComparedLabels = dict[str, Any]
 """Labels of a row: ``{"phase": "decode", "stage": "norm"}``."""
 
-Pair = tuple[int, int]
+RunPair = tuple[int, int]
 """Numbers of the two runs that are compared in detail."""
 
 
-class Shown(Record):
+class ComparisonView(MessageRecord):
     """View of the table: two runs, labels that rows are aligned by, filters, a search text and
     an order.
     """
 
-    pair: Pair
+    pair: RunPair
     by: list[str]
     tolerance: float
     phase: str | None = None
@@ -297,7 +304,7 @@ class Shown(Record):
     sort: str = "-delta_ns"
 
 
-class Part(Record):
+class StepPart(MessageRecord):
     """Part of the time of a step (ns): its group, its words, and the stage of compute or cause
     of idle time.
     """
@@ -308,7 +315,7 @@ class Part(Record):
     ns: float
 
 
-class Bar(Record):
+class RunBar(MessageRecord):
     """A run: its name, its steps of the phase, the time of a step and until the next (ns), and
     its parts.
     """
@@ -317,11 +324,11 @@ class Bar(Record):
     steps: int
     step_ns: float | None
     between_ns: float | None
-    parts: list[Part]
+    parts: list[StepPart]
 
 
-class Change(Record):
-    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run
+class WaterfallBar(MessageRecord):
+    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.waterfall_rows`; null where a run
     does not have it.
     """
 
@@ -336,15 +343,15 @@ class Change(Record):
     beyond_noise: bool | None
 
 
-class Way(Record):
+class Way(MessageRecord):
     """Waterfall from one run to another: their numbers and its bars."""
 
     a: int
     b: int
-    bars: list[Change]
+    bars: list[WaterfallBar]
 
 
-class Track(Record):
+class Track(MessageRecord):
     """Timeline of a run: rank, step, point of alignment (ns from its start), columns and their
     first buffer.
     """
@@ -353,15 +360,15 @@ class Track(Record):
     rank: int | None
     step: int | None
     origin_ns: int | None
-    columns: list[Column]
+    columns: list[FrameColumn]
     first: int
     note: str
 
 
-class Kernels(Record):
+class KernelPage(MessageRecord):
     """Kernels of a row in both traces, and how many there are in all."""
 
-    rows: list[Row]
+    rows: list[FrameRow]
     total: int
 
 
@@ -391,7 +398,7 @@ _MOST_TEXT: Final = 400
 _PAIR: Final = 2
 
 
-def arranged(
+def _arranged(
     frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str
 ) -> pl.DataFrame:
     """Rows of a phase and a status with a text in one of their labels, sorted by a column
@@ -413,18 +420,20 @@ def arranged(
     return kept.sort(key, descending=falling, nulls_last=True, maintain_order=True)
 
 
-def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
+def _block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
     """Some of the rows as JSON, with texts shortened, and names of kernels also as people read
     them.
     """
     rows = frame.slice(max(0, offset), max(0, count))
     if "name" in rows.columns:
         known = rows["name"].fill_null("")
-        rows = rows.with_columns(readable=pl.Series(apart(known, readable(known)), dtype=pl.String))
+        rows = rows.with_columns(
+            readable=pl.Series(distinct_labels(known, readable(known)), dtype=pl.String)
+        )
     return [{key: _plain(cell) for key, cell in row.items()} for row in rows.iter_rows(named=True)]
 
 
-def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
+def _statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     """Statuses that a comparison of two of the runs can have, in words."""
     stepped = 0
     for run in runs:
@@ -435,32 +444,32 @@ def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     return {status: words for status, words in STATUSES.items() if status not in without}
 
 
-def matching(labels: Labels) -> list[pl.Expr]:
+def _matching(labels: ComparedLabels) -> list[pl.Expr]:
     """Condition for the events of a row: every label is equal, and null equals null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [
         pl.lit(value=True)
     ]
 
 
-def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+def _of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     """Rows of a rank; all if none is chosen."""
     return events if rank is None else events.filter(pl.col("rank") == rank)
 
 
-def events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def _events_of(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
     """Events of a row that belong to a step: those that
     :func:`llmprof.analyze.compare.times.diff_events` compares.
     """
-    return of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *matching(labels))
+    return _of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *_matching(labels))
 
 
-def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def compared_steps(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
-    events = of_rank(trace.events, rank)
+    events = _of_rank(trace.events, rank)
     phase = labels.get("phase")
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
     every = cells.group_by("rank", "step").agg(pl.col("start_ns").min())
-    busy = union_length(events_of(trace, labels, rank), ["rank", "step"])
+    busy = union_length(_events_of(trace, labels, rank), ["rank", "step"])
     joined = every.join(busy, on=["rank", "step"], how="left").with_columns(
         pl.col("busy_ns").fill_null(0)
     )
@@ -472,24 +481,24 @@ def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFr
     return steps.with_row_index("place").select("step", "place", "busy_ns")
 
 
-def kernels_of(
-    a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None
+def _kernels_of(
+    a: Trace, b: Trace, labels: ComparedLabels, tolerance: float, rank: int | None = None
 ) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first:
 
     ``rows`` as JSON, and their ``total``.
     """
-    by = [*keys_of(label for label in labels if label != "name"), "name"]
+    by = [*_keys_of(label for label in labels if label != "name"), "name"]
     ranks = None if rank is None else [rank]
-    frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
+    frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(_matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
     shown = frame.select(
         "name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count"
     )
-    return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
+    return {"rows": _block(shown, 0, _MOST_KERNELS), "total": frame.height}
 
 
-def keys_of(by: Iterable[str]) -> list[str]:
+def _keys_of(by: Iterable[str]) -> list[str]:
     """Columns that rows are aligned by: the phase, and the requested ones."""
     return list(dict.fromkeys(["phase", *by]))
 
@@ -559,7 +568,7 @@ class Compare(Explorer, room="compare"):
     def __init__(self, *runs: Trace, **traits: Any) -> None:
         self.runs = runs
         self._kept: dict[tuple[Any, ...], pl.DataFrame] = {}
-        super().__init__(runs[0], statuses=statuses_of(runs), **traits)
+        super().__init__(runs[0], statuses=_statuses_of(runs), **traits)
 
     _known_column = sorted_by(["phase", "stage", "category", "layer", "name", "status", *NUMBERS])
 
@@ -588,7 +597,7 @@ class Compare(Explorer, room="compare"):
 
         ``analyze.diff(a, b, part="waterfall")`` of the two runs.
         """
-        return diff_waterfall(
+        return waterfall_rows(
             self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase
         )
 
@@ -596,13 +605,13 @@ class Compare(Explorer, room="compare"):
     def selected(self) -> pl.DataFrame:
         """Events of the picked row in both traces:
 
-        ``trace`` (which one), and the columns of ``attribute``.
+        ``trace`` (which one), and the columns of ``trace.events``.
         """
         if self.picked is None:
             return nothing_of(self.trace)
         sides = [(self.names[number], self.runs[number]) for number in self.pair]
         return pl.concat(
-            events_of(t, self.picked, self._rank(t, self.rank)).select(
+            _events_of(t, self.picked, self._rank(t, self.rank)).select(
                 pl.lit(n).alias("trace"), pl.all()
             )
             for n, t in sides
@@ -619,22 +628,22 @@ class Compare(Explorer, room="compare"):
         """The requested rank, if the trace has it."""
         return rank if rank in trace.ranks else None
 
-    def _ranks(self, pair: Pair, rank: int | None) -> list[int] | None:
+    def _ranks(self, pair: RunPair, rank: int | None) -> list[int] | None:
         both = {r for number in pair for r in self.runs[number].ranks}
         return [rank] if rank is not None and rank in both else None
 
     def _diff(
-        self, pair: Pair, by: tuple[str, ...], tolerance: float, rank: int | None
+        self, pair: RunPair, by: tuple[str, ...], tolerance: float, rank: int | None
     ) -> pl.DataFrame:
         key = ("events", tuple(pair), by, tolerance, rank)
         if key not in self._kept:
             a, b = (self.runs[number] for number in pair)
             self._kept[key] = diff_events(
-                a, b, tolerance=tolerance, by=keys_of(by), ranks=self._ranks(pair, rank)
+                a, b, tolerance=tolerance, by=_keys_of(by), ranks=self._ranks(pair, rank)
             )
         return self._kept[key]
 
-    def _times(self, pair: Pair, rank: int | None) -> pl.DataFrame:
+    def _times(self, pair: RunPair, rank: int | None) -> pl.DataFrame:
         key = ("times", tuple(pair), rank)
         if key not in self._kept:
             a, b = ([self.runs[number]] for number in pair)
@@ -650,19 +659,19 @@ class Compare(Explorer, room="compare"):
             tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank")
         )
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
-        return arranged(frame, **chosen)
+        return _arranged(frame, **chosen)
 
-    @answers(
+    @request_handler(
         busy="comparing steps",
         phases=list[str],
         phase=str | None,
         ranks=list[int],
         words=list[str],
         context=list[str],
-        runs=list[Bar],
+        runs=list[RunBar],
         ways=list[Way],
     )
-    def _on_story(self, pair: Pair, phase: str | None = None, rank: int | None = None) -> Answer:
+    def _on_story(self, pair: RunPair, phase: str | None = None, rank: int | None = None) -> Reply:
         frame = self._times(pair, rank)
         shared = compared_phases(frame)
         every = [
@@ -678,10 +687,10 @@ class Compare(Explorer, room="compare"):
         for number in range(len(self.runs)):
             against = pair[0] if number != pair[0] else pair[1]
             times = self._times((against, number), rank)
-            bars.append({"name": self.names[number], **step_parts(times, side="b", phase=phase)})
+            bars.append({"name": self.names[number], **parts_of_step(times, side="b", phase=phase)})
             if number != pair[0] and (number == pair[1] or len(self.runs) > 2):
                 try:
-                    rows = diff_waterfall(times, phase=phase).to_dicts()
+                    rows = waterfall_rows(times, phase=phase).to_dicts()
                 except AnalysisError:
                     rows = []
                 ways.append({"a": pair[0], "b": number, "bars": rows})
@@ -704,29 +713,29 @@ class Compare(Explorer, room="compare"):
             "ways": ways,
         }, []
 
-    @answers(
+    @request_handler(
         busy="aligning the timelines",
         buffers="columns of the timeline of each side after those of the one before",
         sides=list[Track],
         lanes=list[str],
-        window=Window,
-        whole=Window,
+        window=TimeRange,
+        whole=TimeRange,
         place=int | None,
         places=int,
         layers=list[int],
     )
     def _on_tracks(  # noqa: PLR0917 - the fields of the message
         self,
-        pair: Pair,
+        pair: RunPair,
         phase: str | None = None,
         rank: int | None = None,
         place: int | None = None,
         layer: int | None = None,
-        window: Window | None = None,
-    ) -> Answer:
+        window: TimeRange | None = None,
+    ) -> Reply:
         runs = [Aligned(self.names[n], self.runs[n], self._rank(self.runs[n], rank)) for n in pair]
         shown = align(runs, phase=phase, place=place, layer=layer, window=window)
-        sides: list[Row] = []
+        sides: list[FrameRow] = []
         buffers: Buffers = []
         for side, rows in zip(shown.sides, shown.rows, strict=True):
             columns, packed = pack(rows)
@@ -737,16 +746,16 @@ class Compare(Explorer, room="compare"):
         }
         return {"sides": sides, "lanes": list(LANES), **of_all}, buffers
 
-    @answers(
-        asks={"view": Shown},
+    @request_handler(
+        asks={"view": ComparisonView},
         busy="comparing kernels",
-        rows=list[Row],
+        rows=list[FrameRow],
         total=int,
         all=int,
         largest=float | None,
         counts=dict[str, int],
     )
-    def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Answer:
+    def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Reply:
         whole = self._diff(
             tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank")
         )
@@ -756,40 +765,44 @@ class Compare(Explorer, room="compare"):
         )
         found = dict(in_phase.group_by("status").len().iter_rows())
         return {
-            "rows": block(frame, 0, count),
+            "rows": _block(frame, 0, count),
             "total": frame.height,
             "all": in_phase.height,
             "largest": frame["delta_ns"].abs().max(),
             "counts": {status: found.get(status, 0) for status in STATUSES},
         }, []
 
-    @answers(asks={"view": Shown}, rows=list[Row], offset=int)
-    def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
-        return {"rows": block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
+    @request_handler(asks={"view": ComparisonView}, rows=list[FrameRow], offset=int)
+    def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Reply:
+        return {"rows": _block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
-    @answers(asks={"view": Shown})
+    @request_handler(asks={"view": ComparisonView})
     def _on_pick(self, view: Mapping[str, Any], row: int) -> None:
         frame = self._rows(view)
         if 0 <= row < frame.height:
-            self.picked = frame.select(keys_of(view["by"])).row(row, named=True)
+            self.picked = frame.select(_keys_of(view["by"])).row(row, named=True)
 
-    @answers(
+    @request_handler(
         busy="looking into both traces",
         buffers="columns of the steps of both traces",
-        steps=list[list[Column]],
-        kernels=Kernels,
+        steps=list[list[FrameColumn]],
+        kernels=KernelPage,
     )
     def _on_details(
-        self, picked: Labels, tolerance: float, pair: Pair = (0, 1), rank: int | None = None
-    ) -> Answer:
+        self,
+        picked: ComparedLabels,
+        tolerance: float,
+        pair: RunPair = (0, 1),
+        rank: int | None = None,
+    ) -> Reply:
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]
-            columns, packed = pack(steps_of(trace, picked, self._rank(trace, rank)))
+            columns, packed = pack(compared_steps(trace, picked, self._rank(trace, rank)))
             described.append(columns)
             buffers += packed
         only = rank if self._ranks(pair, rank) else None
-        kernels = kernels_of(self.runs[pair[0]], self.runs[pair[1]], picked, tolerance, only)
+        kernels = _kernels_of(self.runs[pair[0]], self.runs[pair[1]], picked, tolerance, only)
         return {"steps": described, "kernels": kernels}, buffers
 
 

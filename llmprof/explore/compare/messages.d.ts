@@ -2,16 +2,16 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A run: its name, its steps of the phase, the time of a step and until the next (ns), and its parts. */
-export type Bar = {
+export type RunBar = {
   name: string;
   steps: number;
   step_ns: number | null;
   between_ns: number | null;
-  parts: Part[];
+  parts: StepPart[];
 };
 
 /** Part of the time of a step (ns): its group, its words, and the stage of compute or cause of idle time. */
-export type Part = {
+export type StepPart = {
   group: string;
   label: string;
   part: string | null;
@@ -22,11 +22,11 @@ export type Part = {
 export type Way = {
   a: number;
   b: number;
-  bars: Change[];
+  bars: WaterfallBar[];
 };
 
-/** Bar of a waterfall: llmprof.analyze.compare.story.diff_waterfall; null where a run does not have it. */
-export type Change = {
+/** Bar of a waterfall: llmprof.analyze.compare.story.waterfall_rows; null where a run does not have it. */
+export type WaterfallBar = {
   group: string;
   label: string;
   part: string | null;
@@ -44,20 +44,20 @@ export type Track = {
   rank: number | null;
   step: number | null;
   origin_ns: number | null;
-  columns: Column[];
+  columns: FrameColumn[];
   first: number;
   note: string;
 };
 
 /** Column of a packed frame: llmprof.explore.base.messages.pack. */
-export type Column = {
+export type FrameColumn = {
   name: string;
   dtype: string;
   values?: string[] | null;
 };
 
 /** View of the table: two runs, labels that rows are aligned by, filters, a search text and an order. */
-export type Shown = {
+export type ComparisonView = {
   pair: [number, number];
   by: string[];
   tolerance: number;
@@ -69,7 +69,7 @@ export type Shown = {
 };
 
 /** Kernels of a row in both traces, and how many there are in all. */
-export type Kernels = {
+export type KernelPage = {
   rows: Record<string, any>[];
   total: number;
 };
@@ -77,7 +77,7 @@ export type Kernels = {
 export type Messages = {
   story: {
     asks: { pair: [number, number]; phase?: string | null; rank?: number | null };
-    answers: { phases: string[]; phase?: string | null; ranks: number[]; words: string[]; context: string[]; runs: Bar[]; ways: Way[] };
+    answers: { phases: string[]; phase?: string | null; ranks: number[]; words: string[]; context: string[]; runs: RunBar[]; ways: Way[] };
   };
   /** Buffers: columns of the timeline of each side after those of the one before. */
   tracks: {
@@ -85,21 +85,21 @@ export type Messages = {
     answers: { sides: Track[]; lanes: string[]; window: [number, number]; whole: [number, number]; place?: number | null; places: number; layers: number[] };
   };
   table: {
-    asks: { view: Shown; count: number };
+    asks: { view: ComparisonView; count: number };
     answers: { rows: Record<string, any>[]; total: number; all: number; largest?: number | null; counts: Record<string, number> };
   };
   rows: {
-    asks: { view: Shown; offset: number; count: number };
+    asks: { view: ComparisonView; offset: number; count: number };
     answers: { rows: Record<string, any>[]; offset: number };
   };
   pick: {
-    asks: { view: Shown; row: number };
+    asks: { view: ComparisonView; row: number };
     answers: Record<string, never>;
   };
   /** Buffers: columns of the steps of both traces. */
   details: {
     asks: { picked: Record<string, any>; tolerance: number; pair: [number, number]; rank?: number | null };
-    answers: { steps: Column[][]; kernels: Kernels };
+    answers: { steps: FrameColumn[][]; kernels: KernelPage };
   };
 };
 

@@ -14,11 +14,11 @@ import {
 import { inkOn } from "../base/js/theme.mjs";
 
 /** @typedef {import("../base/js/plot.mjs").Colours} Colours */
-/** @typedef {import("./messages").Change} Bar */
-/** @typedef {import("./messages").Part} Part */
+/** @typedef {import("./messages").WaterfallBar} Bar */
+/** @typedef {import("./messages").StepPart} Part */
 
 /** @typedef {Part & {run: string, from: number, to: number}} Segment */
-/** @typedef {Pick<import("./messages").Bar, "name" | "step_ns" | "parts">} Run */
+/** @typedef {Pick<import("./messages").RunBar, "name" | "step_ns" | "parts">} Run */
 
 const ROW = 24;
 const AXIS_FROM = 0.7;

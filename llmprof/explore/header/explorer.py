@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import traitlets
 
-from llmprof.explore.base.widget import LINKED, Explorer, answers, link
+from llmprof.explore.base.widget import LINKED, Explorer, link, request_handler
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -39,7 +39,7 @@ MOST: Final = 200
 State = dict[str, Any]
 
 
-class History:
+class ViewHistory:
     """Views one after another, with a place among them."""
 
     def __init__(self, first: State) -> None:
@@ -100,7 +100,7 @@ class Header(Explorer, room="header"):
         self._shown, self._show = shown, show
         self._tabs: dict[str, tuple[str, Explorer]] = {}
         self._going = False
-        self._history = History(self._state())
+        self._history = ViewHistory(self._state())
         self.observe(self.noted, list(LINKED))
 
     def add(self, name: str, title: str, explorer: Explorer) -> None:
@@ -158,7 +158,7 @@ class Header(Explorer, room="header"):
             chips += [(f"{tab}.{name}", f"{title}: {name} {value}") for name, value in held.items()]
         return [{"name": name, "text": text} for name, text in chips]
 
-    @answers()
+    @request_handler()
     def go(self, by: Literal[-1, 1]) -> None:
         """Show the view before the present one (-1), or the one after it (1)."""
         view = self._history.go(by)
@@ -172,7 +172,7 @@ class Header(Explorer, room="header"):
             self._going = False
         self._say_all()
 
-    @answers()
+    @request_handler()
     def remove(self, name: str) -> None:
         """Remove a filter."""
         tab, _, trait = name.rpartition(".")
@@ -180,7 +180,7 @@ class Header(Explorer, room="header"):
         if owner.has_trait(trait) and trait in (*LINKED, *FILTERS):
             owner.set_trait(trait, owner.unfiltered(trait))
 
-    @answers()
+    @request_handler()
     def clear(self) -> None:
         """Remove all filters."""
         for chip in self._chips():

@@ -15,14 +15,22 @@ import traitlets
 from llmprof.analyze import ncu
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
-from llmprof.explore.base.widget import Answer, Explorer, answers, sorted_by
+from llmprof.explore.base.messages import (
+    Buffers,
+    FrameColumn,
+    FrameRow,
+    MessageRecord,
+    TimeRange,
+    array,
+    pack,
+)
+from llmprof.explore.base.widget import Explorer, Reply, request_handler, sorted_by
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.names.mangled import demangled
-from llmprof.names.readable import apart
-from llmprof.replay.slack import unknown_slack, with_slack
-from llmprof.replay.targets import bounded
+from llmprof.names.readable import distinct_labels
+from llmprof.replay.slack import add_slack, unknown_slack
+from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import shorten
 from llmprof.theory import hardware
 from llmprof.theory.bound import find_device
@@ -58,7 +66,7 @@ _MOST_TEXT: Final = 2_000
 _NAMED: Final = 2
 
 
-class Shown(Record):
+class KernelsView(MessageRecord):
     """View of the table: filters, labels that divide launches into rows, a search text, an
     order, a window.
     """
@@ -73,7 +81,7 @@ class Shown(Record):
     by: tuple[str, ...] = ()
     search: str = ""
     sort: str = "-total_ns"
-    window: Window | None = None
+    window: TimeRange | None = None
     in_window: bool = False
 
     @classmethod
@@ -94,12 +102,12 @@ class Shown(Record):
         return (tuple(self.where.items()), self.by, self.window)
 
 
-def options(events: pl.DataFrame) -> dict[str, list[int | str]]:
+def _options(events: pl.DataFrame) -> dict[str, list[int | str]]:
     """Values that each filter can take."""
     return {label: events[label].drop_nulls().unique().sort().to_list() for label in FILTERS}
 
 
-def places(values: Sequence[int | str] | None, plural: str) -> str:
+def _places(values: Sequence[int | str] | None, plural: str) -> str:
     """Short text for the values of a label: one or two of them, a range of numbers, or their
     number.
     """
@@ -116,7 +124,7 @@ def places(values: Sequence[int | str] | None, plural: str) -> str:
     )
 
 
-def arranged(frame: pl.DataFrame, view: Shown) -> pl.DataFrame:
+def _arranged(frame: pl.DataFrame, view: KernelsView) -> pl.DataFrame:
     """Rows whose name contains the view's text, regardless of case, in the view's order
     (``-column``: descending).
     """
@@ -143,7 +151,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     """Some of the rows, and their sparklines as bytes (255 is the largest value of a row)."""
     rows = frame.slice(max(0, offset), max(0, count))
     every = (frame if frame.height <= _MOST_NAMES else rows)["name"].unique(maintain_order=True)
-    labels = dict(zip(every, apart(every, short(every)), strict=True))
+    labels = dict(zip(every, distinct_labels(every, _short(every)), strict=True))
     telling = [column for column in (*PLACES, "category") if column in frame.columns]
     several = frame.group_by("name").agg(pl.col(telling).n_unique())
     parts = {
@@ -158,7 +166,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
         label = " · ".join([labels[row["name"]][:_MOST_TEXT], *words])
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
         cells |= {
-            place: row[place] if place in row else places(row[many], many)
+            place: row[place] if place in row else _places(row[many], many)
             for place, many in PLACES.items()
         }
         cells |= {"name": row["name"][:_MOST_TEXT], "label": label}
@@ -175,7 +183,7 @@ def _place(label: str, value: int | str) -> str:
     return f"{label} {value}" if isinstance(value, int) else value
 
 
-def short(names: pl.Series) -> pl.Series:
+def _short(names: pl.Series) -> pl.Series:
     """Readable names; C++ functions without return type, namespaces and parameters, so that
     their beginnings differ.
     """
@@ -215,7 +223,7 @@ _GRID: Final = (
 )
 
 
-def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
+def _launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
     """Launches over time, packed: one by one, or shortest, median and longest of each interval
     of time.
     """
@@ -246,7 +254,7 @@ def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
     }, buffers
 
 
-def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
+def _shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
     """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none."""
     try:
         trace.table("ops")
@@ -274,7 +282,7 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     """Operators with a bound under the roofs of the device, those with most time; None without
     any.
     """
-    rows, events = bounded(trace)
+    rows, events = operators_with_bounds(trace)
     rows = rows.filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
     rows = rows.filter(
         (pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("flop_per_s") > 0)
@@ -319,7 +327,7 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     }
 
 
-def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
+def _grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
     """Grids and blocks of launches: ``grid, block, registers, shared_bytes, count, mean_ns``."""
     if not trace.has("kernels") or events.is_empty():
         return []
@@ -343,7 +351,7 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def nothing_of(trace: Trace) -> pl.DataFrame:
-    """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the
+    """Frame of :attr:`llmprof.Trace.events` without rows; without columns, too, if the
     trace has no events.
     """
     with contextlib.suppress(NotCapturedError):
@@ -455,7 +463,7 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
     )
 
 
-def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
+def kernel_detail(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
     """Data of a profiled kernel for the explorer, as JSON; ``launches`` is empty if it was not
     profiled.
     """
@@ -479,7 +487,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
             {"label": of_level.get(column, label), "share": _finite(row[column]), "metric": metric}
             for column, (label, metric) in PEAKS.items()
         ],
-        "roofline": roofline(profile, number),
+        "roofline": _roofline(profile, number),
         "stalls": profile.stalls.filter(pl.col("kernel_id") == number)
         .select("reason", "share")
         .to_dicts(),
@@ -487,7 +495,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
     }
 
 
-def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
+def _values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
     """Metrics of a launch whose name or section contains a text, with titles; those of the
     details page first.
     """
@@ -499,13 +507,13 @@ def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
     rows = fitting.head(MOST_VALUES).select("section", "metric", "unit", "value", "text").to_dicts()
     titled = [
-        row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]}
+        row | {"value": _finite(row["value"]), "title": _glossary(row["metric"])["title"]}
         for row in rows
     ]
     return {"rows": titled, "total": fitting.height}
 
 
-def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
+def _roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     """All launches on the roofline, the device's roofs, and which launch is picked."""
     x, y = "intensity", "flop_per_s"
     placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
@@ -526,7 +534,7 @@ def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
 
 
 @lru_cache(maxsize=4096)
-def glossary(metric: str) -> dict[str, Any]:
+def _glossary(metric: str) -> dict[str, Any]:
     """Glossary entry of a metric or warp state, as JSON."""
     try:
         entry = explain(metric)
@@ -545,11 +553,11 @@ def glossary(metric: str) -> dict[str, Any]:
     }
 
 
-Labels = dict[str, Any]
+RowLabels = dict[str, Any]
 """Values of the labels that divide launches into rows: ``{"phase": "decode"}``."""
 
 
-class Bar(Record):
+class PeakBar(MessageRecord):
     """Share of a peak (%), and the metric whose glossary text explains it."""
 
     label: str
@@ -557,10 +565,10 @@ class Bar(Record):
     metric: str
 
 
-class Roofline(Record):
+class Roofline(MessageRecord):
     """Profiled launches, or operators, on the roofline of a device."""
 
-    points: list[Row]
+    points: list[FrameRow]
     bandwidth: float | None
     peaks: dict[str, float]
     device: str | None
@@ -636,7 +644,7 @@ class Kernels(Explorer, room="kernels"):
     @property
     def selected(self) -> pl.DataFrame:
         """Launches of the picked kernel, or the picked launch alone: rows of
-        :func:`llmprof.analyze.attribute`.
+        :attr:`llmprof.Trace.events`.
         """
         if self.event is not None:
             return self.trace.events.filter(pl.col("event") == self.event)
@@ -654,15 +662,15 @@ class Kernels(Explorer, room="kernels"):
         return charts.to_png_bytes(charts.kernels(self.table, top=_TOP, variants=True), scale=1.25)
 
     @property
-    def _view(self) -> Shown:
-        return Shown.of(
+    def _view(self) -> KernelsView:
+        return KernelsView.of(
             {
                 name: getattr(self, name)
                 for name in (*FILTERS, "by", "search", "sort", "window", "in_window")
             }
         )
 
-    def _rows(self, view: Shown) -> pl.DataFrame:
+    def _rows(self, view: KernelsView) -> pl.DataFrame:
         key, frame = self._kept  # another request may replace it meanwhile
         if key != view.key:
             frame = kernels_within(
@@ -675,11 +683,11 @@ class Kernels(Explorer, room="kernels"):
                 events = events_within(
                     self.trace, where=view.where, window=view.window, absent=True
                 )
-                frame = with_slack(frame, self.trace, events, [*view.by, "name", "category"])
+                frame = add_slack(frame, self.trace, events, [*view.by, "name", "category"])
             self._kept = (view.key, frame)
-        return arranged(frame, view)
+        return _arranged(frame, view)
 
-    def _launches(self, view: Shown, kernel: str | None, of: Labels) -> pl.DataFrame:
+    def _launches(self, view: KernelsView, kernel: str | None, of: RowLabels) -> pl.DataFrame:
         if kernel is None:
             return nothing_of(self.trace)
         where = {**view.where, **of, "name": kernel}
@@ -694,11 +702,11 @@ class Kernels(Explorer, room="kernels"):
             self._profiled = profiled(self.trace, self.metrics)
         return self._profiled
 
-    @answers(
-        asks={"view": Shown},
+    @request_handler(
+        asks={"view": KernelsView},
         busy="adding up kernels",
         buffers=_SERIES,
-        rows=list[Row],
+        rows=list[FrameRow],
         total=int,
         at=int | None,
         launches=int,
@@ -706,8 +714,8 @@ class Kernels(Explorer, room="kernels"):
         options=dict[str, list[int | str]],
         unmatched=int,
     )
-    def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
-        frame, events = self._rows(Shown.of(view)), self.trace.events
+    def _on_table(self, view: RowLabels, count: int = 60, kernel: str | None = None) -> Reply:
+        frame, events = self._rows(KernelsView.of(view)), self.trace.events
         rows, buffers = block(frame, 0, count)
         message = {
             "rows": rows,
@@ -715,13 +723,13 @@ class Kernels(Explorer, room="kernels"):
             "at": None if kernel is None else frame["name"].index_of(kernel),
             "launches": int(frame["count"].sum()),
             "total_ns": int(frame["total_ns"].sum()),
-            "options": options(events),
+            "options": _options(events),
             "unmatched": self._matched().unmatched if self.metrics is not None else 0,
         }
         return message, buffers
 
-    @answers(busy="finding what each kernel delays", why=str)
-    def _on_slack(self) -> Answer:
+    @request_handler(busy="finding what each kernel delays", why=str)
+    def _on_slack(self) -> Reply:
         """Find the slack of all kernels, which the rows have from then on, or say why it is
         unknown.
         """
@@ -730,14 +738,14 @@ class Kernels(Explorer, room="kernels"):
             self._slack, self._kept = True, (None, pl.DataFrame())
         return {"why": why}, []
 
-    @answers(asks={"view": Shown}, buffers=_SERIES, rows=list[Row], offset=int)
-    def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
-        rows, buffers = block(self._rows(Shown.of(view)), offset, min(count, 200))
+    @request_handler(asks={"view": KernelsView}, buffers=_SERIES, rows=list[FrameRow], offset=int)
+    def _on_rows(self, view: RowLabels, offset: int, count: int) -> Reply:
+        rows, buffers = block(self._rows(KernelsView.of(view)), offset, min(count, 200))
         return {"rows": rows, "offset": offset}, buffers
 
-    @answers(asks={"view": Shown})
-    def _on_pick(self, view: Labels, row: int) -> None:
-        table_view = Shown.of(view)
+    @request_handler(asks={"view": KernelsView})
+    def _on_pick(self, view: RowLabels, row: int) -> None:
+        table_view = KernelsView.of(view)
         frame = self._rows(table_view)
         if 0 <= row < frame.height:
             picked = frame.row(row, named=True)
@@ -747,7 +755,7 @@ class Kernels(Explorer, room="kernels"):
                 }
                 self.kernel = picked["name"]
 
-    @answers()
+    @request_handler()
     def _on_launch(self, event: int) -> None:
         """Pick a launch, and set the window around it; linked explorers then show this window."""
         rows = self.trace.events.filter(pl.col("event") == event)
@@ -758,8 +766,8 @@ class Kernels(Explorer, room="kernels"):
             if not self.in_window:
                 self.window = [float(start - around), float(start + length + around)]
 
-    @answers(
-        asks={"view": Shown},
+    @request_handler(
+        asks={"view": KernelsView},
         buffers="the launches' columns",
         name=str,
         label=str,
@@ -770,17 +778,17 @@ class Kernels(Explorer, room="kernels"):
         least_ns=float | None,
         most_ns=float | None,
         condensed=bool,
-        columns=list[Column],
-        span=Window | None,
-        grids=list[Row],
+        columns=list[FrameColumn],
+        span=TimeRange | None,
+        grids=list[FrameRow],
     )
-    def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
-        events = self._launches(Shown.of(view), kernel, of)
-        message, buffers = launches(events)
+    def _on_kernel(self, view: RowLabels, kernel: str, of: RowLabels) -> Reply:
+        events = self._launches(KernelsView.of(view), kernel, of)
+        message, buffers = _launches(events)
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
             "name": demangled(pl.Series([kernel])).get(kernel, kernel),
-            "label": shorten(short(pl.Series([kernel]))[0], _MOST_TITLE),
+            "label": shorten(_short(pl.Series([kernel]))[0], _MOST_TITLE),
             "category": events["category"][0] if events.height else None,
             "count": events.height,
             "total_ns": length.sum(),
@@ -788,52 +796,52 @@ class Kernels(Explorer, room="kernels"):
             "least_ns": length.min(),
             "most_ns": length.max(),
         }
-        return message | about | {"grids": grids(self.trace, events)}, buffers
+        return message | about | {"grids": _grids(self.trace, events)}, buffers
 
-    @answers(row=int | None)
-    def _on_operator(self, event: int) -> Answer:
+    @request_handler(row=int | None)
+    def _on_operator(self, event: int) -> Reply:
         """Number of the operator that a launch is part of, as in the points of the roofline of
         operators.
         """
-        rows = bounded(self.trace)[1].filter(pl.col("event") == event)["row"]
+        rows = operators_with_bounds(self.trace)[1].filter(pl.col("event") == event)["row"]
         return {"row": rows[0] if rows.len() else None}, []
 
-    @answers(
+    @request_handler(
         busy="finding the operators",
-        rows=list[Row],
+        rows=list[FrameRow],
         why=str,
         total=int | None,
         roofline=Roofline | None,
     )
-    def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
-        return shapes(self.trace, kernel, rank), []
+    def _on_shapes(self, kernel: str, rank: int | None) -> Reply:
+        return _shapes(self.trace, kernel, rank), []
 
-    @answers(
+    @request_handler(
         busy="matching the hardware metrics",
-        launches=list[Row],
+        launches=list[FrameRow],
         note=str,
         chosen=int | None,
-        speed=Row | None,
-        bars=list[Bar] | None,
+        speed=FrameRow | None,
+        bars=list[PeakBar] | None,
         roofline=Roofline | None,
-        stalls=list[Row] | None,
-        rules=list[Row] | None,
+        stalls=list[FrameRow] | None,
+        rules=list[FrameRow] | None,
     )
-    def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Answer:
-        return shown(self._matched(), kernel, kernel_id), []
+    def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Reply:
+        return kernel_detail(self._matched(), kernel, kernel_id), []
 
-    @answers(rows=list[Row], total=int)
-    def _on_values(self, kernel_id: int, search: str = "") -> Answer:
-        return values(self._matched(), kernel_id, search), []
+    @request_handler(rows=list[FrameRow], total=int)
+    def _on_values(self, kernel_id: int, search: str = "") -> Reply:
+        return _values(self._matched(), kernel_id, search), []
 
-    @answers(title=str, meaning=str, good=str, action=str, source=str)
-    def _on_explain(self, metric: str) -> Answer:
-        return glossary(metric), []
+    @request_handler(title=str, meaning=str, good=str, action=str, source=str)
+    def _on_explain(self, metric: str) -> Reply:
+        return _glossary(metric), []
 
-    @answers(asks={"view": Shown}, command=str)
-    def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
+    @request_handler(asks={"view": KernelsView}, command=str)
+    def _on_command(self, program: str, view: RowLabels, kernel: str, of: RowLabels) -> Reply:
         self.program = program
-        where = {**Shown.of(view).where, **of}
+        where = {**KernelsView.of(view).where, **of}
         kept = {
             label: where[label]
             for label in ("layer", "stage", "step", "phase", "rank")

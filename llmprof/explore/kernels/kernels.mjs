@@ -60,11 +60,11 @@ function render({ model, el }) {
   const { failed } = state;
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
-  /** @type {(keyof import("./messages").Shown)[]} */
+  /** @type {(keyof import("./messages").KernelsView)[]} */
   const viewed = [...KERNEL_FILTERS, "by", "search", "sort", "window", "in_window"];
   /**
    * What is asked about goes with the request: traits may reach the kernel after it.
-   * @returns {import("./messages").Shown}
+   * @returns {import("./messages").KernelsView}
    */
   const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
   let shown = view(); // that of the rows which are on the screen
@@ -191,7 +191,7 @@ function render({ model, el }) {
     }
   };
   /**
-   * @param {import("./messages").Shown} asked
+   * @param {import("./messages").KernelsView} asked
    * @param {Table} msg
    * @param {DataView[]} buffers
    */

@@ -2,7 +2,7 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** View of the table: filters, labels that divide launches into rows, a search text, an order, a window. */
-export type Shown = {
+export type KernelsView = {
   rank?: number | null;
   step?: number | null;
   phase?: string | null;
@@ -18,7 +18,7 @@ export type Shown = {
 };
 
 /** Column of a packed frame: llmprof.explore.base.messages.pack. */
-export type Column = {
+export type FrameColumn = {
   name: string;
   dtype: string;
   values?: string[] | null;
@@ -33,7 +33,7 @@ export type Roofline = {
 };
 
 /** Share of a peak (%), and the metric whose glossary text explains it. */
-export type Bar = {
+export type PeakBar = {
   label: string;
   share: number | null;
   metric: string;
@@ -42,7 +42,7 @@ export type Bar = {
 export type Messages = {
   /** Buffers: time over the trace of each row (u1), the same number of points a row. */
   table: {
-    asks: { view: Shown; count: number; kernel?: string | null };
+    asks: { view: KernelsView; count: number; kernel?: string | null };
     answers: { rows: Record<string, any>[]; total: number; at?: number | null; launches: number; total_ns: number; options: Record<string, (number | string)[]>; unmatched: number };
   };
   slack: {
@@ -51,11 +51,11 @@ export type Messages = {
   };
   /** Buffers: time over the trace of each row (u1), the same number of points a row. */
   rows: {
-    asks: { view: Shown; offset: number; count: number };
+    asks: { view: KernelsView; offset: number; count: number };
     answers: { rows: Record<string, any>[]; offset: number };
   };
   pick: {
-    asks: { view: Shown; row: number };
+    asks: { view: KernelsView; row: number };
     answers: Record<string, never>;
   };
   launch: {
@@ -64,8 +64,8 @@ export type Messages = {
   };
   /** Buffers: the launches' columns. */
   kernel: {
-    asks: { view: Shown; kernel: string; of: Record<string, any> };
-    answers: { name: string; label: string; category?: string | null; count: number; total_ns: number; mean_ns?: number | null; least_ns?: number | null; most_ns?: number | null; condensed: boolean; columns: Column[]; span?: [number, number] | null; grids: Record<string, any>[] };
+    asks: { view: KernelsView; kernel: string; of: Record<string, any> };
+    answers: { name: string; label: string; category?: string | null; count: number; total_ns: number; mean_ns?: number | null; least_ns?: number | null; most_ns?: number | null; condensed: boolean; columns: FrameColumn[]; span?: [number, number] | null; grids: Record<string, any>[] };
   };
   operator: {
     asks: { event: number };
@@ -77,7 +77,7 @@ export type Messages = {
   };
   metrics: {
     asks: { kernel: string; kernel_id?: number | null };
-    answers: { launches: Record<string, any>[]; note: string; chosen?: number | null; speed?: Record<string, any> | null; bars?: Bar[] | null; roofline?: Roofline | null; stalls?: Record<string, any>[] | null; rules?: Record<string, any>[] | null };
+    answers: { launches: Record<string, any>[]; note: string; chosen?: number | null; speed?: Record<string, any> | null; bars?: PeakBar[] | null; roofline?: Roofline | null; stalls?: Record<string, any>[] | null; rules?: Record<string, any>[] | null };
   };
   values: {
     asks: { kernel_id: number; search: string };
@@ -88,7 +88,7 @@ export type Messages = {
     answers: { title: string; meaning: string; good: string; action: string; source: string };
   };
   command: {
-    asks: { program: string; view: Shown; kernel: string; of: Record<string, any> };
+    asks: { program: string; view: KernelsView; kernel: string; of: Record<string, any> };
     answers: { command: string };
   };
 };

@@ -8,27 +8,27 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze.kernels import sums_of_kernels
-from llmprof.analyze.layers import Measure as TimeColumn
+from llmprof.analyze.layers import GapMeasure as TimeColumn
 from llmprof.analyze.layers import layer_gaps
 from llmprof.analyze.layers import layers as layers_of
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.charts.heatmaps import kinds_in_words
-from llmprof.explore.base.messages import Record, Row, Scale, array
-from llmprof.explore.base.ranks import placed_in_columns, scale_of, scales_of
-from llmprof.explore.base.widget import Answer, Explorer, answers
-from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
-from llmprof.replay.slack import unknown_slack, with_slack
+from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
+from llmprof.explore.base.ranks import colour_scale, placed_in_columns, scales_of
+from llmprof.explore.base.widget import Explorer, Reply, request_handler
+from llmprof.explore.layers.picture import MOST_RANKS, CellsPanel, cells_picture
+from llmprof.replay.slack import add_slack, unknown_slack
 from llmprof.text import are
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
-Measure = Literal["time", "busy", "exposed", "gap", "host"]
+LayerMeasure = Literal["time", "busy", "exposed", "gap", "host"]
 
 
-class Measured(Record):
+class LayerOption(MessageRecord):
     """A measure that the color can show."""
 
-    name: Measure
+    name: LayerMeasure
     title: str
     meaning: str
 
@@ -70,7 +70,7 @@ class Cells:
     outliers: memoryview
 
 
-def choices(trace: Trace) -> dict[str, Any]:
+def layer_choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
     rows = (
         trace.events.filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
@@ -85,7 +85,7 @@ def choices(trace: Trace) -> dict[str, Any]:
     }
 
 
-def cells(
+def layer_cells(
     trace: Trace,
     *,
     measure: str,
@@ -129,7 +129,7 @@ def cells(
     return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
 
 
-def events_of(
+def cell_events(
     trace: Trace, *, rank: int | None, step: int | None, layer: int | None, stage: str | None = None
 ) -> pl.DataFrame:
     """Rows of ``attribute`` in a cell, in a step, or in a layer of every step; no rows if
@@ -143,7 +143,7 @@ def events_of(
     return events.filter(*within)
 
 
-def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
+def _stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
     """Stages of a cell in their order, and of the typical layer: the median of the same kind,
     rank and step.
     """
@@ -174,9 +174,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     events = events.rename({"operator": "op"})
     summary = sums_of_kernels(events, ("stage", "op"))
     summary = (
-        with_slack(summary, trace, events, ["stage", "op", "name", "category"])
-        if slack
-        else summary
+        add_slack(summary, trace, events, ["stage", "op", "name", "category"]) if slack else summary
     )
     whole = pl.col("total_ns").sum()
     return (
@@ -202,7 +200,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     )
 
 
-def cell_of(
+def _cell_of(
     trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None
 ) -> dict[str, Any] | None:
     """Row of ``layer_gaps`` of a cell; None if there is none."""
@@ -234,22 +232,26 @@ class Layers(Explorer, room="layers"):
     @property
     def selected(self) -> pl.DataFrame:
         """Device events of the picked cell (of its stage, if one is chosen): rows of
-        ``analyze.attribute``.
+        ``trace.events``.
 
         If only a step is chosen, all events of the step; if only a layer is chosen, its events in
         every step.
         """
         rank = self.rank if self.rank is not None else self.default_rank
-        return events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
+        return cell_events(
+            self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage
+        )
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map of the chosen ranks, stage and phase; None if there are no
         layers.
         """
-        ranks = choices(self.trace)["ranks"]
+        ranks = layer_choices(self.trace)["ranks"]
         ranks_drawn = ranks if self.rank is None else [rank for rank in ranks if rank == self.rank]
         made = [
-            cells(self.trace, measure=self.measure, rank=rank, stage=self.stage, phase=self.phase)
+            layer_cells(
+                self.trace, measure=self.measure, rank=rank, stage=self.stage, phase=self.phase
+            )
             for rank in ranks_drawn[:MOST_RANKS]
         ]
         panels = []
@@ -262,7 +264,9 @@ class Layers(Explorer, room="layers"):
                 (len(columns), len(one.head["layers"]))
             )
             panels += (
-                [Panel(one.head["rank"], columns, one.head["layers"], values)] if columns else []
+                [CellsPanel(one.head["rank"], columns, one.head["layers"], values)]
+                if columns
+                else []
             )
         if not panels:
             return None
@@ -274,7 +278,7 @@ class Layers(Explorer, room="layers"):
                 panel.values[[own == phase for _, own in panel.columns]].ravel() for panel in panels
             ]
             known = pl.Series(np.concatenate(parts)).drop_nans().cast(pl.Float64)
-            scales[phase] = {**scale_of(known, diverging=diverging), "diverging": diverging}
+            scales[phase] = {**colour_scale(known, diverging=diverging), "diverging": diverging}
         title, _, _, meaning = MEASURES[self.measure]
         notes = [f"Colour: {meaning}."]
         types = {"layer": pl.Int32, "kind": pl.String}
@@ -290,29 +294,29 @@ class Layers(Explorer, room="layers"):
             notes.append(f"≥: the 99th percentile; the greatest value is {format_ns(max(beyond))}.")
         if missing := sum(one.head["missing"] for one in made):
             notes.append(f"Grey: not captured ({missing:,} cells).")
-        return picture(
+        return cells_picture(
             panels,
             scales,
             f"{title} of {f'{self.stage} in ' if self.stage else ''}each layer",
             notes,
         )
 
-    @answers(
+    @request_handler(
         busy="finding steps and layers",
         ranks=list[int],
         stages=list[str],
         phases=list[str],
-        measures=list[Measured],
+        measures=list[LayerOption],
     )
-    def _on_choices(self) -> Answer:
-        offered = choices(self.trace)
+    def _on_choices(self) -> Reply:
+        offered = layer_choices(self.trace)
         self.default_rank = offered["ranks"][0] if offered["ranks"] else None
         return offered, []
 
-    @answers(
+    @request_handler(
         busy="measuring layers",
         buffers="values (f4, columns after each other, NaN where there is none) and outliers (u1)",
-        measure=Measure,
+        measure=LayerMeasure,
         title=str,
         meaning=str,
         rank=int,
@@ -324,48 +328,48 @@ class Layers(Explorer, room="layers"):
         missing=int,
         steps=tuple[int | None, int | None],
         diverging=bool,
-        scales=list[Scale],
+        scales=list[ColourScale],
     )
     def _on_cells(
         self,
         *,
-        measure: Measure,
+        measure: LayerMeasure,
         rank: int,
         stage: str | None,
         phase: str | None,
         steps: tuple[int, int] | None,
-    ) -> Answer:
+    ) -> Reply:
         window = (int(steps[0]), int(steps[1])) if steps else None
-        matrix = cells(
+        matrix = layer_cells(
             self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window
         )
         return matrix.head, [matrix.values, matrix.outliers]
 
-    @answers()
+    @request_handler()
     def _on_pick(self, *, rank: int, step: int, layer: int) -> None:
-        cell = cell_of(self.trace, rank=rank, step=step, layer=layer)
+        cell = _cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
             self.rank, self.step, self.layer = rank, step, layer
             if cell is not None:
                 self.window = [float(cell["start_ns"]), float(cell["end_ns"])]
 
-    @answers(
+    @request_handler(
         busy="looking into the cell",
         rank=int,
         step=int,
         layer=int,
         stage=str | None,
         slack_ns=int | None,
-        cell=Row | None,
-        stages=list[Row],
-        kernels=list[Row],
+        cell=FrameRow | None,
+        stages=list[FrameRow],
+        kernels=list[FrameRow],
         more=int,
     )
-    def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
-        events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
+    def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Reply:
+        events = cell_events(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = kernels_of(self.trace, events, slack=self._slack)
         least = (
-            with_slack(events.head(1), self.trace, events, ["rank"])
+            add_slack(events.head(1), self.trace, events, ["rank"])
             if self._slack and events.height
             else None
         )
@@ -374,15 +378,15 @@ class Layers(Explorer, room="layers"):
             **where,
             "stage": stage,
             "slack_ns": None if least is None else least["slack_ns"][0],
-            "cell": cell_of(self.trace, **where, stage=stage),
-            "stages": stages_of(self.trace, **where).to_dicts(),
+            "cell": _cell_of(self.trace, **where, stage=stage),
+            "stages": _stages_of(self.trace, **where).to_dicts(),
             "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }
         return message, []
 
-    @answers(busy="finding what each kernel delays", why=str)
-    def _on_slack(self) -> Answer:
+    @request_handler(busy="finding what each kernel delays", why=str)
+    def _on_slack(self) -> Reply:
         """Find the slack of all kernels, which cells have from then on, or say why it is
         unknown.
         """

@@ -2,14 +2,14 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A measure that the color can show. */
-export type Measured = {
+export type LayerOption = {
   name: "busy" | "exposed" | "gap" | "host" | "time";
   title: string;
   meaning: string;
 };
 
 /** Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
-export type Scale = {
+export type ColourScale = {
   phase: string | null;
   low: number;
   high: number;
@@ -20,12 +20,12 @@ export type Scale = {
 export type Messages = {
   choices: {
     asks: Record<string, never>;
-    answers: { ranks: number[]; stages: string[]; phases: string[]; measures: Measured[] };
+    answers: { ranks: number[]; stages: string[]; phases: string[]; measures: LayerOption[] };
   };
   /** Buffers: values (f4, columns after each other, NaN where there is none) and outliers (u1). */
   cells: {
     asks: { measure: "busy" | "exposed" | "gap" | "host" | "time"; rank: number; stage?: string | null; phase?: string | null; steps?: [number, number] | null };
-    answers: { measure: "busy" | "exposed" | "gap" | "host" | "time"; title: string; meaning: string; rank: number; columns: [number, number, number][]; layers: number[]; kinds: (string | null)[]; condensed: number; outliers: number; missing: number; steps: [number | null, number | null]; diverging: boolean; scales: Scale[] };
+    answers: { measure: "busy" | "exposed" | "gap" | "host" | "time"; title: string; meaning: string; rank: number; columns: [number, number, number][]; layers: number[]; kinds: (string | null)[]; condensed: number; outliers: number; missing: number; steps: [number | null, number | null]; diverging: boolean; scales: ColourScale[] };
   };
   pick: {
     asks: { rank: number; step: number; layer: number };

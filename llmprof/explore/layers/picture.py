@@ -59,7 +59,7 @@ Scales: TypeAlias = "dict[str | None, dict[str, Any]]"
 
 
 @dataclass(frozen=True)
-class Panel:
+class CellsPanel:
     """Cells of one rank: first step and phase of each column, the layers, and values by both
     (ns).
     """
@@ -70,14 +70,16 @@ class Panel:
     values: NDArray[np.float32]
 
 
-def picture(panels: Sequence[Panel], scales: Scales, title: str, notes: Sequence[str]) -> bytes:
+def cells_picture(
+    panels: Sequence[CellsPanel], scales: Scales, title: str, notes: Sequence[str]
+) -> bytes:
     """PNG image of the cells of some ranks, two beside each other."""
     few = sum(panel.values.size for panel in panels) <= FEW
-    return vlc.svg_to_png(svg(panels, scales, title, notes), scale=1.5 if few else 1)
+    return vlc.svg_to_png(_svg(panels, scales, title, notes), scale=1.5 if few else 1)
 
 
-def svg(panels: Sequence[Panel], scales: Scales, title: str, notes: Sequence[str]) -> str:
-    """The picture as SVG; parameters as of :func:`picture`."""
+def _svg(panels: Sequence[CellsPanel], scales: Scales, title: str, notes: Sequence[str]) -> str:
+    """The picture as SVG; parameters as of :func:`cells_picture`."""
     across = min(2, len(panels))
     wide = (WIDTH - GAP * (across - 1)) // across
     parts = [_text(8, 20, title, ink=INK, bold=True), _text(8, 38, " ".join(notes))]
@@ -97,7 +99,7 @@ def svg(panels: Sequence[Panel], scales: Scales, title: str, notes: Sequence[str
     return f'{head}<rect width="{WIDTH}" height="{y}" fill="{PAPER}"/>{"".join(parts)}</svg>'
 
 
-def colours(values: NDArray[np.float32], scale: dict[str, Any]) -> NDArray[np.uint8]:
+def _colours(values: NDArray[np.float32], scale: dict[str, Any]) -> NDArray[np.uint8]:
     """Red, green and blue (0 to 255) of values (ns) on a scale; grey where there is no value."""
     low, high = scale["low"], scale["high"]
     if high <= low:
@@ -116,11 +118,11 @@ def colours(values: NDArray[np.float32], scale: dict[str, Any]) -> NDArray[np.ui
     return np.where(np.isnan(values)[..., None], none, np.rint(mixed)).astype(np.uint8)
 
 
-def _row(panel: Panel) -> int:
+def _row(panel: CellsPanel) -> int:
     return max(3, min(12, TALL // len(panel.layers)))
 
 
-def _panel(panel: Panel, scales: Scales, x: float, y: float, wide: float) -> Iterator[str]:
+def _panel(panel: CellsPanel, scales: Scales, x: float, y: float, wide: float) -> Iterator[str]:
     count, row = len(panel.columns), _row(panel)
     left, top, tall = x + LEFT, y + HEAD, row * len(panel.layers)
     step = (wide - LEFT - 12) / count
@@ -130,7 +132,7 @@ def _panel(panel: Panel, scales: Scales, x: float, y: float, wide: float) -> Ite
     pixels = np.empty((count, len(panel.layers), 3), np.uint8)
     for phase in dict.fromkeys(of_column):
         chosen = np.array([phase_of_column == phase for phase_of_column in of_column])
-        pixels[chosen] = colours(panel.values[chosen], scales[phase])
+        pixels[chosen] = _colours(panel.values[chosen], scales[phase])
     image = base64.b64encode(png_of(pixels.transpose(1, 0, 2))).decode("ascii")
     yield (
         f'<image x="{left:.1f}" y="{top}" width="{step * count:.1f}" height="{tall}"'

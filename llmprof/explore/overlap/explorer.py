@@ -11,23 +11,31 @@ from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring,
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent
-from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
-from llmprof.label.intervals import clip, gaps, length_within, merge
-from llmprof.label.steps.steps import steps
+from llmprof.explore.base.messages import (
+    Buffers,
+    FrameColumn,
+    FrameRow,
+    MessageRecord,
+    TimeRange,
+    array,
+    pack,
+)
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
+from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 
-class Bars(Record):
+class Bars(MessageRecord):
     """Bars of a side: its label, its rank, the packed columns and the number of their buffers."""
 
     label: str
     rank: int
-    columns: list[Column]
+    columns: list[FrameColumn]
     buffers: int
 
 
-class Lane(Record):
+class OverlapLane(MessageRecord):
     """A lane: what it shows, as spans or as bins of classes, and which buffers of its side it
     has.
     """
@@ -41,12 +49,12 @@ class Lane(Record):
     classes: list[str] | None = None
 
 
-class Side(Record):
+class Side(MessageRecord):
     """Lanes of a rank in a window; ``first`` is the index of its first buffer."""
 
     rank: int
-    window: Window
-    lanes: list[Lane]
+    window: TimeRange
+    lanes: list[OverlapLane]
     names: list[str]
     of: str
     first: int
@@ -72,18 +80,18 @@ MAX_BARS = 300
 """Most bars of steps."""
 
 Span = tuple[int, int]
-Shown = tuple[Trace, int, Span]
+OverlapSide = tuple[Trace, int, Span]
 """A trace, one of its ranks, and a window of it."""
 
 
-def with_class(events: pl.DataFrame) -> pl.DataFrame:
+def _with_class(events: pl.DataFrame) -> pl.DataFrame:
     """Device events with ``class``, from their category and source."""
     communication = pl.when(pl.col("category").is_in(COMMUNICATION)).then(pl.lit("communication"))
     kind = communication.when(transferring()).then(pl.lit("copy")).otherwise(pl.lit("compute"))
     return events.with_columns(kind.alias("class"))
 
 
-def span_of(trace: Trace, rank: int) -> Span | None:
+def _span_of(trace: Trace, rank: int) -> Span | None:
     """First start and last end on the device of a rank (ns); None if nothing ran."""
     mine = trace.events.filter(pl.col("rank") == rank)
     if mine.is_empty():
@@ -92,11 +100,11 @@ def span_of(trace: Trace, rank: int) -> Span | None:
     return first, max(last, first + 1)
 
 
-def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
+def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
-    where = steps(trace).select(
+    where = steps_of(trace).select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
     rows = overlap_of_trace(trace, waits=True).filter(
@@ -104,7 +112,7 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     )
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if rows.is_empty():
-        first, last = span_of(trace, rank) or (0, 0)
+        first, last = _span_of(trace, rank) or (0, 0)
         whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(pl.col("rank") == rank)
         rows = whole.with_columns(
             step=pl.lit(-1, pl.Int32), phase=pl.lit(None, pl.String), start_ns=first, end_ns=last
@@ -115,17 +123,19 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by(
         "bar", maintain_order=True
     )
-    steps_of, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
+    number, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
     times = (pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("total_ns", *PARTS).mean())
-    return bars.agg(
-        steps_of.min().alias("first"), steps_of.max().alias("last"), phase_of, *times
-    ).drop("bar")
+    return bars.agg(number.min().alias("first"), number.max().alias("last"), phase_of, *times).drop(
+        "bar"
+    )
 
 
-def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
+def _step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     """Device span of a step (ns); None if the rank has no such step or ran nothing in it."""
     step_rows = (
-        steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
+        steps_of(trace)
+        .filter(pl.col("rank") == rank, pl.col("step") == step)
+        .drop_nulls("start_ns")
     )
     if step_rows.is_empty():
         return None
@@ -133,42 +143,42 @@ def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     return int(first), int(first) + max(1, int(length))
 
 
-def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
+def _steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
     """Span from the start of one step to the end of another; of one step if only that ran; None
     if neither ran.
     """
-    windows = [step_window(trace, rank=rank, step=step) for step in (first, last)]
+    windows = [_step_window(trace, rank=rank, step=step) for step in (first, last)]
     spans = [span for span in windows if span is not None]
     return (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else None
 
 
-def aligned(
+def _aligned(
     window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None
 ) -> Span | None:
     """Window of another trace and rank that begins equally far into the same step, or else into
     its recording.
     """
     spans = [
-        step_window(trace, rank=rank, step=step) if step is not None else None
+        _step_window(trace, rank=rank, step=step) if step is not None else None
         for trace, rank in (mine, theirs)
     ]
     if None in spans:
-        spans = [span_of(trace, rank) for trace, rank in (mine, theirs)]
+        spans = [_span_of(trace, rank) for trace, rank in (mine, theirs)]
     own, other = spans
     if own is None or other is None:
         return None
     return window[0] + other[0] - own[0], window[1] + other[0] - own[0]
 
 
-def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
+def _events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Rows of ``attribute`` of a rank that overlap a window, with their ``class``."""
     first, last = window
     inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
     events = trace.events.filter(pl.col("rank") == rank, inside)
-    return with_class(events)
+    return _with_class(events)
 
 
-def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
+def window_summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Parts of the time of a rank in a window:
 
     ``part, ns, share`` (of the window), then ``total``.
@@ -179,7 +189,7 @@ def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
 
 
-def compared(*sides: pl.DataFrame) -> pl.DataFrame:
+def _compared(*sides: pl.DataFrame) -> pl.DataFrame:
     """One summary, or two side by side:
 
     ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a).
@@ -198,7 +208,7 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
     """Lanes of a window: first the classes and idle time, then the streams; fuller lanes as
     shares of each pixel.
     """
-    events = events_in(trace, rank, window)
+    events = _events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
     matched = {
@@ -253,7 +263,9 @@ def _classes(
     return {
         "compute": union["compute"],
         **{name: rows for name, rows in exposed.items() if rows.height},
-        "hidden communication": clip(union["communication"], union["compute"]).drop("window"),
+        "hidden communication": clip_intervals(union["communication"], union["compute"]).drop(
+            "window"
+        ),
         "copy": union["copy"],
         "idle": _without(whole, cut.select("start_ns", "dur_ns"), window),
     }
@@ -263,7 +275,7 @@ def _without(whole: pl.DataFrame, part: pl.DataFrame, window: Span) -> pl.DataFr
     """Parts of ``whole`` that no interval of ``part`` covers; all lie in the window."""
     beyond = pl.DataFrame({"start_ns": [window[0] - 1, window[1]], "dur_ns": [1, 1]})
     free = gaps(pl.concat([part, beyond]))
-    return clip(whole, free).drop("window")
+    return clip_intervals(whole, free).drop("window")
 
 
 def _head(name: str, rows: pl.DataFrame, *, stream: bool) -> dict[str, Any]:
@@ -366,10 +378,10 @@ class Overlap(Explorer, room="overlap"):
     @property
     def selected(self) -> pl.DataFrame:
         """Device events of the rank in the window, with their ``class``: rows of
-        ``analyze.attribute``.
+        ``trace.events``.
         """
         sides = self._sides()
-        return events_in(*sides[0]) if sides else with_class(self.trace.events.clear())
+        return _events_in(*sides[0]) if sides else _with_class(self.trace.events.clear())
 
     @property
     def summary(self) -> pl.DataFrame:
@@ -377,7 +389,7 @@ class Overlap(Explorer, room="overlap"):
 
         ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``.
         """
-        return compared(*(summary(*side) for side in self._sides()))
+        return _compared(*(window_summary(*side) for side in self._sides()))
 
     def picture(self) -> bytes | None:
         """PNG image: overlap of every rank by phase."""
@@ -402,7 +414,7 @@ class Overlap(Explorer, room="overlap"):
         sums_of_parts = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
         return [name for name in PARTS if name in ("compute", "idle") or sums_of_parts.get(name)]
 
-    def _sides(self) -> list[Shown]:
+    def _sides(self) -> list[OverlapSide]:
         """The visible sides, from the traits."""
         rank = self.rank
         if rank is None:
@@ -414,11 +426,11 @@ class Overlap(Explorer, room="overlap"):
 
     def _sides_of(
         self, rank: int, window: Sequence[float] | None, against: str, step: int | None
-    ) -> list[Shown]:
+    ) -> list[OverlapSide]:
         """The rank in the window (or its whole time), and the side to compare with; empty if it
         ran nothing.
         """
-        chosen = span_of(self.trace, rank)
+        chosen = _span_of(self.trace, rank)
         if window:
             chosen = round(window[0]), max(round(window[1]), round(window[0]) + 1)
         if chosen is None:
@@ -429,10 +441,10 @@ class Overlap(Explorer, room="overlap"):
             return [mine]
         if where == "rank" or self.other is None:
             return [mine, (self.trace, int(number), chosen)]
-        matching = aligned(chosen, mine[:2], (self.other, int(number)), step)
+        matching = _aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), matching)] if matching else [mine]
 
-    @answers(
+    @request_handler(
         busy="finding steps and overlap",
         ranks=list[int],
         others=list[int],
@@ -440,7 +452,7 @@ class Overlap(Explorer, room="overlap"):
         parts=list[str],
         events=str,
     )
-    def _on_choices(self) -> Answer:
+    def _on_choices(self) -> Reply:
         ranks = self.trace.events["rank"].unique().sort().to_list()
         others = (
             self.other.events["rank"].unique().sort().to_list() if self.other is not None else []
@@ -450,17 +462,17 @@ class Overlap(Explorer, room="overlap"):
         return {
             "ranks": ranks,
             "others": others,
-            "phases": theme.in_order(steps(self.trace)["phase"].drop_nulls(), theme.PHASES),
+            "phases": theme.in_order(steps_of(self.trace)["phase"].drop_nulls(), theme.PHASES),
             "parts": self._parts(),
             "events": self.trace.capture.words["events"],
         }, []
 
-    @answers(
+    @request_handler(
         busy="measuring steps",
         buffers="columns of each side after those of the one before",
         sides=list[Bars],
     )
-    def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
+    def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Reply:
         sides = [("A" if against else "", self.trace, rank)]
         where, _, number = against.partition(":")
         if number:
@@ -474,32 +486,32 @@ class Overlap(Explorer, room="overlap"):
         message: dict[str, Any] = {"sides": []}
         buffers: Buffers = []
         for label, trace, number_ in sides:
-            columns, packed = pack(step_bars(trace, rank=number_, phase=phase))
+            columns, packed = pack(overlap_bars(trace, rank=number_, phase=phase))
             message["sides"].append(
                 {"label": label, "rank": number_, "columns": columns, "buffers": len(packed)}
             )
             buffers += packed
         return message, buffers
 
-    @answers(
+    @request_handler(
         busy="cutting the window",
         buffers=(
             "of spans pairs (f8, ns from the window's start), of streams also name (u4) and class"
             " (u1); of bins f4"
         ),
         sides=list[Side],
-        summary=list[Row],
-        whole=Window | None,
+        summary=list[FrameRow],
+        whole=TimeRange | None,
         chosen=bool,
     )
     def _on_lanes(
-        self, *, rank: int, window: Window | None, against: str, step: int | None, pixels: float
-    ) -> Answer:
+        self, *, rank: int, window: TimeRange | None, against: str, step: int | None, pixels: float
+    ) -> Reply:
         sides = self._sides_of(rank, window, against, step)
         message: dict[str, Any] = {
             "sides": [],
-            "summary": compared(*(summary(*side) for side in sides)).to_dicts(),
-            "whole": span_of(self.trace, rank),
+            "summary": _compared(*(window_summary(*side) for side in sides)).to_dicts(),
+            "whole": _span_of(self.trace, rank),
             "chosen": window is not None,
         }
         buffers: Buffers = []
@@ -510,18 +522,18 @@ class Overlap(Explorer, room="overlap"):
             buffers += packed
         return message, buffers
 
-    @answers()
+    @request_handler()
     def _on_steps(self, *, rank: int, first: int, last: int) -> None:
         """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the
         longer time of both.
         """
-        window = steps_window(self.trace, rank=rank, first=first, last=last)
+        window = _steps_window(self.trace, rank=rank, first=first, last=last)
         if window is None:
             return
         begin, end = window
         where, _, number = self.against.partition(":")
         if where == "other" and self.other is not None:
-            theirs = steps_window(self.other, rank=int(number), first=first, last=last)
+            theirs = _steps_window(self.other, rank=int(number), first=first, last=last)
             end = max(end, begin + theirs[1] - theirs[0]) if theirs else end
         with self.hold_sync():
             self.rank, self.step = rank, first

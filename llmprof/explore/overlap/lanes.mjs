@@ -20,7 +20,7 @@ import { typed } from "../base/js/wire.mjs";
  * @typedef {import("../base/js/plot.mjs").Context} Context
  * @typedef {import("../base/js/plot.mjs").Colours} Colours
  * @typedef {import("../base/js/geometry.mjs").Window} Window
- * @typedef {import("./messages").Lane} Lane
+ * @typedef {import("./messages").OverlapLane} Lane
  * @typedef {import("./bars.mjs").Fill} Fill
  */
 /** @typedef {import("./messages").Messages["lanes"]["answers"] & {buffers: DataView[], window: Window}} Lanes */

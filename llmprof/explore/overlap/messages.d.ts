@@ -5,12 +5,12 @@ import type { Model as AnyModel } from "../base/js/model";
 export type Bars = {
   label: string;
   rank: number;
-  columns: Column[];
+  columns: FrameColumn[];
   buffers: number;
 };
 
 /** Column of a packed frame: llmprof.explore.base.messages.pack. */
-export type Column = {
+export type FrameColumn = {
   name: string;
   dtype: string;
   values?: string[] | null;
@@ -20,14 +20,14 @@ export type Column = {
 export type Side = {
   rank: number;
   window: [number, number];
-  lanes: Lane[];
+  lanes: OverlapLane[];
   names: string[];
   of: string;
   first: number;
 };
 
 /** A lane: what it shows, as spans or as bins of classes, and which buffers of its side it has. */
-export type Lane = {
+export type OverlapLane = {
   name: string;
   stream: boolean;
   count: number;

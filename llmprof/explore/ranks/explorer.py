@@ -11,9 +11,9 @@ from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_places, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.heatmaps import MEANING
-from llmprof.explore.base.messages import Record, Row, Scale, array
+from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
-from llmprof.explore.base.widget import Answer, Explorer, answers
+from llmprof.explore.base.widget import Explorer, Reply, request_handler
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -21,13 +21,13 @@ from llmprof.units import format_ns, format_share
 if TYPE_CHECKING:
     from llmprof.explore.timeline.explorer import Timeline
 
-Measure = Literal["step", "wait", "idle", "exposed"]
+RankMeasure = Literal["step", "wait", "idle", "exposed"]
 
 
-class Measured(Record):
+class RankOption(MessageRecord):
     """A measure that the colour can show."""
 
-    name: Measure
+    name: RankMeasure
     title: str
     meaning: str
 
@@ -55,20 +55,20 @@ _OF_GROUPS: Final = (
 )
 
 
-def cells(
+def rank_cells(
     rows: pl.DataFrame,
     *,
     measure: str,
     phase: str | None = None,
     steps: tuple[int, int] | None = None,
-    ranks: tuple[int, int] | None = None,
+    rank_range: tuple[int, int] | None = None,
 ) -> tuple[dict[str, Any], memoryview]:
     """Cells of the heat map: the largest value of the ranks of a row, and the median of the
     steps of a column.
     """
     title, column = MEASURES[measure]
     rows = rows if phase is None else rows.filter(pl.col("phase") == phase)
-    for column_name, ends in (("step", steps), ("rank", ranks)):
+    for column_name, ends in (("step", steps), ("rank", rank_range)):
         rows = rows if ends is None else rows.filter(pl.col(column_name).is_between(*ends))
     first, last = rows.select(
         pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)
@@ -151,15 +151,15 @@ class Ranks(Explorer, room="ranks"):
             charts.ranks(rows, value=MEASURES[self.measure][1], groups=groups)
         )
 
-    @answers(
+    @request_handler(
         busy="comparing the steps of the ranks",
         ranks=int,
         phases=list[str],
-        measures=list[Measured],
-        groups=list[Row],
+        measures=list[RankOption],
+        groups=list[FrameRow],
         latest=str,
     )
-    def _on_choices(self) -> Answer:
+    def _on_choices(self) -> Reply:
         rows = rank_steps(self.trace)
         late = late_groups(self.trace, ranks_per_node=self.ranks_per_node)
         latest = ""
@@ -170,7 +170,9 @@ class Ranks(Explorer, room="ranks"):
                 f" {named['calls']:,} "
             )
             latest += f"collectives over several groups; by chance it would be {chance}."
-        members = pl.Series([numbers_in_words(ranks) for ranks in late["ranks"]], dtype=pl.String)
+        members = pl.Series(
+            [numbers_in_words(rank_list) for rank_list in late["ranks"]], dtype=pl.String
+        )
         shown = late.with_columns(ranks=members).group_by("by", maintain_order=True).head(4)
         return {
             "ranks": rows["rank"].n_unique(),
@@ -183,10 +185,10 @@ class Ranks(Explorer, room="ranks"):
             "latest": latest,
         }, []
 
-    @answers(
+    @request_handler(
         busy="measuring the steps of the ranks",
         buffers="values (f4, columns after each other, NaN where there is none)",
-        measure=Measure,
+        measure=RankMeasure,
         title=str,
         meaning=str,
         columns=list[tuple[int, int, int]],
@@ -194,29 +196,29 @@ class Ranks(Explorer, room="ranks"):
         condensed=int,
         banded=int,
         missing=int,
-        scales=list[Scale],
+        scales=list[ColourScale],
     )
     def _on_cells(
         self,
         *,
-        measure: Measure,
+        measure: RankMeasure,
         phase: str | None,
         steps: tuple[int, int] | None,
-        ranks: tuple[int, int] | None,
-    ) -> Answer:
-        head, values = cells(
+        rank_range: tuple[int, int] | None,
+    ) -> Reply:
+        head, values = rank_cells(
             rank_steps(self.trace),
             measure=measure,
             phase=phase,
             steps=(int(steps[0]), int(steps[1])) if steps else None,
-            ranks=(int(ranks[0]), int(ranks[1])) if ranks else None,
+            rank_range=(int(rank_range[0]), int(rank_range[1])) if rank_range else None,
         )
         return head, [values]
 
-    @answers()
-    def _on_pick(self, *, measure: Measure, step: int, ranks: tuple[int, int]) -> None:
+    @request_handler()
+    def _on_pick(self, *, measure: RankMeasure, step: int, rank_range: tuple[int, int]) -> None:
         rows = rank_steps(self.trace).filter(
-            pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step
+            pl.col("rank").is_between(*rank_range), pl.col("step") == step
         )
         if rows.height:
             worst = rows.sort(
@@ -228,8 +230,8 @@ class Ranks(Explorer, room="ranks"):
                 self.rank, self.step = int(worst), step
                 self.window = [float(first), float(last)]
 
-    @answers(words=str, rows=list[Row], more=int)
-    def _on_picked(self) -> Answer:
+    @request_handler(words=str, rows=list[FrameRow], more=int)
+    def _on_picked(self) -> Reply:
         rows = self.selected
         words = ""
         if rows.height:

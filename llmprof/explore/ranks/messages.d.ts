@@ -2,14 +2,14 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A measure that the colour can show. */
-export type Measured = {
+export type RankOption = {
   name: "exposed" | "idle" | "step" | "wait";
   title: string;
   meaning: string;
 };
 
 /** Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic. */
-export type Scale = {
+export type ColourScale = {
   phase: string | null;
   low: number;
   high: number;
@@ -20,15 +20,15 @@ export type Scale = {
 export type Messages = {
   choices: {
     asks: Record<string, never>;
-    answers: { ranks: number; phases: string[]; measures: Measured[]; groups: Record<string, any>[]; latest: string };
+    answers: { ranks: number; phases: string[]; measures: RankOption[]; groups: Record<string, any>[]; latest: string };
   };
   /** Buffers: values (f4, columns after each other, NaN where there is none). */
   cells: {
-    asks: { measure: "exposed" | "idle" | "step" | "wait"; phase?: string | null; steps?: [number, number] | null; ranks?: [number, number] | null };
-    answers: { measure: "exposed" | "idle" | "step" | "wait"; title: string; meaning: string; columns: [number, number, number][]; rows: [number, number][]; condensed: number; banded: number; missing: number; scales: Scale[] };
+    asks: { measure: "exposed" | "idle" | "step" | "wait"; phase?: string | null; steps?: [number, number] | null; rank_range?: [number, number] | null };
+    answers: { measure: "exposed" | "idle" | "step" | "wait"; title: string; meaning: string; columns: [number, number, number][]; rows: [number, number][]; condensed: number; banded: number; missing: number; scales: ColourScale[] };
   };
   pick: {
-    asks: { measure: "exposed" | "idle" | "step" | "wait"; step: number; ranks: [number, number] };
+    asks: { measure: "exposed" | "idle" | "step" | "wait"; step: number; rank_range: [number, number] };
     answers: Record<string, never>;
   };
   picked: {

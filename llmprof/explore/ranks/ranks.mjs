@@ -60,7 +60,7 @@ function render({ model, el }) {
     phases: () => model.get("colours").phase,
     theme,
     pick: (step, first) =>
-      ask(model, "pick", { measure: model.get("measure"), step, ranks: rowOf(first) }).catch(says.failed),
+      ask(model, "pick", { measure: model.get("measure"), step, rank_range: rowOf(first) }).catch(says.failed),
     steps: (first, last) => {
       steps = [first, last];
       refresh();
@@ -81,7 +81,7 @@ function render({ model, el }) {
   };
 
   const refresh = async () => {
-    const args = { measure: model.get("measure"), phase: model.get("phase"), steps, ranks };
+    const args = { measure: model.get("measure"), phase: model.get("phase"), steps, rank_range: ranks };
     try {
       const { msg, buffers } = await ask(model, "cells", args);
       const head = { ...msg, layers: msg.rows.map(([first]) => first), diverging: false };

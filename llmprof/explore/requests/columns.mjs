@@ -2,7 +2,7 @@
 import { h } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 
-/** @typedef {import("./messages").Part} Part */
+/** @typedef {import("./messages").LatencyPart} Part */
 /** @typedef {import("./messages").Messages["rows"]["answers"]["rows"][number]} Row */
 
 const REQUEST_BAR = 300;

@@ -13,8 +13,8 @@ from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of, slowest
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.base.messages import Record, Row
-from llmprof.explore.base.widget import Answer, Explorer, Trait, answers, link, sorted_by
+from llmprof.explore.base.messages import Fact, FrameRow, MessageRecord
+from llmprof.explore.base.widget import Explorer, Reply, Trait, link, request_handler, sorted_by
 from llmprof.explore.timeline.explorer import Timeline
 from llmprof.units import format_ns, format_share
 
@@ -48,11 +48,8 @@ SORTABLE: Final = (
 _FINDINGS: Final = 4
 _SENT: Final = (*SORTABLE, "id", "slowest_step", *PARTS)
 
-Fact = tuple[str, str]
-"""Label and value, as text."""
 
-
-class Part(Record):
+class LatencyPart(MessageRecord):
     """A part of the latency: its column, its description, and its color."""
 
     name: str
@@ -60,14 +57,14 @@ class Part(Record):
     colour: str
 
 
-class Reason(Record):
+class Reason(MessageRecord):
     """A finding about a step."""
 
     severity: str
     title: str
 
 
-class Requests(Explorer, room="requests"):
+class RequestsExplorer(Explorer, room="requests"):
     """Widget of :func:`requests`."""
 
     sort = traitlets.Unicode("-ttft_ns").tag(sync=True)
@@ -147,7 +144,7 @@ class Requests(Explorer, room="requests"):
             column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True
         )
 
-    def _block(self, sort: str, offset: int, count: int) -> list[Row]:
+    def _block(self, sort: str, offset: int, count: int) -> list[FrameRow]:
         return (
             self._sorted(sort)
             .slice(max(0, offset), max(0, min(count, 500)))
@@ -155,8 +152,10 @@ class Requests(Explorer, room="requests"):
             .to_dicts()
         )
 
-    @answers(rows=list[Row], total=int, longest=int, parts=list[Part], title=str)
-    def _on_table(self, sort: str, count: int) -> Answer:
+    @request_handler(
+        rows=list[FrameRow], total=int, longest=int, parts=list[LatencyPart], title=str
+    )
+    def _on_table(self, sort: str, count: int) -> Reply:
         parts = [name for name in PARTS if self.frame[name].max() not in (None, 0)]
         longest = self.frame["e2e_ns"].max()
         return {
@@ -169,23 +168,23 @@ class Requests(Explorer, room="requests"):
             "title": slowest(self.frame)["title"] if self.frame.height else "",
         }, []
 
-    @answers(rows=list[Row], offset=int)
-    def _on_rows(self, sort: str, offset: int, count: int) -> Answer:
+    @request_handler(rows=list[FrameRow], offset=int)
+    def _on_rows(self, sort: str, offset: int, count: int) -> Reply:
         return {"rows": self._block(sort, offset, count), "offset": offset}, []
 
-    @answers()
+    @request_handler()
     def _on_pick(self, sort: str, row: int) -> None:
         if 0 <= row < self.frame.height:
             self.picked = int(self._sorted(sort)["request"][row])
 
-    @answers(
+    @request_handler(
         busy="looking at its slowest step",
         facts=list[Fact],
         parts=list[Fact],
         step=int | None,
         reasons=list[Reason],
     )
-    def _on_details(self, request: int) -> Answer:
+    def _on_details(self, request: int) -> Reply:
         row = self._row(request).row(0, named=True)
         step = row["slowest_step"]
         facts = [
@@ -231,7 +230,7 @@ class Requests(Explorer, room="requests"):
         return []
 
 
-def requests(run: AnyRun, **traits: Any) -> Requests:
+def requests(run: AnyRun, **traits: Any) -> RequestsExplorer:
     """Requests of a run, the slowest first: a bar of what each waited for, and why its slowest step
     was slow.
 
@@ -250,7 +249,7 @@ def requests(run: AnyRun, **traits: Any) -> Requests:
 
     Returns
     -------
-    Requests
+    RequestsExplorer
         ``.selected``: spans of the picked request over time; ``.table``: the rows in their order;
         ``.timeline()``: the timeline at the picked request.
 
@@ -261,4 +260,4 @@ def requests(run: AnyRun, **traits: Any) -> Requests:
     AnalysisError
         The clocks of requests and trace disagree by more than 1 ms.
     """
-    return Requests(run, **traits)
+    return RequestsExplorer(run, **traits)

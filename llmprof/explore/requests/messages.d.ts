@@ -2,7 +2,7 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 /** A part of the latency: its column, its description, and its color. */
-export type Part = {
+export type LatencyPart = {
   name: string;
   words: string;
   colour: string;
@@ -17,7 +17,7 @@ export type Reason = {
 export type Messages = {
   table: {
     asks: { sort: string; count: number };
-    answers: { rows: Record<string, any>[]; total: number; longest: number; parts: Part[]; title: string };
+    answers: { rows: Record<string, any>[]; total: number; longest: number; parts: LatencyPart[]; title: string };
   };
   rows: {
     asks: { sort: string; offset: number; count: number };

@@ -15,7 +15,7 @@ function render({ model, el }) {
   const details = h("div", { class: "lp-details" });
   const theme = followTheme(el, model, () => {});
   const state = status(model, el);
-  /** @type {{parts: import("./messages").Part[], longest: number}} */
+  /** @type {{parts: import("./messages").LatencyPart[], longest: number}} */
   let shown = { parts: [], longest: 0 };
   let sorted = model.get("sort");
   let round = 0;

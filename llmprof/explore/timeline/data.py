@@ -21,16 +21,16 @@ from llmprof.explore.timeline.rows import (
     REQUEST_KIND,
     Keys,
     Lane,
-    Names,
-    Row,
+    SpanNames,
+    TimelineRow,
     counter_rows,
-    device_events,
     host_rows,
     path_row,
     request_rows,
     stream_rows,
+    timeline_events,
     waiting_rows,
-    whole,
+    whole_ns,
 )
 from llmprof.label.intervals import union_length
 from llmprof.names import kernels as names_kernels
@@ -64,14 +64,14 @@ class TimelineData:
     def __init__(self, trace: Trace, requests: pl.DataFrame | None = None) -> None:
         self.trace, self.requests = trace, requests
         self._filling, self._host_span = threading.Lock(), [np.inf, -np.inf]
-        self.keys, self.names = Keys(), Names()
-        self.events = device_events(trace)
+        self.keys, self.names = Keys(), SpanNames()
+        self.events = timeline_events(trace)
         self.found = not self.events.height
         self.missing: str = ""
         self._computing = threading.Lock()
         self.queried: dict[str, pl.DataFrame] = {}
         """Results of queries that are rows, by their kind."""
-        self.drawn: list[Row] = (
+        self.drawn: list[TimelineRow] = (
             [] if requests is None else request_rows(requests, self.keys, self.names)
         )
         """The rows; those of the host may still wait for their spans."""
@@ -110,12 +110,12 @@ class TimelineData:
         return known
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TimelineRow]:
         """The rows, all with their spans."""
         self.fill()
         return self.drawn
 
-    def _host(self, ranks: int) -> list[Row]:
+    def _host(self, ranks: int) -> list[TimelineRow]:
         """Rows of the host; without their lanes where they are many and of several ranks, which
         are closed at first.
         """
@@ -201,7 +201,7 @@ class TimelineData:
             ],
         }
 
-    def row(self, number: int, *, filled: bool = True) -> Row:
+    def row(self, number: int, *, filled: bool = True) -> TimelineRow:
         """A row by number; it may wait for its spans if that is said."""
         if not 0 <= number < len(self.drawn):
             raise AnalysisError(f"there is no row {number}", expected=f"0 to {len(self.drawn) - 1}")
@@ -320,7 +320,7 @@ class TimelineData:
         return lo, max(hi, lo + 1.0)
 
 
-def _by_thread(rows: list[Row]) -> list[Row]:
+def _by_thread(rows: list[TimelineRow]) -> list[TimelineRow]:
     """Rows of one thread beside each other, the busiest thread first; threads are named where
     there are several.
     """
@@ -340,7 +340,7 @@ def _group(rank: int) -> str:
     return {REQUEST_GROUP: "requests", QUERY_GROUP: "my rows", -1: "host"}.get(rank, f"rank {rank}")
 
 
-def _range(row: Row) -> list[float] | None:
+def _range(row: TimelineRow) -> list[float] | None:
     if row.samples is None:
         return None
     values = row.samples[1]
@@ -362,7 +362,7 @@ FLOWS: Final = "flows"
 
 def chosen_rows(
     data: TimelineData, rows: Sequence[int] | None, kind: str | None = None
-) -> list[Row]:
+) -> list[TimelineRow]:
     """Rows of a selection: those of a kind; by default all streams, if there are any, else those
     of the first kind.
     """
@@ -377,12 +377,12 @@ def chosen_rows(
     return [row for row in spans if row.kind == kinds[0]] if kinds else []
 
 
-def events(
+def visible_events(
     data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None
 ) -> pl.DataFrame:
     """Events that touch a range of time, as rows of the frame behind the timeline's rows."""
     if kind == FLOWS:
-        return launched(data, span, rows)
+        return _launched(data, span, rows)
     chosen = chosen_rows(data, rows, kind)
     if not chosen:
         return data.events.clear()
@@ -396,7 +396,9 @@ def events(
     return frame[pl.Series(numbers)] if len(numbers) else frame.clear()
 
 
-def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
+def _launched(
+    data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
+) -> pl.DataFrame:
     """Device events of an area that a recorded call launched: on its streams, or by its host
     threads.
     """
@@ -405,7 +407,9 @@ def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | No
         return frame.clear()
     chosen = chosen_rows(data, rows)
     if not chosen or chosen[0].kind == "stream":
-        return events(data, span, rows, "stream").filter(pl.col("launch_start_ns").is_not_null())
+        return visible_events(data, span, rows, "stream").filter(
+            pl.col("launch_start_ns").is_not_null()
+        )
     threads = {(row.rank, row.thread) for row in chosen if row.kind in HOST}
     mine = [
         (pl.col("rank") == rank) & pl.col("launch_thread").eq_missing(pl.lit(thread, pl.Int64))
@@ -417,11 +421,11 @@ def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | No
     )
 
 
-def _sampled(row: Row, span: Sequence[float]) -> pl.DataFrame:
+def _sampled(row: TimelineRow, span: Sequence[float]) -> pl.DataFrame:
     """Samples of a counter in a range of time, with the one that holds at its begin."""
     times, values = row.samples or (np.empty(0, np.int64), np.empty(0))
-    first = max(0, int(np.searchsorted(times, whole(np.floor(span[0])), "right")) - 1)
-    last = int(np.searchsorted(times, whole(np.ceil(span[1])), "left"))
+    first = max(0, int(np.searchsorted(times, whole_ns(np.floor(span[0])), "right")) - 1)
+    last = int(np.searchsorted(times, whole_ns(np.ceil(span[1])), "left"))
     some = {"time_ns": times[first:last], "value": values[first:last].astype(np.float64)}
     at = {"rank": pl.lit(row.rank, pl.Int32), "name": pl.lit(row.label), "unit": pl.lit(row.unit)}
     return pl.DataFrame(some).select(
@@ -438,7 +442,7 @@ def area(
     span: Sequence[float],
     rows: Sequence[int] | None,
     kind: str | None,
-    colour_by: str = "stage",
+    color_by: str = "stage",
 ) -> dict[str, Any]:
     """What is in an area: its kinds, and of one kind the sums, percentiles and a table."""
     kinds = _kinds(data, span, rows)
@@ -465,13 +469,13 @@ def area(
             "total": len(counters),
         }
     if shown == FLOWS:
-        flows = _flows(launched(data, span, rows))
+        flows = _flows(_launched(data, span, rows))
         return answer | {"title": "launches", "facts": [length, *flows.pop("facts")], **flows}
     if shown == OWN:
         return answer | _host_table(
             data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST]
         )
-    return answer | table(data, span, chosen_rows(data, rows, shown or None), length, colour_by)
+    return answer | _table(data, span, chosen_rows(data, rows, shown or None), length, color_by)
 
 
 def _kinds(
@@ -496,14 +500,14 @@ def _kinds(
             int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]]))
             for lane in lanes
         )
-        found[FLOWS] = of_streams if streams else launched(data, span, rows).height
+        found[FLOWS] = of_streams if streams else _launched(data, span, rows).height
     of_host = sum(count for kind, count in found.items() if kind in HOST)
     if of_host and "stream" not in found:
         found = {OWN: of_host, **found}
     return [{"kind": kind, "count": count} for kind, count in found.items() if count]
 
 
-def _counted(data: TimelineData, row: Row, span: Sequence[float]) -> dict[str, Any]:
+def _counted(data: TimelineData, row: TimelineRow, span: Sequence[float]) -> dict[str, Any]:
     """A counter in a range of time; its mean weighs each sample with the time for which it
     holds.
     """
@@ -564,12 +568,12 @@ def _flows(chosen: pl.DataFrame) -> dict[str, Any]:
     return {"facts": facts, "flows": rows.to_dicts(), "total": names.height}
 
 
-def table(
+def _table(
     data: TimelineData,
     span: Sequence[float],
-    chosen: Sequence[Row],
+    chosen: Sequence[TimelineRow],
     length: Sequence[str] = (),
-    colour_by: str = "stage",
+    color_by: str = "stage",
 ) -> dict[str, Any]:
     """Names of the spans that touch a range of time, those with the most time first."""
     lo, hi = span
@@ -581,7 +585,7 @@ def table(
     for row in chosen:
         for lane in _own_lanes(row):
             part = slice(*lane.within(lo, hi))
-            columns = {"name": lane.name[part], "code": lane.code(colour_by)[part]}
+            columns = {"name": lane.name[part], "code": lane.code(color_by)[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
     inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(
@@ -591,10 +595,10 @@ def table(
     figures = _figures(length_ns) | {"total_ns": inside.clip(0).sum()}
     names = spans.group_by("name", maintain_order=True).agg(pl.col("code").first(), **figures)
     names = names.sort("total_ns", "name", descending=[True, False])
-    whole_ns = float(names["total_ns"].sum() or 0)
-    share = pl.lit(None, pl.Float64) if whole_ns <= 0 else pl.col("total_ns") / whole_ns
+    sum_ns = float(names["total_ns"].sum() or 0)
+    share = pl.lit(None, pl.Float64) if sum_ns <= 0 else pl.col("total_ns") / sum_ns
     shown = names.head(MOST).with_columns(share=share)
-    facts = [list(length), ["spans", f"{spans.height:,}"], ["summed time", format_ns(whole_ns)]]
+    facts = [list(length), ["spans", f"{spans.height:,}"], ["summed time", format_ns(sum_ns)]]
     if spans.height:
         over = spans.select(**figures, most_ns=length_ns.max()).row(0, named=True)
         labels = {"mean_ns": "mean", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}
@@ -607,13 +611,13 @@ def table(
     }
 
 
-def _title(data: TimelineData, chosen: Sequence[Row]) -> str:
+def _title(data: TimelineData, chosen: Sequence[TimelineRow]) -> str:
     more = f" and {len(chosen) - 2} more" if len(chosen) > 2 else ""
     return ", ".join(_named(row, data) for row in chosen[:2]) + more
 
 
 def _host_table(
-    data: TimelineData, span: Sequence[float], threads: Sequence[Row]
+    data: TimelineData, span: Sequence[float], threads: Sequence[TimelineRow]
 ) -> dict[str, Any]:
     """What threads of the host did: at each moment only the innermost call, operator or range
     counts.
@@ -622,7 +626,7 @@ def _host_table(
     parts = [pl.DataFrame(schema=_OF_HOST)]
     for row in threads:
         group, kind = (
-            threads_of(threads).index((row.rank, row.thread)),
+            _threads_of(threads).index((row.rank, row.thread)),
             "range" if row.kind == "markers" else row.kind,
         )
         for lane in row.lanes:
@@ -642,7 +646,7 @@ def _host_table(
             )
     every = pl.concat(parts)
     start, end = int(lo), max(int(lo) + 1, int(hi))
-    numbers = list(range(len(threads_of(threads))))
+    numbers = list(range(len(_threads_of(threads))))
     windows = pl.DataFrame({"thread": numbers, "start_ns": start, "dur_ns": end - start}).cast(
         pl.Int64
     )
@@ -683,19 +687,19 @@ _OF_HOST: Final = pl.Schema(
 )
 
 
-def threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
+def _threads_of(rows: Sequence[TimelineRow]) -> list[tuple[int, int | None]]:
     """Threads of the host that some rows are of."""
     return list(dict.fromkeys((row.rank, row.thread) for row in rows if row.kind in HOST))
 
 
-def _own_lanes(row: Row) -> list[Lane]:
+def _own_lanes(row: TimelineRow) -> list[Lane]:
     """Lanes whose spans count; the second level of the critical path only says on which rank it
     is.
     """
     return row.lanes[:1] if row.kind == PATH_KIND else row.lanes
 
 
-def _named(row: Row, data: TimelineData) -> str:
+def _named(row: TimelineRow, data: TimelineData) -> str:
     several = len(data.trace.ranks) > 1
     if row.kind in (REQUEST_KIND, PATH_KIND):
         return row.label

@@ -10,21 +10,22 @@ import polars as pl
 from llmprof.analyze.layers import layers
 from llmprof.charts.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.explore.base.messages import Fact
 from llmprof.explore.timeline.data import HOST, TimelineData
 from llmprof.explore.timeline.rows import (
     KINDS,
     PATH_KIND,
     REQUEST_KIND,
     Lane,
-    Row,
+    TimelineRow,
     led_to,
     path_facts,
 )
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
-Where = Literal["everywhere", "device", "host", "found"]
+SearchScope = Literal["everywhere", "device", "host", "found"]
 PLACES: Final[dict[str, tuple[str, ...]]] = {
     "device": ("stream",),
     "host": HOST,
@@ -65,7 +66,7 @@ class Search:
         if index is None:
             index = int(hits["start"].search_sorted(after, side="left"))
         row, level, span = hits.select("row", "level", "at").row(index % hits.height)
-        chosen = hit(self._data, row, level, span)
+        chosen = _hit(self._data, row, level, span)
         return {
             "count": hits.height,
             "index": index % hits.height,
@@ -79,7 +80,7 @@ class Search:
         *,
         first: int = 0,
         count: int = MOST,
-        where: Where = "everywhere",
+        where: SearchScope = "everywhere",
         rank: int | None = None,
         window: Sequence[float] | None = None,
         sort: str = "start",
@@ -117,7 +118,7 @@ class Search:
             "ranks": ranks,
             "rows": [
                 {
-                    "hit": hit(self._data, row, level, span),
+                    "hit": _hit(self._data, row, level, span),
                     "rank": rows[row].rank,
                     "label": rows[row].label,
                 }
@@ -240,7 +241,7 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
 
 
 def nested(
-    data: TimelineData, rows: Sequence[Row], within: Sequence[float], level: int = 0
+    data: TimelineData, rows: Sequence[TimelineRow], within: Sequence[float], level: int = 0
 ) -> pl.DataFrame:
     """Stacks of host spans in a range of time, from a level on, each with the time that is not
     of what it calls.
@@ -301,7 +302,7 @@ STACKS: Final = pl.Schema(
 )
 
 
-def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
+def _called(data: TimelineData, row: TimelineRow, events: pl.DataFrame) -> pl.DataFrame:
     """Events that a thread launched, with the spans of its row that were open then."""
     own = events.filter(rank=row.rank).filter(pl.col("launch_thread").eq_missing(row.thread))
     own = own.drop_nulls("launch_start_ns")
@@ -316,7 +317,7 @@ def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _open(data: TimelineData, row: Row, level: int, times: np.ndarray) -> pl.Series:
+def _open(data: TimelineData, row: TimelineRow, level: int, times: np.ndarray) -> pl.Series:
     """Name of the span of a level that is open at each time; null where there is none."""
     lane = row.lanes[level]
     before = np.searchsorted(lane.start, times, "right") - 1
@@ -326,10 +327,10 @@ def _open(data: TimelineData, row: Row, level: int, times: np.ndarray) -> pl.Ser
     return pl.select(pl.when(pl.Series(inside)).then(texts)).to_series()
 
 
-Hit = dict[str, Any]
+HitFields = dict[str, Any]
 
 
-def hit(data: TimelineData, row: int, level: int, index: int) -> Hit:
+def _hit(data: TimelineData, row: int, level: int, index: int) -> HitFields:
     """A span for the browser: row, level, id, start, end (ns) and name."""
     lane = data.row(row).lanes[level]
     return {
@@ -343,15 +344,15 @@ def hit(data: TimelineData, row: int, level: int, index: int) -> Hit:
     }
 
 
-def locate(data: TimelineData, row: int, number: int) -> Hit | None:
+def locate(data: TimelineData, row: int, number: int) -> HitFields | None:
     """First span of a row that has an id."""
     for level, lane in enumerate(data.row(row).lanes):
         if len(places := np.flatnonzero(lane.id == number)):
-            return hit(data, row, level, int(places[0]))
+            return _hit(data, row, level, int(places[0]))
     return None
 
 
-def pick(data: TimelineData, row: int, level: int, time: float, reach: float) -> Hit | None:
+def pick(data: TimelineData, row: int, level: int, time: float, reach: float) -> HitFields | None:
     """Span at a time, or else near it: of the spans within a reach (ns) the longest."""
     lanes = data.row(row).lanes
     if data.row(row).kind == PATH_KIND:  # its second level says on which rank the first one is
@@ -365,24 +366,26 @@ def pick(data: TimelineData, row: int, level: int, time: float, reach: float) ->
         if stop <= first:
             return None
         span = first + int(np.argmax(lane.end[first:stop] - lane.start[first:stop]))
-    return hit(data, row, level, span)
+    return _hit(data, row, level, span)
 
 
-def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) -> Hit | None:
+def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) -> HitFields | None:
     """Span before (-1) or after (1) another one of its lane."""
     lane = data.row(row).lanes[level]
     places = np.flatnonzero(lane.id == number)
     span = int(places[0 if by < 0 else -1]) + by if len(places) else -1
-    return hit(data, row, level, span) if 0 <= span < len(lane) else None
+    return _hit(data, row, level, span) if 0 <= span < len(lane) else None
 
 
-def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
+def find_window(
+    trace: Trace, *, rank: int | None, step: int | None, layer: int | None
+) -> list[float]:
     """Window of a step, or of a layer of a step, on a rank; by default on the first rank and in
     the first step.
     """
     if layer is None:
         frame = (
-            steps(trace)
+            steps_of(trace)
             .select(
                 "rank",
                 "step",
@@ -415,10 +418,8 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
 FLOWS = 40
 """Most arrows from one call."""
 
-Fact = tuple[str, str]
 
-
-def describe(
+def describe_span(
     data: TimelineData, row: int, number: int, metrics: pl.DataFrame | None = None
 ) -> dict[str, Any]:
     """Facts about a span, and arrows to the call that launched it or to the events that it
@@ -462,7 +463,7 @@ def describe(
     }
 
 
-def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
+def span_labels(data: TimelineData, row: int, number: int) -> dict[str, Any]:
     """Rank, step, layer and stage of a span, as far as they are known."""
     drawn = data.row(row)
     if drawn.kind == REQUEST_KIND:
@@ -599,7 +600,7 @@ _FOUND = {
     "cause": "cause",
     "next_name": "next event",
     "after_name": "event before",
-    "doing": "the host is in",
+    "host_activity": "the host is in",
     "held_by": "held by",
     "sync_name": "waits in",
     "context_tokens": "prompt tokens",
@@ -635,14 +636,16 @@ def _pairs(record: Mapping[str, Any], labels: Mapping[str, str]) -> list[Fact]:
 
 def _host_row(
     data: TimelineData, kind: str, rank: int, thread: int | None
-) -> tuple[int, Row] | None:
+) -> tuple[int, TimelineRow] | None:
     for number, row in enumerate(data.rows):
         if (row.kind, row.rank, row.thread) == (kind, rank, thread):
             return number, row
     return None
 
 
-def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, span: Hit) -> list[Any]:
+def _launch_of(
+    data: TimelineData, record: Mapping[str, Any], row: int, span: HitFields
+) -> list[Any]:
     """Arrow from the host call that launched a device event."""
     launch = record.get("launch_start_ns")
     host = (
@@ -662,7 +665,7 @@ def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, span: Hi
 
 
 def _launched_by(
-    data: TimelineData, record: Mapping[str, Any], drawn: Row, row: int, span: Hit
+    data: TimelineData, record: Mapping[str, Any], drawn: TimelineRow, row: int, span: HitFields
 ) -> list[Any]:
     """Arrows to the device events that a host call, or an operator, launched."""
     if not data.found:
@@ -686,7 +689,7 @@ def _launched_by(
     return flows
 
 
-def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
+def _target(data: TimelineData, record: Mapping[str, Any]) -> HitFields | None:
     """The event that a part of the critical path is or leads to; None where it has no row."""
     rank, event = record["rank"], record["event"]
     if event is not None:
@@ -712,7 +715,7 @@ def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
         ]
         if inside:
             level, _, span = (named or inside)[-1]
-            return hit(data, number, level, span)
+            return _hit(data, number, level, span)
     return None
 
 

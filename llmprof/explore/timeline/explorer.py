@@ -12,8 +12,8 @@ from llmprof.analyze import ncu
 from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
 from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
-from llmprof.explore.base.messages import Record, Window
-from llmprof.explore.base.widget import Answer, Explorer, Trait, answers
+from llmprof.explore.base.messages import Fact, MessageRecord, TimeRange
+from llmprof.explore.base.widget import Explorer, Reply, Trait, request_handler
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import HOST, TimelineData
@@ -21,35 +21,33 @@ from llmprof.explore.timeline.describe import (
     MOST,
     By,
     Search,
-    Where,
-    describe,
+    SearchScope,
+    describe_span,
     flame_of,
     kinds_of,
-    place,
+    span_labels,
     stacks_of,
 )
 from llmprof.explore.timeline.query import EXPORTED, WORDS, Queries
-from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Row
+from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, TimelineRow
 from llmprof.explore.timeline.saved import (
     Arrangement,
     Notes,
-    checked,
     fingerprint,
     restored,
+    sorted_marks,
     view_of,
     window_file,
 )
-from llmprof.explore.timeline.view import overview, picture, view
+from llmprof.explore.timeline.view import overview, window_picture, window_view
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns, format_share
 
 Colour = Literal["stage", "category"]
-Fact = tuple[str, str]
-"""Label and value, as text."""
 
 
-class Hit(Record):
+class Hit(MessageRecord):
     """A span: its row, level and id there, start and end (ns), name and number of its color."""
 
     row: int
@@ -61,7 +59,7 @@ class Hit(Record):
     code: int
 
 
-class End(Record):
+class ArrowEnd(MessageRecord):
     """One end of an arrow: row, level and time (ns)."""
 
     row: int
@@ -69,7 +67,7 @@ class End(Record):
     time: float
 
 
-class Key(Record):
+class Key(MessageRecord):
     """A color: the kind of name that it stands for (stage, category, phase, cause …), and the
     name.
     """
@@ -79,7 +77,7 @@ class Key(Record):
     colour: str
 
 
-class Group(Record):
+class Group(MessageRecord):
     """A rank (the host's is -1), its device, its share of waiting on the device, and whether the
     others wait for it.
     """
@@ -91,7 +89,7 @@ class Group(Record):
     late: bool
 
 
-class Described(Record):
+class Described(MessageRecord):
     """A row: its kind and rank, levels of nested spans, number of spans or samples, and a note
     if it has none.
     """
@@ -103,10 +101,10 @@ class Described(Record):
     count: int
     note: str
     unit: str
-    range: Window | None
+    range: TimeRange | None
 
 
-class Listed(Record):
+class Listed(MessageRecord):
     """A hit of the search, with the rank and the label of its row."""
 
     hit: Hit
@@ -114,7 +112,7 @@ class Listed(Record):
     label: str
 
 
-class Named(Record):
+class Named(MessageRecord):
     """A name in a selected range: its color, spans, their time inside, mean, median and p99 of
     whole spans (ns).
     """
@@ -129,28 +127,28 @@ class Named(Record):
     share: float | None
 
 
-class Part(Record):
+class RowCount(MessageRecord):
     """A kind of rows in a selected range, and its number of spans, samples or launches there."""
 
     kind: str
     count: int
 
 
-class Table(Record):
+class TraceTable(MessageRecord):
     """A table of the trace, and its columns."""
 
     name: str
     columns: list[str]
 
 
-class Field(Record):
+class QueryColumn(MessageRecord):
     """A column of the result of a query, and whether it has numbers."""
 
     name: str
     number: bool
 
 
-class Counted(Record):
+class Counted(MessageRecord):
     """A counter in a selected range; its mean is over time."""
 
     name: str
@@ -163,7 +161,7 @@ class Counted(Record):
     last: float | None
 
 
-class Launched(Record):
+class Launched(MessageRecord):
     """What calls launched, by name: times from the begin of the call to that of the kernel or
     copy (ns).
     """
@@ -177,7 +175,7 @@ class Launched(Record):
 
 
 _VIEW: Final[dict[str, Any]] = {
-    "window": Window,
+    "window": TimeRange,
     "columns": int,
     "lanes": list[tuple[int, int, int, int, int]],
 }
@@ -193,14 +191,14 @@ _PACKED = (
 _DESCRIBED: Final[dict[str, Any]] = {
     "hit": Hit,
     "facts": list[Fact],
-    "flows": list[tuple[End, End]],
+    "flows": list[tuple[ArrowEnd, ArrowEnd]],
     "target": Hit | None,
     "kind": str,
     "label": str,
 }
 
 
-def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
+def _metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Hardware metrics of the timeline's events that match a profiled launch."""
     joined = (
         ncu.join(trace, metrics)
@@ -259,7 +257,7 @@ class Timeline(Explorer, room="timeline"):
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
     """Greatest height of the overview and the rows (px); the height of the screen if None."""
 
-    colour_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
+    color_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
     """Meaning of the colour of a kernel: stage or category."""
 
     search = traitlets.Unicode("").tag(sync=True)
@@ -382,7 +380,7 @@ class Timeline(Explorer, room="timeline"):
 
         It is stored for this trace, and shown with the distance to the mark before.
         """
-        marks = checked([*self.marks, {"time": time, "text": text}])
+        marks = sorted_marks([*self.marks, {"time": time, "text": text}])
         self._notes.save(marks)
         self._kept = marks
         self.marks = marks
@@ -417,7 +415,7 @@ class Timeline(Explorer, room="timeline"):
             return self._data.events
         if self.span is None:
             return self._data.frame("stream").clear()
-        return data.events(self._data, self.span, self.span_rows, self.span_kind)
+        return data.visible_events(self._data, self.span, self.span_rows, self.span_kind)
 
     def stacks(self, by: By = "stage") -> pl.DataFrame:
         """Stacks of the selected kernels and copies, for a flame graph; of all if nothing is
@@ -449,7 +447,7 @@ class Timeline(Explorer, room="timeline"):
             )
         return stacks_of(self._data, chosen, by)
 
-    def _chosen(self) -> tuple[list[Row], tuple[float, float], int]:
+    def _chosen(self) -> tuple[list[TimelineRow], tuple[float, float], int]:
         """Rows, range of time and first level of what is selected; no rows if nothing is."""
         if self.selection:
             row = self._data.row(self.selection["row"])
@@ -479,13 +477,13 @@ class Timeline(Explorer, room="timeline"):
     ) -> None:
         """Show a step, or a layer of a step."""
         rank = self.rank if rank is None else rank
-        self.window = find.place_of(self.trace, rank=rank, step=step, layer=layer)
+        self.window = find.find_window(self.trace, rank=rank, step=step, layer=layer)
 
     def picture(self) -> bytes | None:
         """PNG image of the window as in the widget; None if the trace has no events."""
         path = bool((self.arrangement or {}).get("path"))
         return (
-            picture(self._data, self.window, self.colour_by, path=path)
+            window_picture(self._data, self.window, self.color_by, path=path)
             if self._data.drawn
             else None
         )
@@ -494,7 +492,9 @@ class Timeline(Explorer, room="timeline"):
     def _selected(self, change: Mapping[str, Any]) -> None:
         """Set rank, step, layer and stage of the selected span, so that linked explorers follow."""
         if change["new"]:
-            for name, value in place(self._data, change["new"]["row"], change["new"]["id"]).items():
+            for name, value in span_labels(
+                self._data, change["new"]["row"], change["new"]["id"]
+            ).items():
                 setattr(self, name, value)
 
     @traitlets.validate("selection")
@@ -526,12 +526,12 @@ class Timeline(Explorer, room="timeline"):
     @traitlets.validate("marks")
     def _valid_marks(self, proposal: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
-            return checked(proposal["value"])
+            return sorted_marks(proposal["value"])
         except LlmprofError as error:
             raise traitlets.TraitError(str(error)) from error
 
-    @answers(
-        whole=Window,
+    @request_handler(
+        whole=TimeRange,
         found=bool,
         missing=str,
         keys=list[Key],
@@ -543,7 +543,7 @@ class Timeline(Explorer, room="timeline"):
         trace=str,
         queries=list[str],
     )
-    def _on_rows(self) -> Answer:
+    def _on_rows(self) -> Reply:
         names = [name[:100] for name in self._data.names.short[:1000]]
         return {
             **self._data.described(),
@@ -553,32 +553,32 @@ class Timeline(Explorer, room="timeline"):
             "queries": self.queries,
         }, []
 
-    @answers(busy="finding steps and layers", found=bool)
-    def _on_find(self) -> Answer:
+    @request_handler(busy="finding steps and layers", found=bool)
+    def _on_find(self) -> Reply:
         self._data.find(lambda text: self._progress("find", text))
         self._data.fill(lambda text: self._progress("find", text))
         if self._metrics is not None and self._joined is None:
             self._progress("find", "joining metrics of kernels")
-            self._joined = metrics_by_event(self.trace, self._metrics)
+            self._joined = _metrics_by_event(self.trace, self._metrics)
         return {"found": True}, []
 
-    @answers(busy="following the critical path", found=bool)
-    def _on_follow(self) -> Answer:
+    @request_handler(busy="following the critical path", found=bool)
+    def _on_follow(self) -> Reply:
         self._data.follow(lambda text: self._progress("follow", text))
         return {"found": True}, []
 
-    @answers(buffers=_PACKED, **_VIEW)
-    def _on_view(self, window: Window, width: float, rows: list[int], colour_by: Colour) -> Answer:
-        return view(self._data, window, width, rows, colour_by)
+    @request_handler(buffers=_PACKED, **_VIEW)
+    def _on_view(self, window: TimeRange, width: float, rows: list[int], color_by: Colour) -> Reply:
+        return window_view(self._data, window, width, rows, color_by)
 
-    @answers(buffers=_PACKED, **_VIEW)
-    def _on_overview(self, width: float, colour_by: Colour) -> Answer:
-        return overview(self._data, width, colour_by)
+    @request_handler(buffers=_PACKED, **_VIEW)
+    def _on_overview(self, width: float, color_by: Colour) -> Reply:
+        return overview(self._data, width, color_by)
 
-    @answers(
+    @request_handler(
         title=str,
         facts=list[Fact],
-        kinds=list[Part],
+        kinds=list[RowCount],
         kind=str,
         rows=list[Named],
         counters=list[Counted],
@@ -587,15 +587,15 @@ class Timeline(Explorer, room="timeline"):
     )
     def _on_span(
         self,
-        span: Window,
+        span: TimeRange,
         rows: list[int] | None,
         kind: str | None = None,
-        colour_by: Colour | None = None,
-    ) -> Answer:
-        return data.area(self._data, span, rows, kind, colour_by or "stage"), []
+        color_by: Colour | None = None,
+    ) -> Reply:
+        return data.area(self._data, span, rows, kind, color_by or "stage"), []
 
-    @answers(names=dict[str, str])
-    def _on_names(self, numbers: list[int]) -> Answer:
+    @request_handler(names=dict[str, str])
+    def _on_names(self, numbers: list[int]) -> Reply:
         short = self._data.names.short
         return {
             "names": {
@@ -603,42 +603,42 @@ class Timeline(Explorer, room="timeline"):
             }
         }, []
 
-    @answers(**_DESCRIBED)
-    def _on_describe(self, row: int, id: int) -> Answer:  # noqa: A002
-        return describe(self._data, row, id, self._joined), []
+    @request_handler(**_DESCRIBED)
+    def _on_describe(self, row: int, id: int) -> Reply:  # noqa: A002
+        return describe_span(self._data, row, id, self._joined), []
 
-    @answers(**_DESCRIBED)
-    def _on_hover(self, row: int, id: int) -> Answer:  # noqa: A002
+    @request_handler(**_DESCRIBED)
+    def _on_hover(self, row: int, id: int) -> Reply:  # noqa: A002
         return self._on_describe(row, id)
 
-    @answers(hit=Hit | None)
-    def _on_pick(self, row: int, level: int, time: float, reach: float) -> Answer:
+    @request_handler(hit=Hit | None)
+    def _on_pick(self, row: int, level: int, time: float, reach: float) -> Reply:
         return {"hit": find.pick(self._data, row, level, time, reach)}, []
 
-    @answers(hit=Hit | None)
-    def _on_neighbour(self, row: int, level: int, id: int, by: int) -> Answer:  # noqa: A002
+    @request_handler(hit=Hit | None)
+    def _on_neighbour(self, row: int, level: int, id: int, by: int) -> Reply:  # noqa: A002
         return {"hit": find.neighbour(self._data, row, level, id, by)}, []
 
-    @answers(count=int, index=int, hit=Hit | None, names=list[int])
-    def _on_search(self, text: str, after: float, index: int | None = None) -> Answer:
+    @request_handler(count=int, index=int, hit=Hit | None, names=list[int])
+    def _on_search(self, text: str, after: float, index: int | None = None) -> Reply:
         return self._search.find(text, after=after, index=index), []
 
-    @answers(total=int, names=int, sum_ns=float, ranks=list[int], rows=list[Listed])
+    @request_handler(total=int, names=int, sum_ns=float, ranks=list[int], rows=list[Listed])
     def _on_list(
         self,
         text: str,
         first: int = 0,
         count: int = MOST,
         *,
-        where: Where = "everywhere",
+        where: SearchScope = "everywhere",
         rank: int | None = None,
-        window: Window | None = None,
+        window: TimeRange | None = None,
         sort: str = "start",
-    ) -> Answer:
+    ) -> Reply:
         filters: dict[str, Any] = {"where": where, "rank": rank, "window": window, "sort": sort}
         return self._search.listed(text, first=first, count=count, **filters), []
 
-    @answers(
+    @request_handler(
         busy="putting stacks together",
         by=By,
         kinds=list[By],
@@ -654,7 +654,7 @@ class Timeline(Explorer, room="timeline"):
         value=list[int],
         left_out=int,
     )
-    def _on_flame(self, by: By) -> Answer:
+    def _on_flame(self, by: By) -> Reply:
         chosen = "the selection" if self.span is not None or self.selection else "the whole trace"
         problem, stacks = "", None
         kinds = kinds_of(self._data)
@@ -667,13 +667,13 @@ class Timeline(Explorer, room="timeline"):
             problem = str(error)
         return {"by": by, "kinds": kinds, "of": chosen, "problem": problem, **flame_of(stacks)}, []
 
-    @answers(file=str, content=str)
-    def _on_speedscope(self, by: By) -> Answer:
+    @request_handler(file=str, content=str)
+    def _on_speedscope(self, by: By) -> Reply:
         content = speedscope_text(self.stacks(by), name=f"llmprof, by {by}")
         return {"file": f"{self._trace_id}-{by}.speedscope.json", "content": content}, []
 
-    @answers(busy="writing the window", file=str, buffers="the file")
-    def _on_export(self, window: Window) -> Answer:
+    @request_handler(busy="writing the window", file=str, buffers="the file")
+    def _on_export(self, window: TimeRange) -> Reply:
         return {"file": f"{self._trace_id}.json.gz"}, [window_file(self.trace, window)]
 
     @property
@@ -681,31 +681,31 @@ class Timeline(Explorer, room="timeline"):
         """Result of the last query of the query box; ``trace.sql`` gives the same."""
         return self._queries.frame
 
-    @answers(tables=list[Table], words=list[str])
-    def _on_tables(self) -> Answer:
+    @request_handler(tables=list[TraceTable], words=list[str])
+    def _on_tables(self) -> Reply:
         return {"tables": self._queries.tables(), "words": list(WORDS)}, []
 
-    @answers(
+    @request_handler(
         busy="running the query",
         problem=str,
         line=int | None,
         column=int | None,
         python=str,
-        columns=list[Field],
+        columns=list[QueryColumn],
         total=int,
         rows=list[list[str]],
         places=bool,
         spans=bool,
     )
-    def _on_query(self, text: str) -> Answer:
+    def _on_query(self, text: str) -> Reply:
         return self._queries.run(text), []
 
-    @answers(rows=list[list[str]])
-    def _on_queried(self, first: int, count: int, sort: str) -> Answer:
+    @request_handler(rows=list[list[str]])
+    def _on_queried(self, first: int, count: int, sort: str) -> Reply:
         return {"rows": self._queries.rows(first, count, sort)}, []
 
-    @answers(file=str, content=str)
-    def _on_csv(self, sort: str) -> Answer:
+    @request_handler(file=str, content=str)
+    def _on_csv(self, sort: str) -> Reply:
         frame = self._queries.ordered(sort).head(EXPORTED)
         lists = [name for name, kind in frame.schema.items() if kind.is_nested()]
         flat = frame.with_columns(
@@ -713,20 +713,20 @@ class Timeline(Explorer, room="timeline"):
         )
         return {"file": "query.csv", "content": flat.write_csv()}, []
 
-    @answers()
+    @request_handler()
     def _on_place(self, row: int, sort: str) -> None:
         rank, window = self._queries.place(row, sort)
         self.show(window, rank=rank)
 
-    @answers(row=int)
-    def _on_track(self) -> Answer:
+    @request_handler(row=int)
+    def _on_track(self) -> Reply:
         return {"row": self._queries.track()}, []
 
-    @answers(window=Window)
+    @request_handler(window=TimeRange)
     def _on_goto(
         self, step: int | None = None, layer: int | None = None, rank: int | None = None
-    ) -> Answer:
-        return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
+    ) -> Reply:
+        return {"window": find.find_window(self.trace, rank=rank, step=step, layer=layer)}, []
 
 
 def timeline(
@@ -761,7 +761,7 @@ def timeline(
         trace in ``$LLMPROF_NOTES`` or the user's data folder. A damaged file is reported and not
         changed.
     **traits
-        Initial values of ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or
+        Initial values of ``window`` (first and last ns), ``height`` (px), ``color_by`` (stage or
         category), ``search``, ``marks`` and ``theme``.
 
     Returns

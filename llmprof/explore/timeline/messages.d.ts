@@ -30,7 +30,7 @@ export type Described = {
 };
 
 /** A kind of rows in a selected range, and its number of spans, samples or launches there. */
-export type Part = {
+export type RowCount = {
   kind: string;
   count: number;
 };
@@ -81,7 +81,7 @@ export type Hit = {
 };
 
 /** One end of an arrow: row, level and time (ns). */
-export type End = {
+export type ArrowEnd = {
   row: number;
   level: number;
   time: number;
@@ -95,13 +95,13 @@ export type Listed = {
 };
 
 /** A table of the trace, and its columns. */
-export type Table = {
+export type TraceTable = {
   name: string;
   columns: string[];
 };
 
 /** A column of the result of a query, and whether it has numbers. */
-export type Field = {
+export type QueryColumn = {
   name: string;
   number: boolean;
 };
@@ -121,17 +121,17 @@ export type Messages = {
   };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the same (u1, of 255). */
   view: {
-    asks: { window: [number, number]; width: number; rows: number[]; colour_by: "category" | "stage" };
+    asks: { window: [number, number]; width: number; rows: number[]; color_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the same (u1, of 255). */
   overview: {
-    asks: { width: number; colour_by: "category" | "stage" };
+    asks: { width: number; color_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   span: {
-    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null; colour_by?: "category" | "stage" | null };
-    answers: { title: string; facts: [string, string][]; kinds: Part[]; kind: string; rows: Named[]; counters: Counted[]; flows: Launched[]; total: number };
+    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null; color_by?: "category" | "stage" | null };
+    answers: { title: string; facts: [string, string][]; kinds: RowCount[]; kind: string; rows: Named[]; counters: Counted[]; flows: Launched[]; total: number };
   };
   names: {
     asks: { numbers: number[] };
@@ -139,11 +139,11 @@ export type Messages = {
   };
   describe: {
     asks: { row: number; id: number };
-    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; target?: Hit | null; kind: string; label: string };
+    answers: { hit: Hit; facts: [string, string][]; flows: [ArrowEnd, ArrowEnd][]; target?: Hit | null; kind: string; label: string };
   };
   hover: {
     asks: { row: number; id: number };
-    answers: { hit: Hit; facts: [string, string][]; flows: [End, End][]; target?: Hit | null; kind: string; label: string };
+    answers: { hit: Hit; facts: [string, string][]; flows: [ArrowEnd, ArrowEnd][]; target?: Hit | null; kind: string; label: string };
   };
   pick: {
     asks: { row: number; level: number; time: number; reach: number };
@@ -176,11 +176,11 @@ export type Messages = {
   };
   tables: {
     asks: Record<string, never>;
-    answers: { tables: Table[]; words: string[] };
+    answers: { tables: TraceTable[]; words: string[] };
   };
   query: {
     asks: { text: string };
-    answers: { problem: string; line?: number | null; column?: number | null; python: string; columns: Field[]; total: number; rows: string[][]; places: boolean; spans: boolean };
+    answers: { problem: string; line?: number | null; column?: number | null; python: string; columns: QueryColumn[]; total: number; rows: string[][]; places: boolean; spans: boolean };
   };
   queried: {
     asks: { first: number; count: number; sort: string };
@@ -207,7 +207,7 @@ export type Messages = {
 export type Traits = {
   arrangement: Record<string, any> | null;
   busy: string;
-  colour_by: "stage" | "category";
+  color_by: "stage" | "category";
   colours: Record<string, any>;
   height: number | null;
   layer: number | null;

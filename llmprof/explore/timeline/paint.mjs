@@ -76,7 +76,7 @@ export const drawing = {
 
   /**
    * @param {import("./timeline.mjs").Pane} pane
-   * @param {import("./messages").End} end
+   * @param {import("./messages").ArrowEnd} end
    * @param {number} scroll
    * @returns {import("./types").Point | null}
    */

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.timeline.data import TimelineData
-from llmprof.explore.timeline.rows import QUERY_GROUP, QUERY_KIND, Row, spans
+from llmprof.explore.timeline.rows import QUERY_GROUP, QUERY_KIND, TimelineRow, spans
 from llmprof.trace.storage.sql import CALLABLE
 
 BLOCK: Final = 200
@@ -146,7 +146,7 @@ class Queries:
             id=pl.int_range(pl.len(), dtype=pl.UInt32),
         )
         kind = f"{QUERY_KIND} {number}"
-        row = Row(kind, QUERY_GROUP, kind, spans(made.sort("start_ns", -pl.col("dur_ns"))))
+        row = TimelineRow(kind, QUERY_GROUP, kind, spans(made.sort("start_ns", -pl.col("dur_ns"))))
         data.queried[kind] = frame
         data.drawn.append(row)
         self.drawn.append(self.text)

@@ -20,16 +20,16 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import theme
 from llmprof.errors import LlmprofError
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
-from llmprof.replay.graph import MOST_EVENTS, events_of, graph
+from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.units import format_share
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.uint8]
 Numbers = NDArray[np.uint32]
@@ -47,7 +47,7 @@ VISIBLE = 40
 class _Paint:
     """Colours of the spans of a lane, and values that are computed from them once."""
 
-    def __init__(self, code: Codes, dur: Ints) -> None:
+    def __init__(self, code: Codes, dur: IntArray) -> None:
         self.code, self._dur = code, dur
 
     @cached_property
@@ -77,8 +77,8 @@ class Lane:
 
     def __init__(
         self,
-        start: Ints,
-        end: Ints,
+        start: IntArray,
+        end: IntArray,
         codes: Mapping[str, Codes],
         name: Numbers,
         id: Numbers,  # noqa: A002
@@ -133,28 +133,30 @@ class Lane:
 
     def within(self, lo: float, hi: float) -> tuple[int, int]:
         """First and last (exclusive) span that touches a window."""
-        first = int(np.searchsorted(self._reach, whole(np.floor(lo)), "right"))
-        return first, max(first, int(np.searchsorted(self.start, whole(np.ceil(hi)), "left")))
+        first = int(np.searchsorted(self._reach, whole_ns(np.floor(lo)), "right"))
+        return first, max(first, int(np.searchsorted(self.start, whole_ns(np.ceil(hi)), "left")))
 
     @cached_property
-    def _longest(self) -> Ints:
-        longest: Ints = np.maximum.reduceat(self.end - self.start, np.arange(0, len(self), COARSE))
+    def _longest(self) -> IntArray:
+        longest: IntArray = np.maximum.reduceat(
+            self.end - self.start, np.arange(0, len(self), COARSE)
+        )
         return longest
 
-    def longer(self, first: int, stop: int, least: float) -> Ints:
+    def longer(self, first: int, stop: int, least: float) -> IntArray:
         """Spans from first to stop (exclusive) that last at least so long (ns)."""
         if first >= stop:
             return np.empty(0, np.int64)
         blocks = first // COARSE + np.flatnonzero(
             self._longest[first // COARSE : -(-stop // COARSE)] >= least
         )
-        k: Ints = (blocks[:, None] * COARSE + np.arange(COARSE)).ravel()
+        k: IntArray = (blocks[:, None] * COARSE + np.arange(COARSE)).ravel()
         k = k[(k >= first) & (k < stop)]
         return k[self.end[k] - self.start[k] >= least]
 
     def at(self, time: float) -> int | None:
         """Span that covers a time, or None."""
-        k = int(np.searchsorted(self.start, whole(np.floor(time)), "right")) - 1
+        k = int(np.searchsorted(self.start, whole_ns(np.floor(time)), "right")) - 1
         return k if k >= 0 and time < self.end[k] else None
 
     def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
@@ -162,7 +164,7 @@ class Lane:
         it.
         """
         edges = np.linspace(lo, hi, columns + 1)
-        begun = np.searchsorted(self.start, whole(np.ceil(edges)), "left")
+        begun = np.searchsorted(self.start, whole_ns(np.ceil(edges)), "left")
         paint = self._paint(by)
         of_lane, code = paint.few
         total = np.maximum(np.diff(self._until(edges, begun, paint), axis=0), 0)
@@ -175,7 +177,7 @@ class Lane:
             of_lane[main],
         )
 
-    def _until(self, edges: Floats, begun: Ints, paint: _Paint) -> Floats:
+    def _until(self, edges: Floats, begun: IntArray, paint: _Paint) -> Floats:
         """Time of each colour (columns) before each edge (rows), before which ``begun`` spans
         begin.
         """
@@ -194,18 +196,18 @@ class Lane:
         return total
 
 
-def whole(times: Any) -> Ints:
+def whole_ns(times: Any) -> IntArray:
     """Times as the whole numbers that starts and ends are: numpy copies them all to compare them
     with fractions.
     """
-    numbers: Ints = np.clip(times, -(2.0**62), 2.0**62).astype(np.int64)
+    numbers: IntArray = np.clip(times, -(2.0**62), 2.0**62).astype(np.int64)
     return numbers
 
 
-def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
+def levels(start: IntArray, end: IntArray, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
     """Depth of nested spans: the number of spans that are open when each span begins."""
     over = np.sort(np.maximum(end - slack, start))
-    depth: Ints = np.arange(len(start)) - np.searchsorted(over, start, "right")
+    depth: IntArray = np.arange(len(start)) - np.searchsorted(over, start, "right")
     return depth.clip(0, most - 1)
 
 
@@ -242,13 +244,13 @@ _KNOWN: Final = {
 
 
 def path_row(
-    trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] = lambda _: None
-) -> Row:
+    trace: Trace, keys: Keys, span_names: SpanNames, say: Callable[[str], None] = lambda _: None
+) -> TimelineRow:
     """The row of the critical path; where several ranks lie on it a second level says which."""
-    row = Row(PATH_KIND, PATH_GROUP, "critical path")
-    if (events := events_of(trace)) > MOST_EVENTS:
+    row = TimelineRow(PATH_KIND, PATH_GROUP, "critical path")
+    if (events := graph_events(trace)) > MAX_EVENTS:
         row.note = (
-            f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            f"not computed: {events:,} events, by itself of {MAX_EVENTS:,} at most"
             " (analyze.critical_path computes it)"
         )
         return row
@@ -263,17 +265,17 @@ def path_row(
     if not path.height:
         row.note = "no critical path: no step takes any time on a device"
         return row
-    row.lanes = _lanes(path, keys, names)
+    row.lanes = _lanes(path, keys, span_names)
     return row
 
 
-def _lanes(path: pl.DataFrame, keys: Keys, names: Names) -> list[Lane]:
+def _lanes(path: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[Lane]:
     """Parts on one line; below, where there are several, the ranks that they are on."""
     part = path["part"].cast(pl.String)
     works = part.is_in(WORKS)
-    of_work = names.numbers(path["name"].filter(works), names_kernels.function)
+    of_work = span_names.numbers(path["name"].filter(works), names_kernels.function)
     called = pl.when(part.is_in(ON_HOST)).then("name")
-    of_rest = names.numbers(path.select(pl.coalesce(called, part)).to_series().filter(~works))
+    of_rest = span_names.numbers(path.select(pl.coalesce(called, part)).to_series().filter(~works))
     number = np.empty(path.height, np.uint32)
     number[works.to_numpy()], number[~works.to_numpy()] = of_work.to_numpy(), of_rest.to_numpy()
     made = path.select("rank", "start_ns", "dur_ns").with_columns(
@@ -292,7 +294,7 @@ def _lanes(path: pl.DataFrame, keys: Keys, names: Names) -> list[Lane]:
     odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
     ranks = of_rank.with_columns(
         keys.codes("layer", of_rank.select(odd).to_series()),
-        names.numbers(of_rank.select(pl.format("rank {}", "rank")).to_series()),
+        span_names.numbers(of_rank.select(pl.format("rank {}", "rank")).to_series()),
         dur_ns=pl.col("end") - pl.col("start_ns"),
     )
     return [*lanes, *spans(ranks, slack=1 << 62, by="path")]
@@ -401,7 +403,7 @@ class Keys:
         ]
 
 
-class Names:
+class SpanNames:
     """Names of spans by number."""
 
     def __init__(self) -> None:
@@ -440,7 +442,7 @@ RARE = 0.01
 
 
 @dataclass
-class Row:
+class TimelineRow:
     """One row of the timeline; ``kind`` says which frame the ids of its spans count, ``lanes``
     are its levels.
     """
@@ -452,7 +454,7 @@ class Row:
     thread: int | None = None
     stream: tuple[int | None, int | None] | None = None
     note: str = ""
-    samples: tuple[Ints, np.ndarray] | None = None
+    samples: tuple[IntArray, np.ndarray] | None = None
     unit: str = ""
     waiting: int = 0
     """Spans that have still to be put into lanes."""
@@ -465,7 +467,7 @@ class Row:
         )
 
 
-def device_events(trace: Trace) -> pl.DataFrame:
+def timeline_events(trace: Trace) -> pl.DataFrame:
     """Kernels and copies in the order of :func:`~llmprof.label.activity.activity`, without
     labels that take time.
     """
@@ -523,7 +525,9 @@ _NOTHING = pl.DataFrame(
 )
 
 
-def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names, *, on_host: bool) -> Iterator[Row]:
+def stream_rows(
+    events: pl.DataFrame, keys: Keys, texts: SpanNames, *, on_host: bool
+) -> Iterator[TimelineRow]:
     """A row for each stream of each device (or thread, where operators stand in for it), the
     busiest first.
     """
@@ -542,7 +546,7 @@ def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names, *, on_host: bool
             f"thread {stream}" if on_host else "no stream" if stream is None else f"stream {stream}"
         )
         lanes = spans(part, slack=SLACK_NS, by="category")
-        yield Row("stream", rank, label, lanes, stream=(device, stream))
+        yield TimelineRow("stream", rank, label, lanes, stream=(device, stream))
 
 
 CALLS = ("modules", "python")
@@ -562,14 +566,14 @@ def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
     return trace.table(table).with_row_index("id").filter(which)
 
 
-def waiting_rows(trace: Trace) -> tuple[list[Row], float, float]:
+def waiting_rows(trace: Trace) -> tuple[list[TimelineRow], float, float]:
     """The rows of :func:`host_rows` without their lanes, and the first start and the last end
     (ns) of their spans.
     """
     tables = trace._tables
-    found = tables.threads() if isinstance(tables, Deferred) else dataset.threads(tables)
+    found = tables.threads() if isinstance(tables, Deferred) else dataset.thread_spans(tables)
     rows = [
-        Row(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count)
+        TimelineRow(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count)
         for rank, kind, thread, count, _, _ in found.iter_rows()
     ]
     first, last = found.select(
@@ -578,7 +582,7 @@ def waiting_rows(trace: Trace) -> tuple[list[Row], float, float]:
     return rows, first, last
 
 
-def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
+def host_rows(trace: Trace, keys: Keys, texts: SpanNames) -> Iterator[TimelineRow]:
     """Rows for the markers, modules, Python functions, operators and runtime calls of each
     thread.
     """
@@ -598,10 +602,10 @@ def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
         for (rank, thread), part in made.partition_by("rank", "thread", as_dict=True).items():
             ordered = part.sort("start_ns", -pl.col("dur_ns"))
             lanes = spans(ordered, most=DEPTH) if table in CALLS else spans(ordered)
-            yield Row(table, rank, _LABELS.get(table, table), lanes, thread=thread)
+            yield TimelineRow(table, rank, _LABELS.get(table, table), lanes, thread=thread)
 
 
-def counter_rows(trace: Trace) -> Iterator[Row]:
+def counter_rows(trace: Trace) -> Iterator[TimelineRow]:
     """A row for each counter of each device, and for the memory that is allocated and reserved."""
     parts = [pl.DataFrame(schema=_COUNTED)]
     if trace.has("counters"):
@@ -626,7 +630,7 @@ def counter_rows(trace: Trace) -> Iterator[Row]:
         alone = device is None or groups.filter(rank=rank)["device"].drop_nulls().n_unique() == 1
         label = name if alone else f"{name} · {device}"
         samples = part["time_ns"].to_numpy(), part["value"].to_numpy()
-        yield Row("counter", rank, label, samples=samples, unit=unit or "")
+        yield TimelineRow("counter", rank, label, samples=samples, unit=unit or "")
 
 
 def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own", most: int = 24) -> list[Lane]:
@@ -681,7 +685,7 @@ NONE = {
 
 
 def found_rows(
-    trace: Trace, keys: Keys, texts: Names, say: Callable[[str], None] = lambda _: None
+    trace: Trace, keys: Keys, texts: SpanNames, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, dict[int, list[Lane]]]]:
     """Lanes of each kind by rank; ``say`` is called with the description of each computation."""
     for kind, make in (
@@ -713,11 +717,11 @@ def wait_shares(trace: Trace, events: pl.DataFrame) -> Codes:
     return shares
 
 
-def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+def _steps(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Steps at their times on the device; on ranks without device events, at their times on the
     host.
     """
-    frame = steps(trace).with_row_index("id")
+    frame = steps_of(trace).with_row_index("id")
     on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
     made = frame.select(
@@ -739,7 +743,7 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     return _by_rank(made.with_columns(dur_ns=pl.min_horizontal("dur_ns", until)), texts, flat=True)
 
 
-def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+def _layers(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Layers on one line, their stages on the next."""
     whole = layers(trace).with_row_index("id")
     parity = pl.when(pl.col("layer") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
@@ -762,7 +766,7 @@ def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     return by_rank
 
 
-def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+def _collectives(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Collectives, each divided into waiting for the last rank and transfer, if these are known."""
     frame = collectives(trace).with_row_index("id")
     name = pl.col("kind").fill_null("collective")
@@ -791,7 +795,7 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
     return made
 
 
-def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
+def _idle(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Gaps of each device, by cause; a host without a device has none."""
     frame = idle(trace).with_row_index("id")
     frame = frame.clear() if trace.capture.on_host else frame
@@ -808,7 +812,7 @@ def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     return _by_rank(made, texts)
 
 
-def _by_rank(made: pl.DataFrame, texts: Names, *, flat: bool = False) -> dict[int, list[Lane]]:
+def _by_rank(made: pl.DataFrame, texts: SpanNames, *, flat: bool = False) -> dict[int, list[Lane]]:
     made = made.sort("rank", "start_ns", -pl.col("dur_ns"))
     made = made.with_columns(texts.numbers(made["name"]))
     slack = 1 << 62 if flat else 0
@@ -818,9 +822,9 @@ def _by_rank(made: pl.DataFrame, texts: Names, *, flat: bool = False) -> dict[in
     }
 
 
-def pending(rank: int) -> list[Row]:
+def pending(rank: int) -> list[TimelineRow]:
     """The rows of a rank before they are found."""
-    return [Row(kind, rank, label, note="…") for kind, label in KINDS.items()]
+    return [TimelineRow(kind, rank, label, note="…") for kind, label in KINDS.items()]
 
 
 REQUEST_GROUP: Final = -2
@@ -835,7 +839,7 @@ QUERY_KIND: Final = "query"
 """Their kind is this word and a number."""
 
 
-def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
+def request_rows(frame: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[TimelineRow]:
     """A row for each request, by arrival."""
     step = (
         pl.when(pl.col("step").is_not_null())
@@ -850,7 +854,9 @@ def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
     made = frame.with_row_index("id_").select(
         *("request", "start_ns", "dur_ns"),
         id=pl.col("id_"),
-        name=names.numbers(frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()),
+        name=span_names.numbers(
+            frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()
+        ),
         code=keys.codes("request", frame["part"]),
     )
     order = (
@@ -860,7 +866,7 @@ def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
     )
     parts = made.sort("start_ns", maintain_order=True).partition_by("request", as_dict=True)
     return [
-        Row(
+        TimelineRow(
             REQUEST_KIND, REQUEST_GROUP, f"request {request}", spans(parts[request,], slack=1 << 62)
         )
         for request in order

@@ -13,7 +13,7 @@ import msgspec
 import platformdirs
 
 from llmprof.errors import ArgumentError, LlmprofError, ReadError
-from llmprof.explore.base.messages import Record, Window
+from llmprof.explore.base.messages import MessageRecord, TimeRange
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS
 from llmprof.trace import Trace
@@ -28,7 +28,7 @@ VERSION: Final = 1
 MOST_MARKS, MOST_TEXT = 1_000, 2_000
 
 
-class Arrangement(Record):
+class Arrangement(MessageRecord):
     """Arrangement of the rows: open and hidden ranks, folded and pinned rows, and hidden kinds.
 
     ``order`` is that of the ranks: ``late`` (by rank, but of many ranks the one that the others
@@ -50,31 +50,31 @@ class Arrangement(Record):
     path: bool = False
 
 
-class Mark(Record):
+class Mark(MessageRecord):
     """A mark: its time (ns from the start of the trace), and a note."""
 
     time: float
     text: str = ""
 
 
-class Chosen(Record):
+class Chosen(MessageRecord):
     """A selected span: its row and its id there."""
 
     row: int
     id: int
 
 
-class View(Record):
+class SavedView(MessageRecord):
     """A view that can be shown again: the fingerprint of its trace, and the traits of the
     timeline.
     """
 
     trace: str
-    window: Window | None = None
-    span: Window | None = None
+    window: TimeRange | None = None
+    span: TimeRange | None = None
     span_rows: list[int] | None = None
     selection: Chosen | None = None
-    colour_by: Literal["stage", "category"] | None = None
+    color_by: Literal["stage", "category"] | None = None
     search: str | None = None
     arrangement: Arrangement | None = None
     queries: list[str] | None = None
@@ -96,7 +96,7 @@ def view_of(widget: Any, trace: str) -> dict[str, Any]:
     """The view of a timeline as plain values: all traits that differ from those of a new
     timeline.
     """
-    names = [name for name in View.__struct_fields__ if name != "trace"]
+    names = [name for name in SavedView.__struct_fields__ if name != "trace"]
     values = {
         name: value for name in names if (value := getattr(widget, name)) not in (None, "", [])
     }
@@ -107,7 +107,7 @@ def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, 
     """Traits of a saved view."""
     try:
         content = msgspec.json.decode(view) if isinstance(view, str) else dict(view)
-        made = msgspec.convert(content, View)
+        made = msgspec.convert(content, SavedView)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         found = f"this is no saved view of a timeline: {error}"
         raise ArgumentError(
@@ -136,7 +136,7 @@ MOST_EXPORTED: Final = 1_000_000
 """Most events of a file that the browser saves."""
 
 
-def window_file(trace: Trace, window: Window) -> bytes:
+def window_file(trace: Trace, window: TimeRange) -> bytes:
     """A window of a trace as packed Chrome JSON, which Perfetto and llmprof read."""
     from llmprof.report.export import export
 
@@ -167,7 +167,7 @@ class Notes:
         """Marks of the file, none where there is none."""
         self._damaged = ""
         try:
-            kept = msgspec.convert(typed.found(self.path, _File), _File | None)
+            kept = msgspec.convert(typed.found(self.path, _NotesFile), _NotesFile | None)
         except ReadError as error:
             raise self._kept(f"cannot be used ({error.found})") from error
         if kept is None:
@@ -176,14 +176,14 @@ class Notes:
             raise self._kept(
                 f"has notes of another trace ({kept.trace[:16]}; this one is {self._trace})"
             )
-        return checked(msgspec.to_builtins(kept.marks))
+        return sorted_marks(msgspec.to_builtins(kept.marks))
 
     def save(self, marks: Sequence[Mapping[str, Any]]) -> None:
         """Write the marks; the file is written completely or not at all."""
         if self._damaged:
             raise LlmprofError(self._damaged, hint=self._advice())
         content = msgspec.json.encode(
-            _File(version=VERSION, trace=self._trace, marks=checked_marks(marks))
+            _NotesFile(version=VERSION, trace=self._trace, marks=_checked_marks(marks))
         )
         files.made(self.path.parent)
         files.write(self.path, msgspec.json.format(content, indent=1))
@@ -199,7 +199,7 @@ class Notes:
         return f"mend {self.path.name} or move it away, and show the timeline again"
 
 
-class _File(Record):
+class _NotesFile(MessageRecord):
     """Content of a file of notes."""
 
     version: int
@@ -207,7 +207,7 @@ class _File(Record):
     marks: list[Mark]
 
 
-def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def _checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
     """Marks in the order of time."""
     try:
         made = msgspec.convert(list(marks), list[Mark])
@@ -225,7 +225,7 @@ def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
     return sorted(made, key=lambda mark: mark.time)
 
 
-def checked(marks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def sorted_marks(marks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Marks in the order of time, as plain values."""
-    plain: list[dict[str, Any]] = msgspec.to_builtins(checked_marks(marks))
+    plain: list[dict[str, Any]] = msgspec.to_builtins(_checked_marks(marks))
     return plain

@@ -430,7 +430,7 @@ export const selecting = {
   async showSpan() {
     const { span, spanRows } = this;
     if (!span) return;
-    const asked = { span, rows: spanRows, kind: this.model.get("span_kind"), colour_by: this.colourBy };
+    const asked = { span, rows: spanRows, kind: this.model.get("span_kind"), color_by: this.colourBy };
     const answer = await this.get("span", asked);
     if (!answer || this.span !== span) return;
     /** @type {Action[]} */
@@ -456,7 +456,7 @@ export const selecting = {
     const view = {
       trace: this.described.trace,
       window: this.window.map(Math.round),
-      colour_by: this.colourBy,
+      color_by: this.colourBy,
       arrangement: arrangementOf(this.described, this.state),
     };
     if (this.span) view.span = this.span.map(Math.round);

@@ -79,7 +79,7 @@ class TimelineView extends Behaviour {
     /** @type {import("./types").View | null} */ this.view = null;
     /** @type {import("./types").View | null} */ this.overview = null;
     /** @type {import("./messages").Hit | null} */ this.hit = null;
-    /** @type {[import("./messages").End, import("./messages").End][]} */ this.flows = [];
+    /** @type {[import("./messages").ArrowEnd, import("./messages").ArrowEnd][]} */ this.flows = [];
     /** @type {import("./messages").Hit | null} the event of the part of the critical path that is selected */
     this.target = null;
     /** @type {Set<number> | null} */ this.dimmed = null;
@@ -205,7 +205,7 @@ class TimelineView extends Behaviour {
       this.flame.update();
     });
     model.on("change:span change:span_rows", () => queueMicrotask(() => this.spanFromPython()));
-    model.on("change:colour_by", () => this.recolour());
+    model.on("change:color_by", () => this.recolour());
     model.on("change:height", () => this.resize());
     model.on("change:arrangement", () => this.arrangementFromPython());
     model.on("change:search", () => this.tools.searchFromPython());
@@ -299,7 +299,7 @@ class TimelineView extends Behaviour {
   }
 
   get colourBy() {
-    return this.model.get("colour_by") ?? "stage";
+    return this.model.get("color_by") ?? "stage";
   }
 
   /** @returns {[number, number]} */
@@ -465,7 +465,7 @@ class TimelineView extends Behaviour {
 
   async request() {
     if (!this.described || !this.window || !this.width) return;
-    const asked = { window: this.window, width: this.width, rows: this.wantedRows(), colour_by: this.colourBy };
+    const asked = { window: this.window, width: this.width, rows: this.wantedRows(), color_by: this.colourBy };
     this.asked = asked;
     this.host.dataset.exact = "false";
     const coming = this.get("view", asked);
@@ -488,7 +488,7 @@ class TimelineView extends Behaviour {
       { window: this.window, columns: 1, lanes: [] },
       Array(10).fill(new DataView(new ArrayBuffer(0))),
     );
-    const answer = await this.get("overview", { width: this.width ?? LEAST_ROOM, colour_by: this.colourBy });
+    const answer = await this.get("overview", { width: this.width ?? LEAST_ROOM, color_by: this.colourBy });
     if (!answer) return;
     this.overview = readView(answer.msg, answer.buffers);
     this.draw();

@@ -30,7 +30,7 @@ export function makeTools(timeline) {
     ],
     timeline.colourBy,
     (value) => {
-      timeline.model.set("colour_by", value === "category" ? "category" : "stage");
+      timeline.model.set("color_by", value === "category" ? "category" : "stage");
       timeline.model.save_changes();
     },
   );

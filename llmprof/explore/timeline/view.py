@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
-from llmprof.explore.timeline.rows import KINDS, PATH_GROUP, PATH_KIND, Lane, Row, whole
+from llmprof.explore.timeline.rows import KINDS, PATH_GROUP, PATH_KIND, Lane, TimelineRow, whole_ns
 from llmprof.explore.timeline.rows import REQUEST_GROUP as REQUESTS
 from llmprof.explore.timeline.rows import REQUEST_KIND as REQUEST
 from llmprof.units import format_ns, format_share
@@ -34,7 +34,7 @@ MOST_LINES = 16
 """Most ranks of the overview."""
 
 
-def view(
+def window_view(
     data: TimelineData, window: Sequence[float], width: float, rows: Sequence[int], by: str
 ) -> tuple[dict[str, Any], Buffers]:
     """Spans, bins and samples of some rows in a window."""
@@ -137,11 +137,11 @@ def _choose(
     return lane.longer(first, stop, room * (hi - lo) / columns), True
 
 
-def _samples(row: Row, lo: float, hi: float, columns: int) -> NDArray[np.float64]:
+def _samples(row: TimelineRow, lo: float, hi: float, columns: int) -> NDArray[np.float64]:
     """Least and greatest value of a counter in each column; a sample holds until the next one."""
     times, values = row.samples if row.samples is not None else (np.empty(0, np.int64), np.empty(0))
     edges = np.linspace(lo, hi, columns + 1)
-    before = np.searchsorted(times, whole(np.ceil(edges)), "left")
+    before = np.searchsorted(times, whole_ns(np.ceil(edges)), "left")
     held = np.where(before[:-1] > 0, values[np.maximum(before[:-1] - 1, 0)], np.nan)
     least, most = held.copy(), held.copy()
     some = np.flatnonzero(np.diff(before))
@@ -189,7 +189,7 @@ _HATCH = (
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
-def picture(
+def window_picture(
     data: TimelineData, window: Sequence[float] | None, by: str, *, path: bool = False
 ) -> bytes:
     """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one
@@ -207,7 +207,7 @@ def picture(
 
 
 @dataclass(frozen=True)
-class Place:
+class LevelPlace:
     """Where a level of a row is drawn: its top and height (px)."""
 
     row: int
@@ -217,7 +217,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Label:
+class RowLabel:
     """Label beside the rows: the name of a rank, or of one of its rows (number; None for a
     rank).
     """
@@ -239,7 +239,7 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     ]
     wide = WIDTH - GUTTER
     shown = list(dict.fromkeys(place.row for place in places))
-    message, buffers = view(data, window, wide / COLUMN_PX, shown, by)
+    message, buffers = window_view(data, window, wide / COLUMN_PX, shown, by)
     start, dur, code, name, _, busy, main, samples, waits, _held = (
         np.frombuffer(raw, dtype)
         for raw, dtype in zip(
@@ -289,7 +289,7 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     )
 
 
-def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
+def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[LevelPlace], list[RowLabel]]:
     """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and
     idle time.
     """
@@ -314,16 +314,16 @@ def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], lis
         height = sum(high + 1 for high, _ in parts) + 8
         if y + height > MOST_HEIGHT and any(label.rank >= 0 for label in labels):
             break
-        labels.append(Label(rank, None, y, height - 3))
+        labels.append(RowLabel(rank, None, y, height - 3))
         top = y + 3
         for high, numbers in parts:
-            places += [Place(number, 0, top, high) for number in numbers]
+            places += [LevelPlace(number, 0, top, high) for number in numbers]
             top += high + 1
         y += height
     return places, labels
 
 
-def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
+def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[LevelPlace], list[RowLabel]]:
     """Rows under the head of their rank, as many as fit."""
     rank: int | None = None
     places, labels, y = _top_rows(data, path=path)
@@ -334,19 +334,19 @@ def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[
         if y + head + _height(row) > MOST_HEIGHT and number:
             break
         if head:
-            labels.append(Label(row.rank, None, y, GROUP - 3))
+            labels.append(RowLabel(row.rank, None, y, GROUP - 3))
             rank, y = row.rank, y + GROUP
-        labels.append(Label(row.rank, number, y, _height(row)))
+        labels.append(RowLabel(row.rank, number, y, _height(row)))
         high = HEIGHTS.get(row.kind, LEVEL)
         places += [
-            Place(number, level, y + level * (high + 1), high)
+            LevelPlace(number, level, y + level * (high + 1), high)
             for level in range(max(1, len(row.lanes)))
         ]
         y += _height(row) + GAP
     return places, labels
 
 
-def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[Place], list[Label], int]:
+def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[LevelPlace], list[RowLabel], int]:
     """The critical path, the rows of the first requests under their heading, and the position of
     the next row.
     """
@@ -355,10 +355,10 @@ def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[Place], list[Labe
         if row.kind == PATH_KIND and path:
             high = HEIGHTS[PATH_KIND]
             places += [
-                Place(number, level, y + level * (high + 1), high)
+                LevelPlace(number, level, y + level * (high + 1), high)
                 for level in range(max(1, len(row.lanes)))
             ]
-            labels.append(Label(PATH_GROUP, number, y, _height(row)))
+            labels.append(RowLabel(PATH_GROUP, number, y, _height(row)))
             y += _height(row) + 2 * GAP
     numbers = [number for number, row in enumerate(data.drawn) if row.kind == REQUEST][
         :MOST_REQUESTS
@@ -367,15 +367,15 @@ def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[Place], list[Labe
         return places, labels, y
     high = HEIGHTS[REQUEST]
     tops = [y + GROUP + place * (high + 1) for place in range(len(numbers))]
-    labels.append(Label(REQUESTS, None, y, GROUP - 3))
+    labels.append(RowLabel(REQUESTS, None, y, GROUP - 3))
     labels += [
-        Label(REQUESTS, number, top, high) for number, top in zip(numbers, tops, strict=True)
+        RowLabel(REQUESTS, number, top, high) for number, top in zip(numbers, tops, strict=True)
     ]
-    places += [Place(number, 0, top, high) for number, top in zip(numbers, tops, strict=True)]
+    places += [LevelPlace(number, 0, top, high) for number, top in zip(numbers, tops, strict=True)]
     return places, labels, tops[-1] + high + GAP
 
 
-def _height(row: Row) -> int:
+def _height(row: TimelineRow) -> int:
     return max(1, len(row.lanes)) * (HEIGHTS.get(row.kind, LEVEL) + 1) - 1
 
 
@@ -389,7 +389,7 @@ def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
         yield _text(x + (3 if tenth < 10 else -3), 14, text, anchor=side)
 
 
-def _label(data: TimelineData, label: Label, group: Mapping[str, Any]) -> Iterator[str]:
+def _label(data: TimelineData, label: RowLabel, group: Mapping[str, Any]) -> Iterator[str]:
     if label.row is None:
         waits, late = group["waits"], group["late"]
         middle = label.top + label.height / 2 + 4
@@ -436,7 +436,7 @@ def _bar(
         yield _text(x + 3, y + height / 2 + 4, text, ink=ink_on(colour))
 
 
-def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
+def _line(values: np.ndarray, row: TimelineRow, y: float, height: float) -> str:
     """Greatest value of a counter in each column, as an area above its least value or above
     zero.
     """

@@ -14,14 +14,14 @@ import traitlets
 from llmprof import analyze
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.charts.base import theme
-from llmprof.charts.base.draw import inline, number
+from llmprof.charts.base.draw import float_of, inline
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.base.messages import Record
-from llmprof.explore.base.widget import Answer, Explorer, answers
-from llmprof.replay.changes import NOT_WHOLE_GRAPHS, Change
+from llmprof.explore.base.messages import MessageRecord
+from llmprof.explore.base.widget import Explorer, Reply, request_handler
+from llmprof.replay.changes import NOT_WHOLE_GRAPHS, ReplayChange
 from llmprof.replay.graph import graph
-from llmprof.replay.plan import Plan
+from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.targets import TARGET
 from llmprof.replay.what_if import change_of, moved_in_words
 from llmprof.trace import Trace
@@ -36,13 +36,13 @@ _LABEL: Final = 76
 """Room for a time behind a bar (px)."""
 
 
-def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
+def _step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
     """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of
     the prediction.
     """
     named = frame.with_columns(row=pl.col("phase").fill_null("the recording"))
     unit = theme.time_unit(
-        number(
+        float_of(
             frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item()
         )
     )
@@ -93,19 +93,19 @@ def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> al
         " prediction."
     )
     made = f"Changes: {'; '.join(changes)}." if changes else "Without any change."
-    return theme.finish(chart, title, [made, how])
+    return theme.finish_chart(chart, title, [made, how])
 
 
-Kind = Literal["work", "text", "number", "choice"]
+FieldKind = Literal["work", "text", "number", "choice"]
 
 
-class Field(Record):
+class ChangeField(MessageRecord):
     """What a change takes: work of the devices, a text, a number with its slider, or one of
     several words.
     """
 
     name: str
-    kind: Kind
+    kind: FieldKind
     label: str
     value: str
     keyword: bool = False
@@ -118,7 +118,7 @@ class Field(Record):
     options: list[tuple[str, str]] = msgspec.field(default_factory=list)
 
 
-class Offer(Record):
+class Offer(MessageRecord):
     """A change that can be made: its word, what it is, what it takes, and why it cannot be made
     of this recording.
     """
@@ -126,11 +126,11 @@ class Offer(Record):
     name: str
     title: str
     words: str
-    fields: list[Field]
+    fields: list[ChangeField]
     why: str = ""
 
 
-class Made(Record):
+class Made(MessageRecord):
     """A change that was asked for: in words, what it cannot know, and why it could not be made."""
 
     change: str
@@ -139,7 +139,7 @@ class Made(Record):
     error: str = ""
 
 
-class Predicted(Record):
+class Predicted(MessageRecord):
     """Time of a step of a phase (ns): as recorded, as predicted, and between what; and the gain."""
 
     phase: str | None
@@ -213,7 +213,7 @@ _TRIED: Final = {
 """Changes that a recording may not allow, and how they are tried."""
 
 
-def works(trace: Trace) -> list[tuple[str, str]]:
+def _works(trace: Trace) -> list[tuple[str, str]]:
     """Stages, then categories of the devices' work, with words that say their share of its time;
     the longest first.
     """
@@ -230,7 +230,7 @@ def works(trace: Trace) -> list[tuple[str, str]]:
 
 def offers(trace: Trace) -> list[Offer]:
     """Changes with what they take, set to values that mean something for this recording."""
-    named = works(trace)
+    named = _works(trace)
     first = next((name for name, _ in named if name != "other"), "other")
     device = str(trace.meta.get("device") or "")
     calls = collectives(trace) if "kernels" in trace.tables else pl.DataFrame()
@@ -241,10 +241,10 @@ def offers(trace: Trace) -> list[Offer]:
     phases = theme.in_order(analyze.steps(trace)["phase"].drop_nulls(), theme.PHASES)
     phases = [phase for phase in phases if phase not in NOT_WHOLE_GRAPHS]
     named_phases = [(phase, f"steps of {phase}") for phase in phases]
-    work = Field(name="what", kind="work", label="of", value=first)
-    fields: dict[str, list[Field]] = {
+    work = ChangeField(name="what", kind="work", label="of", value=first)
+    fields: dict[str, list[ChangeField]] = {
         "no-host-delay": [
-            Field(
+            ChangeField(
                 name="phase",
                 kind="choice",
                 label="in",
@@ -255,8 +255,8 @@ def offers(trace: Trace) -> list[Offer]:
         ],
         "run-ahead": [],
         "scale": [
-            Field(name="what", kind="work", label="of", value=first, host=True),
-            Field(
+            ChangeField(name="what", kind="work", label="of", value=first, host=True),
+            ChangeField(
                 name="factor",
                 kind="number",
                 label="takes",
@@ -268,7 +268,9 @@ def offers(trace: Trace) -> list[Offer]:
         ],
         "remove": [work],
         "fuse": [
-            Field(name="pattern", kind="text", label="names, as a regular expression", value="norm")
+            ChangeField(
+                name="pattern", kind="text", label="names, as a regular expression", value="norm"
+            )
         ],
         "balance": [],
         "transfer": [
@@ -276,7 +278,7 @@ def offers(trace: Trace) -> list[Offer]:
             _given("latency", "latency", "", (0.5, 500), "us"),
         ],
         "tensor-parallel": [
-            Field(
+            ChangeField(
                 name="n",
                 kind="choice",
                 label="ranks",
@@ -286,7 +288,7 @@ def offers(trace: Trace) -> list[Offer]:
             _given("all_reduce_us", "an all-reduce takes", "20", (1, 2000), "us"),
         ],
         "to-bound": [
-            Field(
+            ChangeField(
                 name="share",
                 kind="number",
                 label="at",
@@ -295,7 +297,7 @@ def offers(trace: Trace) -> list[Offer]:
                 step=0.05,
                 unit="x",
             ),
-            Field(
+            ChangeField(
                 name="what",
                 kind="text",
                 label="stage or operator (all if empty)",
@@ -304,9 +306,9 @@ def offers(trace: Trace) -> list[Offer]:
             ),
         ],
         "at-bound": [
-            Field(name="model", kind="text", label="model", value=""),
-            Field(name="device", kind="text", label="device", value=device, optional=True),
-            Field(
+            ChangeField(name="model", kind="text", label="model", value=""),
+            ChangeField(name="device", kind="text", label="device", value=device, optional=True),
+            ChangeField(
                 name="stage",
                 kind="text",
                 label="stage (all if empty)",
@@ -316,22 +318,26 @@ def offers(trace: Trace) -> list[Offer]:
             ),
         ],
         "overlap-with": [
-            Field(name="collective", kind="work", label="collectives", value=communication),
-            Field(name="with", kind="work", label="beside", value=first),
+            ChangeField(name="collective", kind="work", label="collectives", value=communication),
+            ChangeField(name="with", kind="work", label="beside", value=first),
         ],
-        "without-call": [Field(name="name", kind="text", label="named", value="StreamSynchronize")],
+        "without-call": [
+            ChangeField(name="name", kind="text", label="named", value="StreamSynchronize")
+        ],
     }
-    why = {name: made_of(trace, tried).error for name, tried in _TRIED.items()}
+    why = {name: _made_of(trace, tried).error for name, tried in _TRIED.items()}
     return [
         Offer(name=name, title=title, words=words, fields=fields[name], why=why.get(name, ""))
         for name, (title, words) in _WORDS.items()
     ]
 
 
-def _given(name: str, label: str, value: str, between: tuple[float, float], unit: str) -> Field:
+def _given(
+    name: str, label: str, value: str, between: tuple[float, float], unit: str
+) -> ChangeField:
     """A number that may be given or not, on a logarithmic slider."""
     low, high = between
-    return Field(
+    return ChangeField(
         name=name,
         kind="number",
         label=label,
@@ -344,7 +350,7 @@ def _given(name: str, label: str, value: str, between: tuple[float, float], unit
     )
 
 
-def made_of(trace: Trace, text: str) -> Made:
+def _made_of(trace: Trace, text: str) -> Made:
     """A change of a recording, and why it cannot be made; nothing is replayed for that."""
     if "" in text.split(":")[1:]:
         return Made(change=text, words=text, unknown="", error="a value is missing")
@@ -352,13 +358,13 @@ def made_of(trace: Trace, text: str) -> Made:
     try:
         change = change_of(text)
         made.words, made.unknown = change.words, change.unknown
-        change.apply(Plan(graph(trace), "middle"), trace)
+        change.apply(ReplayPlan(graph(trace), "middle"), trace)
     except LlmprofError as error:
         made.error = str(error)
     return made
 
 
-def call_of(text: str) -> str:
+def python_call(text: str) -> str:
     """A change as a call of Python:
 
     ``changes.transfer(bandwidth=300.0)`` of ``transfer:bandwidth=300``.
@@ -397,7 +403,7 @@ class WhatIf(Explorer, room="what_if"):
     """
 
     @property
-    def made(self) -> list[Change]:
+    def made(self) -> list[ReplayChange]:
         """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes
         them.
         """
@@ -423,7 +429,7 @@ class WhatIf(Explorer, room="what_if"):
     @property
     def _texts(self) -> list[str]:
         return [
-            made.change for text in self.changes if not (made := made_of(self.trace, text)).error
+            made.change for text in self.changes if not (made := _made_of(self.trace, text)).error
         ]
 
     def picture(self) -> bytes | None:
@@ -434,29 +440,29 @@ class WhatIf(Explorer, room="what_if"):
         if frame.is_empty():
             return None
         changes = [change.words for change in made if not change.error]
-        title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
+        title = _in_words(frame, len(good)).removesuffix(f" {_ADD}")
         return to_png_bytes(
-            step_times(in_both_times(frame), title=title, changes=changes), scale=1.25
+            _step_times(_in_both_times(frame), title=title, changes=changes), scale=1.25
         )
 
-    @answers(
+    @request_handler(
         busy="building the graph of what waits for what",
         offers=list[Offer],
         works=list[tuple[str, str]],
         why=str,
     )
-    def _on_choices(self) -> Answer:
+    def _on_choices(self) -> Reply:
         try:
             graph(self.trace)
         except LlmprofError as error:
             return {"offers": [], "works": [], "why": str(error)}, []
         return {
             "offers": msgspec.to_builtins(offers(self.trace)),
-            "works": works(self.trace),
+            "works": _works(self.trace),
             "why": "",
         }, []
 
-    @answers(
+    @request_handler(
         busy="replaying the steps",
         rows=list[Predicted],
         made=list[Made],
@@ -464,12 +470,12 @@ class WhatIf(Explorer, room="what_if"):
         python=str,
         command=str,
     )
-    def _on_predict(self, *, changes: list[str]) -> Answer:
+    def _on_predict(self, *, changes: list[str]) -> Reply:
         frame, made, good = self._predicted(changes)
         return {
-            "rows": in_both_times(frame).select(Predicted.__struct_fields__).to_dicts(),
+            "rows": _in_both_times(frame).select(Predicted.__struct_fields__).to_dicts(),
             "made": msgspec.to_builtins(made),
-            "words": in_words(frame, len(good)),
+            "words": _in_words(frame, len(good)),
             "python": _python(good),
             "command": _command(good),
         }, []
@@ -478,7 +484,7 @@ class WhatIf(Explorer, room="what_if"):
         """The prediction, the changes, and those made; one that cannot be made after the others
         leaves all out.
         """
-        made = [made_of(self.trace, text) for text in texts]
+        made = [_made_of(self.trace, text) for text in texts]
         good = [change.change for change in made if not change.error]
         try:
             return analyze.what_if(self.trace, *map(change_of, good)), made, good
@@ -488,7 +494,7 @@ class WhatIf(Explorer, room="what_if"):
             return analyze.what_if(self.trace), made, []
 
 
-def in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
+def _in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with a further row for each phase whose time without the profiler is known."""
     times = [f"{name}_ns" for name in ("recorded", "predicted", "low", "high")]
     plain = frame.filter(pl.col("plain_recorded_ns").is_not_null())
@@ -511,7 +517,7 @@ _ENDS: Final = {"low": "high", "high": "low"}
 """The least gain is that of the longest step."""
 
 
-def in_words(frame: pl.DataFrame, changes: int) -> str:
+def _in_words(frame: pl.DataFrame, changes: int) -> str:
     """The result in a sentence: of the phase with the most recorded time, without the profiler
     where that is known.
     """
@@ -557,7 +563,7 @@ LEAST_SHARE: Final = 0.0005
 
 
 def _python(texts: Sequence[str]) -> str:
-    lines = [f"    {call_of(text)}," for text in texts]
+    lines = [f"    {python_call(text)}," for text in texts]
     call = (
         "\n".join(["analyze.what_if(", "    trace,", *lines, ")"])
         if lines

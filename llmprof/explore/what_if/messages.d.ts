@@ -6,12 +6,12 @@ export type Offer = {
   name: string;
   title: string;
   words: string;
-  fields: Field[];
+  fields: ChangeField[];
   why?: string;
 };
 
 /** What a change takes: work of the devices, a text, a number with its slider, or one of several words. */
-export type Field = {
+export type ChangeField = {
   name: string;
   kind: "choice" | "number" | "text" | "work";
   label: string;

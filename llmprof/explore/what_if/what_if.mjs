@@ -22,7 +22,7 @@ import { changeText, changeValues, SLIDER, sliderPlace, sliderValue } from "./ch
 
 /**
  * @typedef {import("./messages").Offer} Offer
- * @typedef {import("./messages").Field} Field
+ * @typedef {import("./messages").ChangeField} Field
  * @typedef {import("./messages").Predicted} Predicted
  * @typedef {import("./messages").Made} Made
  * @typedef {[string, string][]} Works

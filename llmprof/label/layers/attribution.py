@@ -8,8 +8,8 @@ import polars as pl
 
 from llmprof import names
 from llmprof.label.activity import CAPTURED, EVIDENCE
-from llmprof.label.layers.kernels import IN_LAYER
-from llmprof.label.layers.sequences import REASONS, each, reasons_of_passes
+from llmprof.label.layers.kernels import LAYER_STAGES
+from llmprof.label.layers.sequences import REASONS, apply_by_sequence, reasons_of_passes
 from llmprof.label.nesting import innermost
 from llmprof.names import operators
 from llmprof.trace import Trace
@@ -47,7 +47,7 @@ def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if trace.has("ops"):
         calls.append(
             trace.ops.filter(
-                names.operator_categories(trace.ops["name"]).fill_null("") == "collective"
+                names.categories_of_operators(trace.ops["name"]).fill_null("") == "collective"
             )
         )
     around = (
@@ -95,7 +95,7 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
 
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
 """Categories of events whose stage follows from what is around them."""
-_OF_EXPERTS: Final = (
+_EXPERT_STAGES: Final = (
     *(
         "router",
         "expert_dispatch",
@@ -107,7 +107,7 @@ _OF_EXPERTS: Final = (
         "shared_experts",
     ),
 )
-_OF_ATTENTION: Final = ("rope", "kv_cache_write", "attention", "norm")
+_ATTENTION_STAGES: Final = ("rope", "kv_cache_write", "attention", "norm")
 _PROJECTION: Final = {"o_proj": "o_proj", "up": "gate_up_proj", "down": "down_proj"}
 """Stage of the linear events of a block."""
 _SAID_BY_CATEGORY: Final = (
@@ -126,7 +126,7 @@ _SAID_BY_CATEGORY: Final = (
 """Categories that determine the stage; the stage of a GEMM follows from its place."""
 
 
-class _Event(NamedTuple):
+class _ModuleEvent(NamedTuple):
     """What is known of an event that was launched in a module; ``stage`` is that of its name and
     place.
     """
@@ -172,9 +172,9 @@ class _Event(NamedTuple):
             said = {"before": "expert_dispatch", "after": "combine"}.get(self.exchange)
         elif not self.communicates:
             said = (
-                self._in_layer()
+                self._layer_stage()
                 if self.inside
-                else self._in_model()
+                else self._model_stage()
                 if self.in_model
                 else self._elsewhere()
             )
@@ -183,12 +183,14 @@ class _Event(NamedTuple):
         if said or self.stage is None or (not self.inside and not self.in_model):
             return said or self.stage, said is not None
         if self.inside:
-            return (self.stage if self.stage in IN_LAYER or self.communicates else "other"), False
-        if self.stage in IN_LAYER:
+            return (
+                self.stage if self.stage in LAYER_STAGES or self.communicates else "other"
+            ), False
+        if self.stage in LAYER_STAGES:
             return ("prepare_inputs" if self.before_layers else "other"), False
         return self.stage, False
 
-    def _in_layer(self) -> str | None:
+    def _layer_stage(self) -> str | None:
         feeds = self.role in ("gate_up_proj", "activation", "down_proj") or self.block in (
             "feed_forward",
             "experts",
@@ -196,7 +198,7 @@ class _Event(NamedTuple):
         if self.shared or (self.stage == "shared_experts" and feeds):
             return "shared_experts"
         if self.scanned is not None:
-            return self._in_scan()
+            return self._scan_mixer_stage()
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
         linear = category == "linear" or (self.generic and (plain or category == "quantize"))
         if role in (
@@ -223,11 +225,11 @@ class _Event(NamedTuple):
                 else "attention"
             )
         if role == "experts":
-            return None if category != "moe_experts" and self.stage in _OF_EXPERTS else "experts"
+            return None if category != "moe_experts" and self.stage in _EXPERT_STAGES else "experts"
         if category in ("norm", "kv_cache_write"):
             return category
         if block == "attention":
-            return self._in_attention(linear=bool(linear))
+            return self._attention_stage(linear=bool(linear))
         if linear and block in _PROJECTION:
             return _PROJECTION[block]
         if linear and block == "feed_forward":
@@ -248,7 +250,7 @@ class _Event(NamedTuple):
             else None
         )
 
-    def _in_scan(self) -> str | None:
+    def _scan_mixer_stage(self) -> str | None:
         """In the mixer of a state-space or linear-attention layer."""
         if self.category == "scan":
             return "conv" if self.stage == "conv" else "scan"
@@ -258,7 +260,7 @@ class _Event(NamedTuple):
             return "gate_norm" if self.scanned else "norm"
         return None if self.scanned and self.category in _PLAIN else "scan"
 
-    def _in_attention(self, *, linear: bool) -> str | None:
+    def _attention_stage(self, *, linear: bool) -> str | None:
         if self.category in ("rope", "attention"):
             return self.category
         if linear:
@@ -266,11 +268,11 @@ class _Event(NamedTuple):
             return "o_proj" if after else "qkv_proj"
         if self.category not in _PLAIN:
             return None
-        if not self.after_attention and self.stage in _OF_ATTENTION:
+        if not self.after_attention and self.stage in _ATTENTION_STAGES:
             return None
         return "rope" if self.rotary and not self.after_attention else "attention"
 
-    def _in_model(self) -> str | None:
+    def _model_stage(self) -> str | None:
         if self.block == "embeddings" and self.role != "rope":
             return "embedding"
         if self.role in ("embedding", "rope", "lm_head", "sampling"):
@@ -285,7 +287,7 @@ class _Event(NamedTuple):
         return self.role if self.role in ("sampling", "lm_head") and self.stage != "draft" else None
 
 
-def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.DataFrame:
+def label_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.DataFrame:
     """Add ``evidence``, and the layers and stages that modules say in place of those from names
     and place.
     """
@@ -297,10 +299,10 @@ def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.D
     attributed = attributed.with_columns(evidence=pl.when(~unknown).then(by_category))
     if modules is None:
         return attributed
-    return _replaced(attributed, _by_modules(attributed, modules))
+    return _replace_labels(attributed, _module_labels(attributed, modules))
 
 
-def with_captures(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def label_captured(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Replace labels of replayed kernels whose module was recorded when their graph was
     captured.
     """
@@ -319,10 +321,10 @@ def with_captures(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
     )
     events = attributed.select("event", *key)
     said = events.join(rows.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
-    return _replaced(attributed, said.drop(key))
+    return _replace_labels(attributed, said.drop(key))
 
 
-def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
+def _replace_labels(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     """The labels that modules say in place of those from names and place."""
     attributed = attributed.join(said, on="event", how="left", maintain_order="left")
     of_module = pl.col("stage_known").fill_null(value=False)
@@ -338,7 +340,7 @@ def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     ).drop("_layer", "_stage", "_sure", "_reason", "layer_known", "stage_known")
 
 
-def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
+def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none)
     and stage.
     """
@@ -394,7 +396,9 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         verdict=pl.when(no_step).then(pl.lit("no step", dtype=REASONS)).otherwise("verdict")
     )
     said = {"_stage": pl.String, "stage_known": pl.Boolean}
-    frame = each(frame, _Event._fields, lambda *known: _Event(*known).named(), said)
+    frame = apply_by_sequence(
+        frame, _ModuleEvent._fields, lambda *known: _ModuleEvent(*known).named(), said
+    )
     known = pl.col("inside") | pl.col("in_model") | pl.col("encodes")
     return frame.select(
         "event",
@@ -425,5 +429,5 @@ def _verdicts(frame: pl.DataFrame) -> pl.DataFrame:
         .group_by(key)
         .agg("root", "layers")
     )
-    judged = each(roots, ["layers"], reasons_of_passes, {"verdict": pl.List(REASONS)})
+    judged = apply_by_sequence(roots, ["layers"], reasons_of_passes, {"verdict": pl.List(REASONS)})
     return judged.explode("root", "verdict").select(*key, "root", "verdict")

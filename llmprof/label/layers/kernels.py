@@ -9,7 +9,7 @@ import polars as pl
 from llmprof import names
 from llmprof.names.operators import by_distinct, remembered
 
-_IN_LAYER: Final = (
+_LAYER_STAGES: Final = (
     "norm",
     "qkv_proj",
     "rope",
@@ -48,12 +48,12 @@ _OUTSIDE: Final = (
     *("copy", "other"),
 )
 
-IN_LAYER: Final = frozenset(_IN_LAYER)
-STAGES: Final = tuple(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS)))
+LAYER_STAGES: Final = frozenset(_LAYER_STAGES)
+STAGES: Final = tuple(dict.fromkeys((*_LAYER_STAGES, *_OUTSIDE, *names.COLLECTIVE_KINDS)))
 STAGE: Final = pl.Enum(STAGES)
 """Type of a stage while events are labelled: numbers in place of texts, for millions of events."""
 
-IN_SEQUENCE: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+SEQUENCE_STAGES: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 """Collectives that belong to the order of the compute stream although they may run on another
 stream.
 """
@@ -119,7 +119,7 @@ class Kernel(NamedTuple):
     roles: frozenset[str]
 
     def does(self, role: str) -> bool:
-        """Whether its name has a role of :data:`_ROLES`, or one that :func:`kernels` adds."""
+        """Whether its name has a role of :data:`_ROLES`, or one that is added to it."""
         return role in self.roles
 
     def among(self, *categories: str) -> bool:
@@ -145,7 +145,7 @@ _PATTERNS: Final = {
 
 
 @remembered
-def _matched(distinct: tuple[str, ...]) -> pl.Series:
+def _match_roles(distinct: tuple[str, ...]) -> pl.Series:
     """For each name which of :data:`_PATTERNS` it matches."""
     name = pl.Series("name", distinct, dtype=pl.String)
     return pl.DataFrame(
@@ -153,11 +153,11 @@ def _matched(distinct: tuple[str, ...]) -> pl.Series:
     ).to_struct()
 
 
-def kernels(
+def distinct_kernels(
     name: pl.Series, category: pl.Series, source: pl.Series
 ) -> tuple[pl.Series, list[Kernel]]:
     """The distinct kernels of some names, categories and sources, and the number of each row's."""
-    has = dict(zip(_PATTERNS, by_distinct(name, _matched).struct.unnest(), strict=True))
+    has = dict(zip(_PATTERNS, by_distinct(name, _match_roles).struct.unnest(), strict=True))
     among = {of: category.is_in(of) for of, _ in _ROLES.values()}
     roles = {role: among[of] & has[role] if of else has[role] for role, (of, _) in _ROLES.items()}
     for role in _UNLESS:

@@ -16,19 +16,18 @@ from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from llmprof.label.layers.kernels import Kernel
-from llmprof.plugins import Place, at
 
-_MOST_OF_A_PRODUCT: Final = 3
+_MAX_PRODUCT: Final = 3
 """The product of gate and up projection has at most this number of kernels."""
-_MOST_OF_A_GATE: Final = 3
+_MAX_GATE: Final = 3
 """Kernels of a shared expert's gate after its product: sigmoid, product, and the sum of all
 experts.
 """
-_LEAST_OF_A_NORM: Final = 3
+_MIN_NORM: Final = 3
 """A norm that the framework computes kernel by kernel (square, mean, root, product) has more
 than this.
 """
-_MOST_OF_ANGLES: Final = 4
+_MAX_ANGLES: Final = 4
 """Most kernels between the last sine of rope's angles and the first norm."""
 _EXCHANGES: Final = (
     "all_to_all",
@@ -38,19 +37,19 @@ _EXCHANGES: Final = (
     "reduce",
     "send_recv",
 )
-_AFTER_PRODUCTS: Final = ("linear", "collective", "moe_routing")
+_PRODUCT_FOLLOWERS: Final = ("linear", "collective", "moe_routing")
 
-BODY, PROLOGUE, AFTER, BEFORE = range(4)
+BODY, PROLOGUE, EPILOGUE, PREAMBLE = range(4)
 """Places in a stretch: the rest of its layer, the beginning of the next one, after the last
 layer, before the first.
 """
 
 
-def _of_scan(kernel: Kernel) -> str:
+def _scan_stage(kernel: Kernel) -> str:
     return "conv" if kernel.does("convolves before") else "scan"
 
 
-class End(NamedTuple):
+class LayerEnd(NamedTuple):
     """Where a layer ends, counted in rows of its stretch."""
 
     row: int
@@ -75,7 +74,7 @@ class Usual(NamedTuple):
     """GEMMs before an attention."""
     next_scans: bool
     """Whether the next layer mixes its tokens by a scan."""
-    apart: bool
+    own_layers: bool
     """Whether feed-forward parts are layers of their own."""
 
 
@@ -91,7 +90,7 @@ class Stretch:
     ) -> None:
         self.kernels, self.attends, self.latent, self.fused = kernels, attends, latent, fused
         self.rows = range(len(kernels))
-        mixing = self.doing("attends") if attends else []
+        mixing = self.role_rows("attends") if attends else []
         self.scans = bool(mixing) and kernels[mixing[0]].category == "scan"
         """Whether the layer begins with a scan, not with attention."""
         self.ends_in_scan = bool(mixing) and kernels[mixing[-1]].category == "scan"
@@ -106,7 +105,7 @@ class Stretch:
         self.gated = next((i for i in self.rows if i > scanned and self._gates(i)), len(kernels))
         """Where the gate and the norm of a scan's result begin."""
         experts = self.of("moe_experts")
-        parts = [] if fused else [i for i in self.doing("bends") if self.n[i]]
+        parts = [] if fused else [i for i in self.role_rows("bends") if self.n[i]]
         activations = sorted(
             {*(i for i in self.of("activation") if self.n[i] or not attends), *parts}
         )
@@ -123,12 +122,12 @@ class Stretch:
         # lightning attention: the projection of its gate and a norm stand between the scan and the
         # output projection
         norms = [self.n[i] for i in self.of("norm") if self.n[i] < limit]
-        self.gated_apart = self.ends_in_scan and norms[:2] == [1, 2]
-        self.out_gemms += self.gated_apart
+        self.gated_separately = self.ends_in_scan and norms[:2] == [1, 2]
+        self.out_gemms += self.gated_separately
         # a choice among values before the experts chooses them; one after the last GEMM of a layer
         # is sampling
         begin = self.first_expert if activation is None or experts else activation + 1
-        chosen = next((self.n[i] for i in self.doing("chooses") if self.n[i]), None)
+        chosen = next((self.n[i] for i in self.role_rows("chooses") if self.n[i]), None)
         self.chosen = (
             chosen
             if attends and chosen is not None and begin is not None and chosen < begin
@@ -162,7 +161,7 @@ class Stretch:
             if self.kernels[i].category in categories
         ]
 
-    def doing(self, role: str, among: Iterable[int] | None = None) -> list[int]:
+    def role_rows(self, role: str, among: Iterable[int] | None = None) -> list[int]:
         """Rows with a role."""
         return [i for i in (self.rows if among is None else among) if self.kernels[i].does(role)]
 
@@ -170,29 +169,29 @@ class Stretch:
         """Whether an event begins to gate or norm the result of a scan (a conversion of its type
         before that does).
         """
-        k, following = self.kernels[row], self._at(row + 1)
+        k, following = self.kernels[row], self._kernel_at(row + 1)
         starts = k.among("norm", "activation") or k.does("powers") or k.does("bends")
         return starts or (
             k.category == "copy" and following is not None and following.among("activation")
         )
 
-    def _at(self, row: int) -> Kernel | None:
+    def _kernel_at(self, row: int) -> Kernel | None:
         return self.kernels[row] if 0 <= row < len(self.kernels) else None
 
     def _next_to(self, row: int, *categories: str) -> bool:
-        k = self._at(row)
+        k = self._kernel_at(row)
         return k is not None and k.category in categories
 
     def _ends_part(self, row: int) -> bool:
         k = self.kernels[row]
         return k.among("norm", "collective", "moe_routing") or k.does("adds")
 
-    def _after_product(self, row: int) -> bool:
+    def _follows_product(self, row: int) -> bool:
         """Whether the event before (or before a memory copy) is a GEMM or what finishes one."""
-        before = self._at(row - 1)
+        before = self._kernel_at(row - 1)
         if before is not None and before.source == "copy":
-            before = self._at(row - 2)
-        return before is not None and (before.does("gemm") or before.category in _AFTER_PRODUCTS)
+            before = self._kernel_at(row - 2)
+        return before is not None and (before.does("gemm") or before.category in _PRODUCT_FOLLOWERS)
 
     def _end_of_feed_forward(self, activation: int | None) -> int | None:
         """The GEMM after the activation, or the second one if the gate is activated before the
@@ -209,20 +208,20 @@ class Stretch:
             and not self.kernels[i].does("gemm")
             and self.kernels[i].category != "linear"
         ]
-        gated_apart = (
+        gated_separately = (
             self.gemms > activation + 1
-            and len(product) <= _MOST_OF_A_PRODUCT
+            and len(product) <= _MAX_PRODUCT
             and any(self.kernels[i].does("multiplies") for i in product)
             and not any(map(self._ends_part, product))
         )
         # the gate of an expert that every token goes to has a GEMM of its own, whose result is bent
         shared = self.last_expert is not None and self.last_expert < activation < self.gemms - 1
         own_gate = self.kernels[self.n.index(activation + 2) + 1 :][:1] if shared else []
-        return activation + 1 + (gated_apart or any(k.does("bends") for k in own_gate))
+        return activation + 1 + (gated_separately or any(k.does("bends") for k in own_gate))
 
     # The end of the layer.
 
-    def end(self, last: int) -> End:
+    def end(self, last: int) -> LayerEnd:
         """Row that ends the layer, if GEMM number ``last`` is its last."""
         tail = [i for i in self.rows if self.n[i] == last]
         # the next layer begins with its norm, even if a collective comes between that and the next
@@ -237,16 +236,16 @@ class Stretch:
             [i for i in closing if self._closes(i)] + sums * (len(closing) < len(tail)), default=0
         )
         # a shared expert's own gate: sigmoid and product, then the sum with the chosen experts
-        gate = [i for i in closing if end < i <= end + _MOST_OF_A_GATE]
-        if self.doing("bends", gate[:1]):
-            end = max(self.doing("adds", gate), default=end)
-        added, root = self.doing("adds", tail)[:1], self.doing("roots", tail)[:1]
+        gate = [i for i in closing if end < i <= end + _MAX_GATE]
+        if self.role_rows("bends", gate[:1]):
+            end = max(self.role_rows("adds", gate), default=end)
+        added, root = self.role_rows("adds", tail)[:1], self.role_rows("roots", tail)[:1]
         if self.chosen is not None and added and (not root or added < root):
             end = added[
                 0
             ]  # the results of the chosen experts are weighted and added after their last GEMM
         own, with_norm = self._norm_at_end([i for i in tail if i > end])
-        return End(end, own, with_norm, self.n.index(last + 1) if last < self.gemms else None)
+        return LayerEnd(end, own, with_norm, self.n.index(last + 1) if last < self.gemms else None)
 
     def _closes(self, row: int) -> bool:
         """Whether an event belongs to the end of a layer: its last GEMM, or what finishes that
@@ -256,7 +255,7 @@ class Stretch:
         return (
             k.does("gemm")
             or k.among("linear", "collective", "moe_routing", "moe_experts")
-            or (k.does("adds") and self._after_product(row))
+            or (k.does("adds") and self._follows_product(row))
             or (
                 k.source == "copy"
                 and (
@@ -272,16 +271,16 @@ class Stretch:
         """
         # Two norms follow its last GEMM (the second is the next layer's), or one norm whose result
         # is then added.
-        norms = self.doing("roots", after)
+        norms = self.role_rows("roots", after)
         if not norms:
             return (False if after else None), 0
         first = norms[0]
         later = [i for i in after if i > first and (len(norms) == 1 or i < norms[1])]
         own = list(takewhile(lambda i: not self.kernels[i].does("powers"), later))
-        adds = self.doing("adds", after)
-        added_later = bool(self.doing("adds", own)) and adds[0] >= first
+        adds = self.role_rows("adds", after)
+        added_later = bool(self.role_rows("adds", own)) and adds[0] >= first
         is_own = not self.kernels[first].does("fuses add") and (len(norms) > 1 or added_later)
-        scaled = self.doing("multiplies", own)
+        scaled = self.role_rows("multiplies", own)
         end = scaled[-1] if scaled and self.kernels[first].category != "norm" else first
         # the conversion and the addition that follow it belong to it
         end += end + 1 in self.of("copy", among=after)
@@ -321,7 +320,7 @@ class Stretch:
                 else (part.seen or 0, len(part.kernels) - 1)
             )
             found = part.named(
-                usual._replace(last=last, end=row, apart=False), is_last=is_last and final
+                usual._replace(last=last, end=row, own_layers=False), is_last=is_last and final
             )
             own = slice(len(head) if places else 0, None)
             places += found[0][own]
@@ -330,20 +329,20 @@ class Stretch:
 
     def named(self, usual: Usual, *, is_last: bool) -> tuple[list[int], list[str]]:
         """Place and stage of each event."""
-        if usual.apart and len(self.parts) > 1:
+        if usual.own_layers and len(self.parts) > 1:
             return self._part_by_part(usual, is_last=is_last)
         rules = {
             BODY: self._body,
             PROLOGUE: self._prologue,
-            AFTER: self._after,
-            BEFORE: self._before,
+            EPILOGUE: self._stage_after_layers,
+            PREAMBLE: self._stage_before_layers,
         }
         self._find_prologue(usual)
         places = [self._place(i, usual, is_last=is_last) for i in self.rows]
         stages = []
         for i, place in enumerate(places):
-            named = self._by_name(i) or self._communication(i, place)
-            if named is None and not (is_last and place == BEFORE):
+            named = self._named_stage(i) or self._communication(i, place)
+            if named is None and not (is_last and place == PREAMBLE):
                 named = rules[place](i, usual)
             stages.append(named or ("copy" if self.kernels[i].source == "copy" else "other"))
         # what only prepares the next event has its stage, unless it follows an attention
@@ -351,7 +350,7 @@ class Stretch:
         for i in reversed(self.rows):
             if not self.kernels[i].does("prepares") or (i and self.kernels[i - 1].does("attends")):
                 following = i
-            elif following is not None and places[i] == places[following] != BEFORE:
+            elif following is not None and places[i] == places[following] != PREAMBLE:
                 stages[i] = stages[following]
         return places, stages
 
@@ -374,8 +373,8 @@ class Stretch:
             (i for i in self.rows if self.n[i] >= self._first_qkv(usual)), len(self.rows)
         )
         turning = self.of("other", "elementwise", among=self.rows[first_row:])
-        plain = self.doing("framework", turning)
-        turned = all(self.doing(role, plain) for role in ("multiplies", "adds")) or len(
+        plain = self.role_rows("framework", turning)
+        turned = all(self.role_rows(role, plain) for role in ("multiplies", "adds")) or len(
             plain
         ) < len(turning)
         self.rotary = self.last_rope is not None or turned
@@ -383,22 +382,20 @@ class Stretch:
         copying alone does.
         """
         self.angles = range(0)
-        if turns := self.doing("rotates"):
+        if turns := self.role_rows("rotates"):
             begin = min(
-                turns + [i for i in self.doing("single") if not self.kernels[i].does("gemm")]
+                turns + [i for i in self.role_rows("single") if not self.kernels[i].does("gemm")]
             )
             units = (
                 [i - 1 for i in self.of("norm") if i > turns[-1]],
-                [i - 2 for i in self.doing("powers") if i > turns[-1]],
+                [i - 2 for i in self.role_rows("powers") if i > turns[-1]],
             )
-            unit = min(units[0][:1] + units[1][:1], default=len(self.rows) + _MOST_OF_ANGLES)
+            unit = min(units[0][:1] + units[1][:1], default=len(self.rows) + _MAX_ANGLES)
             # the scale and the types of sine and cosine come after them
-            self.angles = range(
-                begin, (unit if unit - turns[-1] <= _MOST_OF_ANGLES else turns[-1]) + 1
-            )
+            self.angles = range(begin, (unit if unit - turns[-1] <= _MAX_ANGLES else turns[-1]) + 1)
         early = [i for i in self.rows if self.n[i] < first_qkv]
         # images have a convolution or a projection of their patches in place of a look-up
-        looked_up = self.doing("embeds") or self.of("embedding")
+        looked_up = self.role_rows("embeds") or self.of("embedding")
         patches = [] if self.attends else self.of("linear", among=early)
         self.embedding = min((looked_up or patches)[:1], default=len(self.rows))
         while patches and self.embedding and self.kernels[self.embedding - 1].among("copy", "fill"):
@@ -416,10 +413,10 @@ class Stretch:
 
     def _place(self, row: int, usual: Usual, *, is_last: bool) -> int:
         if self.attends:
-            return BODY if row <= usual.end else AFTER if is_last else PROLOGUE
-        return PROLOGUE if not is_last and row >= self.begin else BEFORE
+            return BODY if row <= usual.end else EPILOGUE if is_last else PROLOGUE
+        return PROLOGUE if not is_last and row >= self.begin else PREAMBLE
 
-    def _by_name(self, row: int) -> str | None:
+    def _named_stage(self, row: int) -> str | None:
         """Stage of an event whose name says it, wherever it is."""
         k = self.kernels[row]
         said = {
@@ -443,7 +440,11 @@ class Stretch:
                     return "combine"
             return k.kind or "other"
         if k.source == "copy":
-            into, before, two_before = self._at(row + 1), self._at(row - 1), self._at(row - 2)
+            into, before, two_before = (
+                self._kernel_at(row + 1),
+                self._kernel_at(row - 1),
+                self._kernel_at(row - 2),
+            )
             if into is not None and into.category == "collective":
                 return into.kind
             if (
@@ -457,7 +458,7 @@ class Stretch:
 
     def _body(self, row: int, usual: Usual) -> str:
         """From a layer's attention to its end."""
-        gates = self.ends_in_scan and self.n[row] <= self.gated_apart
+        gates = self.ends_in_scan and self.n[row] <= self.gated_separately
         if chosen := self._chooses_keys(row):
             return chosen
         if self.kernels[row].among("norm", "kv_cache_write") and not gates:
@@ -477,8 +478,8 @@ class Stretch:
         if row <= self.mixed:
             return self._side_by_side(row)
         if n == 0 and self.ends_in_scan:
-            return _of_scan(k) if row < self.gated else "gate_norm"
-        if n == 1 and self.gated_apart:
+            return _scan_stage(k) if row < self.gated else "gate_norm"
+        if n == 1 and self.gated_separately:
             return "in_proj" if k.category == "linear" else "gate_norm"
         if k.category == "attention" or n == 0:
             return "attention"
@@ -494,7 +495,7 @@ class Stretch:
 
     def _side_by_side(self, row: int) -> str:
         """Attention and scan of one layer, each with its projections, one after the other."""
-        k, mixing = self.kernels[row], self.doing("attends")
+        k, mixing = self.kernels[row], self.role_rows("attends")
         before = max((i for i in mixing if i < row), default=row)
         scanned, scans = (
             self.kernels[i].category == "scan"
@@ -506,7 +507,7 @@ class Stretch:
         if k.category == "linear":
             return "in_proj" if scans else "qkv_proj"
         if k.category == "scan":
-            return _of_scan(k)
+            return _scan_stage(k)
         if k.among("rope", "attention", "kv_cache_write", "norm"):
             return k.category
         if projected < 2 and scanned != scans:
@@ -525,13 +526,13 @@ class Stretch:
         ]
         mine = before if n < self.first_expert else self.shared if n > self.last_expert else []
         product = next(i for i in reversed(range(row + 1)) if self.kernels[i].does("gemm") or not i)
-        beside = (
+        near = (
             n > self.out_gemms + (n < self.first_expert)
             and self.kernels[product].category == "linear"
         )
-        gated = k.does("multiplies") and self.doing("bends", range(product, row))
+        gated = k.does("multiplies") and self.role_rows("bends", range(product, row))
         computes = k.among("linear", "activation") or k.does("bends") or gated
-        return "shared_experts" if mine and beside and computes else None
+        return "shared_experts" if mine and near and computes else None
 
     def experts(self, row: int, usual: Usual) -> str | None:
         """Router, dispatch, experts and combine, also if kernels of the framework choose the
@@ -554,7 +555,7 @@ class Stretch:
         if (
             self.shared
             and row > self.shared[-1]
-            and self.doing("adds", range(self.shared[-1], row))
+            and self.role_rows("adds", range(self.shared[-1], row))
         ):
             return "residual"  # after the sum of all experts
         if self.last_expert is not None and n >= self.last_expert:
@@ -587,7 +588,7 @@ class Stretch:
             return "activation"
         if k.category == "linear":
             return "gate_up_proj" if n < usual.last else "down_proj"
-        if k.does("adds") and (n >= usual.last or self._after_product(row)):
+        if k.does("adds") and (n >= usual.last or self._follows_product(row)):
             return "residual"
         return "norm" if n <= self.out_gemms or n >= usual.last else "activation"
 
@@ -605,7 +606,7 @@ class Stretch:
         if k.does("readies") or absorbed:
             return "attention"
         if k.category == "scan":
-            return _of_scan(k)
+            return _scan_stage(k)
         if k.category == "linear":
             return "in_proj" if usual.next_scans else "qkv_proj"
         if usual.next_scans and self.n[row] >= first_qkv and k.category != "norm":
@@ -618,7 +619,7 @@ class Stretch:
             return "norm"
         if row >= self.last_compute and k.does("caches"):
             return "kv_cache_write"
-        if not self.rotary and k.does("adds") and self._after_product(row):
+        if not self.rotary and k.does("adds") and self._follows_product(row):
             return "qkv_proj"  # its bias
         last = k.category == "copy" and row >= self.last_compute and not before_rope
         return "attention" if last or not self.rotary else "rope"
@@ -626,7 +627,7 @@ class Stretch:
     def _first_qkv(self, usual: Usual) -> int:
         return usual.last + 1 if self.attends else self.gemms - usual.qkv + 1
 
-    def _after(self, row: int, usual: Usual) -> str | None:
+    def _stage_after_layers(self, row: int, usual: Usual) -> str | None:
         """After the last layer: norm, head and sampling."""
         k, n, head = self.kernels[row], self.n[row], usual.last + 1
         if n < head and (self.gemms >= head or k.category == "norm"):
@@ -637,12 +638,10 @@ class Stretch:
             # an embedding model has a head, too, but chooses no token
             return "sampling" if self.of("sampling") else None
         # a norm made of many kernels, as between the layers
-        of_many = (
-            usual.lead >= _LEAST_OF_A_NORM and row <= usual.end + usual.lead and k.source != "copy"
-        )
+        of_many = usual.lead >= _MIN_NORM and row <= usual.end + usual.lead and k.source != "copy"
         return "final_norm" if of_many else None
 
-    def _before(self, row: int, usual: Usual) -> str:
+    def _stage_before_layers(self, row: int, usual: Usual) -> str:
         """Before the first layer."""
         if row in self.angles:
             return "rope"
@@ -650,17 +649,14 @@ class Stretch:
 
 
 Block = Callable[[Stretch, int, Usual], str | None]
-BLOCKS: Final[tuple[Block | Place, ...]] = (
-    Stretch.mixer,
-    Stretch.shared_experts,
-    Stretch.experts,
-    Stretch.feed_forward,
-)
-"""The blocks of a layer, or their places, each asked in turn; the last one names whatever is
-left.
-"""
 
 
 @cache
 def _blocks() -> tuple[Block, ...]:
-    return tuple(at(block) if isinstance(block, str) else block for block in BLOCKS)
+    """The blocks of a layer, each asked in turn; the last one names whatever is left."""
+    return (
+        Stretch.mixer,
+        Stretch.shared_experts,
+        Stretch.experts,
+        Stretch.feed_forward,
+    )

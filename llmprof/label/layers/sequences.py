@@ -16,26 +16,26 @@ import numpy as np
 import polars as pl
 
 from llmprof import names
-from llmprof.label.groups import distinct_keys, first_of_runs, is_sorted, of_groups
-from llmprof.label.layers.kernels import IN_SEQUENCE, STAGES, Kernel, kernels
-from llmprof.label.layers.rules import AFTER, BODY, PROLOGUE, Stretch, Usual
+from llmprof.label.groups import distinct_keys, first_of_runs, group_values, is_sorted
+from llmprof.label.layers.kernels import SEQUENCE_STAGES, STAGES, Kernel, distinct_kernels
+from llmprof.label.layers.rules import BODY, EPILOGUE, PROLOGUE, Stretch, Usual
 
 _SOURCES: Final = pl.Enum(["kernel", "copy", "op"])
 _NO_STEP: Final = -1
 """Step number, during labelling, of events without a step."""
-_LEAST_GEMMS: Final = 2
+_MIN_GEMMS: Final = 2
 """A layer has more GEMMs than this (projections before and after attention, feed-forward part or
 experts).
 """
 _RECOGNISED: Final = 0.1
 """If separators are recognised, they are between at least this share of neighbouring attentions."""
-_MOST: Final = 0.5
+_MAJORITY: Final = 0.5
 """A property of more than this share of a rank's layers counts as a property of its model."""
-_MOST_SEAMS: Final = 0.5
+_MAX_SEAMS: Final = 0.5
 """If more than this share of the stretches between attentions has sampling or embeddings, these
 do not mark passes.
 """
-_MOST_CONVOLUTIONS: Final = 4
+_MAX_CONVOLUTIONS: Final = 4
 """Most convolutions of a language model: those for patches of an image or frames of sound in its
 input.
 """
@@ -43,7 +43,7 @@ _UNLIKE: Final = 2.5
 """A layer has at most this multiple of the events of the usual layer …"""
 _OFTEN: Final = 0.1
 """… unless at least this share of the layers is as large: then it is another kind of layer."""
-_MOST_UNLIKE: Final = 0.25
+_MAX_UNLIKE: Final = 0.25
 """If more than this share of a step's layers is unlike the others, no layer of the step is
 known.
 """
@@ -75,7 +75,7 @@ _SAY_THEIR_STAGE: Final = (
 """Categories that are stages in every model."""
 
 
-def each(
+def apply_by_sequence(
     frame: pl.DataFrame,
     by: Sequence[str],
     say: Callable[..., Any],
@@ -96,7 +96,7 @@ def each(
     return frame.join(said, on=list(by), how="left", nulls_equal=True, maintain_order="left")
 
 
-class _Kernels:
+class _LayerKernels:
     """Kernel of each event as a number, and what is true of each."""
 
     def __init__(self, events: pl.DataFrame, coded: pl.Series, kinds: pl.DataFrame | None) -> None:
@@ -105,7 +105,9 @@ class _Kernels:
         key = coded.to_physical().cast(pl.Int64) * len(names.CATEGORIES) + category
         key = key * len(_SOURCES.categories) + source
         first = key.is_first_distinct().arg_true()
-        number, distinct = kernels(coded[first], events["category"][first], events["source"][first])
+        number, distinct = distinct_kernels(
+            coded[first], events["category"][first], events["source"][first]
+        )
         self.numbers = dict(zip(distinct, range(len(distinct)), strict=True))
         """Number of each distinct kernel."""
         known = pl.DataFrame({"key": key[first], "kernel": number})
@@ -138,7 +140,7 @@ class _Kernels:
         return pl.Series(flags[self.of_row if rows is None else self.of_row[rows]])
 
 
-def label(
+def label_layers(
     events: pl.DataFrame,
     kinds: pl.DataFrame | None = None,
     engine: pl.DataFrame | None = None,
@@ -147,7 +149,7 @@ def label(
     """Add ``layer, stage, confidence, reason`` to events in the order of ``event``."""
     # `kinds` has the `event, kind` of collectives whose name does not say their kind, `engine` the
     # `rank, step` of steps that an engine labelled, `coded` the names (Categorical), if at hand.
-    known = _Kernels(
+    known = _LayerKernels(
         events, (events["name"] if coded is None else coded).cast(pl.Categorical), kinds
     )
     if not any(k.category == "scan" and k.does("attends") for k in known.numbers):
@@ -155,7 +157,7 @@ def label(
         known.change(
             alone, [None] * len(alone), lambda k, _: k._replace(roles=k.roles | {"attends"})
         )
-    frame = _in_sequences(events, known)
+    frame = _sequence_events(events, known)
     has_step = pl.col("step").is_not_null()
     with_steps = frame.filter(pl.col("attends") & has_step)["rank"].unique()
     # events launched before the recording began have no step, but a place among the others of their
@@ -185,7 +187,7 @@ def label(
         confidence=pl.Series(rows["confidence"]).fill_nan(None),
         reason=_text(_NAMES, rows["reason"]).cast(REASONS),
     )
-    return _by_size(_beside(labelled))
+    return _swap_by_size(_label_other_streams(labelled))
 
 
 def _text(names_: Sequence[str], numbers: np.ndarray) -> pl.Series:
@@ -208,7 +210,7 @@ def _outside(kernel: Kernel) -> str | None:
     return "copy" if kernel.source == "copy" else "other"
 
 
-def _in_sequences(events: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
+def _sequence_events(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     """Events with ``attends`` and ``sequence``: the stream whose order they belong to, null if
     to none.
     """
@@ -224,7 +226,7 @@ def _in_sequences(events: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
         busiest = counts.sort("len", "stream", descending=[True, False]).unique(
             "rank", keep="first"
         )
-        (stream,) = of_groups(frame, busiest.select("rank", "stream"), ["rank"])
+        (stream,) = group_values(frame, busiest.select("rank", "stream"), ["rank"])
         frame = frame.with_columns(stream=pl.coalesce("stream", stream, 0))
     streams = (
         frame.filter(pl.col("attends") | pl.col("backward"))
@@ -233,10 +235,10 @@ def _in_sequences(events: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
         .filter((pl.col("n") > 0) & ~pl.col("backward").any().over("rank"))
         .sort("n", "stream", descending=[True, False])
     )
-    (main,) = of_groups(
+    (main,) = group_values(
         frame, streams.unique("rank", keep="first").select("rank", "stream"), ["rank"]
     )
-    (own,) = of_groups(
+    (own,) = group_values(
         frame, streams.select("rank", "stream", own=pl.lit(value=True)), ["rank", "stream"]
     )
     several = streams.group_by("rank").len().filter(pl.col("len") > 1)["rank"]
@@ -255,11 +257,11 @@ def _in_sequences(events: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
             "before"
         ]
         main = pl.select(pl.coalesce(before, main)).to_series()
-    communicates = known.where(lambda k: k.kind in IN_SEQUENCE)
+    communicates = known.where(lambda k: k.kind in SEQUENCE_STAGES)
     return frame.with_columns(sequence=pl.when(own).then("stream").when(communicates).then(main))
 
 
-def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
+def _stretches(sequence: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     """Events in order with ``first`` (of a pass) and ``begins`` (of a stretch)."""
     key = ("rank", "sequence", "step")
     order = (*key, "start_ns", "row")
@@ -315,26 +317,30 @@ def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
         "rank", "at", "group", "gemms", "separators", "continues"
     )
     inner = pl.col("group") == pl.col("group").shift(1)
-    apart = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
-    is_part = (~apart & (apart.mean().over("rank") > _RECOGNISED)) | (inner & pl.col("continues"))
+    separated = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
+    is_part = (~separated & (separated.mean().over("rank") > _RECOGNISED)) | (
+        inner & pl.col("continues")
+    )
     starts = starts.with_columns(part=is_part.fill_null(value=False))
     begins = np.zeros(frame.height, dtype=np.bool_)
     begins[starts.filter(~pl.col("part"))["at"].to_numpy()] = True
     frame = frame.with_columns(begins=pl.Series(begins))
     # hardly any GEMM after most attentions: GEMMs are not recognised, so there are no layers
     starts = starts.filter(~pl.col("part"))
-    (all_gemms,) = of_groups(starts, frame.group_by("group").agg(pl.col("gemms").last()), ["group"])
+    (all_gemms,) = group_values(
+        starts, frame.group_by("group").agg(pl.col("gemms").last()), ["group"]
+    )
     until = pl.when(pl.col("group") == pl.col("group").shift(-1)).then(pl.col("gemms").shift(-1))
     starts = starts.with_columns(between=pl.coalesce(until, all_gemms) - pl.col("gemms"))
     usual = starts.group_by("rank").agg(gemms=pl.col("between").median())
-    unknown = usual.filter(pl.col("gemms") < _LEAST_GEMMS)["rank"]
+    unknown = usual.filter(pl.col("gemms") < _MIN_GEMMS)["rank"]
     frame = frame.filter(~pl.col("rank").is_in(unknown.implode())) if unknown.len() else frame
-    return _with_passes(
+    return _add_passes(
         frame.select("row", "rank", "sequence", "step", "first", attends="begins"), known
     )
 
 
-def _with_passes(frame: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
+def _add_passes(frame: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     """Mark the rows at which another pass begins within a step, after sampling or with an
     embedding.
     """
@@ -362,7 +368,7 @@ def _with_passes(frame: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     counts = (
         inner.group_by("step").len("stretches").join(seams.group_by("step").len("seams"), on="step")
     )
-    few = counts.filter(pl.col("seams") <= _MOST_SEAMS * pl.col("stretches"))
+    few = counts.filter(pl.col("seams") <= _MAX_SEAMS * pl.col("stretches"))
     starts = seams.join(few, on="step", how="semi")["start"]
     return frame.with_columns(
         first=pl.col("first") | pl.int_range(pl.len()).is_in(starts.implode())
@@ -374,7 +380,7 @@ _PROPERTIES: Final = ("attends", "latent", "fused", "hybrid")
 
 
 def _labels(
-    frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None
+    frame: pl.DataFrame, known: _LayerKernels, engine: pl.DataFrame | None
 ) -> dict[str, np.ndarray]:
     """Layer, stage, confidence and reason of each row; stages and reasons are numbers, -1 and
     NaN are null.
@@ -392,7 +398,7 @@ def _labels(
     )
     of_rank = of_rank.group_by("rank").agg(pl.col("latent", "fused", "hybrid").any())
     stretches = frame[["rank", "sequence", "step", "first", "attends"]][begins]
-    stretches = stretches.hstack(of_groups(stretches, of_rank, ["rank"])).with_columns(
+    stretches = stretches.hstack(group_values(stretches, of_rank, ["rank"])).with_columns(
         begin=begins,
         size=sizes,
         hash=_hashes(kernel, begins, sizes),
@@ -436,12 +442,12 @@ def _labels(
         places = named[-1][0]
         return len(named) - 1, places.count(BODY), places.count(PROLOGUE)
 
-    def rule_out(stretch: int, number: int, apart: bool, *reasons: str | None) -> int:
+    def rule_out(stretch: int, number: int, own_layers: bool, *reasons: str | None) -> int:
         of_stretch, (places, stages) = distinct[stretch], named[number]
-        parts = of_stretch.parts if apart else []
+        parts = of_stretch.parts if own_layers else []
         given = enumerate(zip(of_stretch.kernels, places, stages, strict=True))
         rows = [
-            (*_label(k, at, stage, reasons[min(at, AFTER)]), sum(row >= part for part in parts))
+            (*_label(k, at, stage, reasons[min(at, EPILOGUE)]), sum(row >= part for part in parts))
             for row, (k, at, stage) in given
         ]
         labels.append(np.array(rows))
@@ -457,13 +463,15 @@ def _labels(
         "scans": flag,
         "experts": flag,
     }
-    stretches = each(stretches, key, describe, made, also=["begin"])
-    stretches = _with_blocks(_with_ends(stretches, distinct))
-    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans", "apart"]
-    stretches = each(stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number))
-    stretches = _with_reasons(stretches, engine)
-    key = ["stretch", "named", "apart", "reason_of_layer", "reason_of_next", "reason"]
-    stretches = each(stretches, key, rule_out, {"labels": number})
+    stretches = apply_by_sequence(stretches, key, describe, made, also=["begin"])
+    stretches = _add_blocks(_add_ends(stretches, distinct))
+    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans", "own_layers"]
+    stretches = apply_by_sequence(
+        stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number)
+    )
+    stretches = _add_reasons(stretches, engine)
+    key = ["stretch", "named", "own_layers", "reason_of_layer", "reason_of_next", "reason"]
+    stretches = apply_by_sequence(stretches, key, rule_out, {"labels": number})
     # the labels of all distinct stretches stand one after the other: a row's is as far in as it is
     # in its stretch
     lengths = np.array([len(of_stretch) for of_stretch in labels])
@@ -488,8 +496,8 @@ def _labels(
     }
 
 
-def _with_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``number, next_number`` of layers, ``apart`` and ``next_scans``."""
+def _add_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Add ``number, next_number`` of layers, ``own_layers`` and ``next_scans``."""
     # In a model with scans where some mixers have a feed-forward part and others have none or
     # several, each block is a layer (Nemotron-H), the feed-forward parts, too; otherwise a layer is
     # a mixer with what follows it. If all with such a part are attentions, they may be shared by
@@ -501,13 +509,13 @@ def _with_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
         & (~feeds.filter(inner).all() | (pl.col("feeds") > 1).any()),
         scan_feeds=feeds.filter(inner & pl.col("scans")).any(),
     )
-    (mixed, scan_feeds) = of_groups(stretches, by_rank, ["rank"])
+    (mixed, scan_feeds) = group_values(stretches, by_rank, ["rank"])
     guessed = pl.col("mixed") & ~pl.col("scan_feeds")
     stretches = stretches.with_columns(mixed=mixed, scan_feeds=scan_feeds).with_columns(
-        apart=pl.col("mixed") & pl.col("scan_feeds"),
+        own_layers=pl.col("mixed") & pl.col("scan_feeds"),
         confidence=pl.when(guessed & pl.col("attends")).then(0.5).otherwise("confidence"),
     )
-    own = pl.col("attends").cast(pl.Int64) + pl.when(pl.col("apart") & pl.col("attends")).then(
+    own = pl.col("attends").cast(pl.Int64) + pl.when(pl.col("own_layers") & pl.col("attends")).then(
         "feeds"
     ).otherwise(0)
     return stretches.with_columns(
@@ -532,7 +540,7 @@ def _label(
         stage = "encoder"
     elif reason is not None and kernel.category != "collective":
         stage = kernel.category if kernel.category in _SAY_THEIR_STAGE else "other"
-    return place if reason is None else AFTER, _number(STAGES, stage), _number(_NAMES, reason)
+    return place if reason is None else EPILOGUE, _number(STAGES, stage), _number(_NAMES, reason)
 
 
 def _hashes(kernel: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -548,7 +556,7 @@ def _hashes(kernel: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> np.nda
     return np.add.reduceat(mixed ^ mixed >> np.uint64(29), begins)
 
 
-def _with_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame:
+def _add_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame:
     """Add ``last`` (GEMM that ends the layer), ``end`` (row), ``lead, qkv`` (:class:`Usual`) and
     ``confidence``.
     """
@@ -570,7 +578,7 @@ def _with_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame
         ),
         usual_count=gemms.filter(inner).mode().min(),
     )
-    stretches = stretches.hstack(of_groups(stretches, by_rank, ["rank"]))
+    stretches = stretches.hstack(group_values(stretches, by_rank, ["rank"]))
     guess = pl.coalesce(
         "usual_end",
         pl.when(inner).then(gemms - pl.col("qkv")),
@@ -596,17 +604,21 @@ def _with_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame
         "end_with_norm": pl.Int64,
         "next_gemm": pl.Int64,
     }
-    stretches = each(stretches, ["stretch", "last"], end, made)
-    by_rank = stretches.group_by("rank").agg(norms=pl.col("own_norm").filter(inner).mean() > _MOST)
-    (norms,) = of_groups(stretches, by_rank, ["rank"])
+    stretches = apply_by_sequence(stretches, ["stretch", "last"], end, made)
+    by_rank = stretches.group_by("rank").agg(
+        norms=pl.col("own_norm").filter(inner).mean() > _MAJORITY
+    )
+    (norms,) = group_values(stretches, by_rank, ["rank"])
     mine = (norms & stretches["own_norm"]).fill_null(value=False)
     stretches = stretches.with_columns(end=pl.when(mine).then("end_with_norm").otherwise("end"))
     lead = (pl.col("next_gemm") - pl.col("end") - 1).filter(inner).drop_nulls().mode().min()
-    (lead_of_group,) = of_groups(stretches, stretches.group_by("group").agg(lead=lead), ["group"])
+    (lead_of_group,) = group_values(
+        stretches, stretches.group_by("group").agg(lead=lead), ["group"]
+    )
     return stretches.with_columns(pl.col("end").fill_null(-1), lead=lead_of_group.fill_null(1))
 
 
-def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.DataFrame:
+def _add_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.DataFrame:
     """Add ``reason, reason_of_layer, reason_of_next``: why pass, layer and the layer that begins
     here do not count.
     """
@@ -627,7 +639,7 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
         )
         by_engine = pl.col("engine").fill_null(value=False)
     steps = steps.with_columns(
-        images=(pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine, whole=pl.col("step") >= 0
+        images=(pl.col("convolutions") > _MAX_CONVOLUTIONS) & ~by_engine, whole=pl.col("step") >= 0
     )
 
     def judge(
@@ -644,14 +656,14 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
             layers[encoders:]
         )
 
-    steps = each(
+    steps = apply_by_sequence(
         steps,
         ["layers", "samples", "caches", "images", "whole"],
         judge,
         {"reason": pl.List(REASONS)},
     )
     by_group = steps.select("group", "reason").explode("group", "reason").sort("group")
-    return _with_unlike(stretches.with_columns(reason=by_group["reason"][stretches["group"]]))
+    return _add_unlike(stretches.with_columns(reason=by_group["reason"][stretches["group"]]))
 
 
 def _encoders(samples: Sequence[bool], caches: Sequence[bool]) -> int:
@@ -684,7 +696,7 @@ def reasons_of_passes(layers: Sequence[int]) -> list[str | None]:
     return ["draft model" if i > with_layers[0] else None for i in range(len(layers))]
 
 
-def _with_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
+def _add_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
     """Give layers that are far larger than the others their reason, and those of a step with
     many such layers.
     """
@@ -704,13 +716,13 @@ def _with_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
     far = (size > _UNLIKE * size.median().over("rank")) & (size > largest)
     sizes = sizes.with_columns(seldom=seldom).with_columns(unlike=pl.col("seldom") & far)
     sizes = sizes.filter(
-        pl.col("unlike") | (pl.col("unlike").mean().over("rank", "step") > _MOST_UNLIKE)
+        pl.col("unlike") | (pl.col("unlike").mean().over("rank", "step") > _MAX_UNLIKE)
     )
     of_layer = sizes.select(
         "group", "layer", unlike=pl.lit("unlike the other layers", dtype=REASONS)
     )
-    (own,) = of_groups(stretches, of_layer, ["group", "layer"])
-    (following,) = of_groups(
+    (own,) = group_values(stretches, of_layer, ["group", "layer"])
+    (following,) = group_values(
         stretches.select("group", pl.col("layer") + 1), of_layer, ["group", "layer"]
     )
     return stretches.with_columns(
@@ -718,13 +730,21 @@ def _with_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_BESIDE = ("linear", "activation", "norm", "quantize", "moe_experts", "moe_routing", "elementwise")
+_OTHER_STREAMS = (
+    "linear",
+    "activation",
+    "norm",
+    "quantize",
+    "moe_experts",
+    "moe_routing",
+    "elementwise",
+)
 """Categories of compute that runs on other streams than the main one: shared experts, the second
 of two norms.
 """
 
 
-def _beside(events: pl.DataFrame) -> pl.DataFrame:
+def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
     """Give kernels on streams without attention the layer of the kernel that the same thread
     launched before them.
     """
@@ -738,7 +758,7 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("source") == "kernel")
     )
     candidates = events.select(
-        free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)
+        free & pl.col("step").is_not_null() & pl.col("category").is_in(_OTHER_STREAMS)
     ).to_series()
     lanes = distinct_keys(events.select(lane).filter(candidates), lane)
     if not lanes.join(streams, on=lane, how="anti", nulls_equal=True).height:
@@ -790,7 +810,7 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
     feed_forward = (
         pl.when(before).then(pl.lit("gate_up_proj")).when(after).then(pl.lit("down_proj"))
     )
-    by_place = (
+    by_position = (
         pl.when(pl.col("at") < pl.col("attended")).then(pl.lit("qkv_proj")).otherwise(feed_forward)
     )
     said = {
@@ -807,7 +827,7 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
         pl.when(shared)
         .then(pl.lit("shared_experts"))
         .when(linear)
-        .then(by_place)
+        .then(by_position)
         .otherwise(pl.col("category").replace_strict(said, default=None))
     )
     placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
@@ -822,7 +842,7 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
     ).drop("_layer", "_stage", "_sure", "_eager", strict=False)
 
 
-def _by_size(events: pl.DataFrame) -> pl.DataFrame:
+def _swap_by_size(events: pl.DataFrame) -> pl.DataFrame:
     """Exchange the output projection of attention and the input projection of a scan beside it, if
     sizes say so.
 

@@ -40,7 +40,7 @@ ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
 """Matches every known step label."""
 
 
-def parse(labels: pl.DataFrame) -> pl.DataFrame:
+def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     """Parse step labels.
 
     vLLM writes ``execute_context_R(T)_generation_R(T)`` from 0.14 on: R requests with T tokens in
@@ -104,7 +104,7 @@ _DIMS = r"^\s*\[\s*\[\s*\d+\s*,\s*\d+\s*\]\s*,\s*\[\s*(\d+)\s*,\s*(\d+)\s*\]"
 sequences.
 """
 
-_MOST_SEAMS = 0.5
+_MAX_SEAMS = 0.5
 """A kind of kernel that is in more than this share of the stretches between attentions does not
 mark a seam.
 """
@@ -125,7 +125,9 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     """Steps of one rank."""
     events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
     events = (
-        _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
+        _mark_steps(events, trace, rank)
+        .with_row_index("i")
+        .with_columns(pl.col("i").cast(pl.Int64))
     )
     attention = events.filter("attends")["i"]
     if attention.len() < 2 or events["backward"].any():
@@ -235,7 +237,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         return unknown
     heavy = works["ns"] >= _HEAVIER * usual
     common = set(works.filter(~heavy)["attention"].explode())
-    others = pl.Series([bool(set(names) - common) for names in works["attention"]])
+    others = pl.Series([bool(set(attending) - common) for attending in works["attention"]])
     light = works.filter(~heavy)
     if not heavy.any() or not (heavy == others).all() or not light["samples"].all():
         return unknown
@@ -253,7 +255,7 @@ _FEWEST = 4
 
 
 @remembered
-def _matched(distinct: tuple[str, ...]) -> pl.Series:
+def _match_kinds(distinct: tuple[str, ...]) -> pl.Series:
     """What each name says of the work of a step."""
     patterns = {
         "backward": f"(?i){names.BACKWARD}",
@@ -269,11 +271,11 @@ def _matched(distinct: tuple[str, ...]) -> pl.Series:
     ).to_struct()
 
 
-def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
+def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators
     were recorded.
     """
-    has = by_distinct(events["name"], _matched).struct.unnest()
+    has = by_distinct(events["name"], _match_kinds).struct.unnest()
     category = events["category"]
     attention = category == "attention"
     backward = (attention & has["backward"]) | has["optimizer"]
@@ -333,7 +335,7 @@ def _seams(events: pl.DataFrame) -> pl.Series:
     )
     usual = sums["size"].mode().min()
     by_work = [
-        c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MOST_SEAMS * sums.height)
+        c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MAX_SEAMS * sums.height)
     ]
     longer = pl.col("size") > _LONGER * pl.lit(usual)
     is_seam = pl.any_horizontal(by_work) if by_work else longer & (longer.mean() <= _FEW_SEAMS)
@@ -436,7 +438,7 @@ def batches(
         for side in (1, 2)
     )
     for rank in rows["rank"].unique(maintain_order=True).to_list():
-        held = _Held(context)
+        held = _HeldRequests(context)
         for row in rows.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
             batch, source = held.step(row)
             if batch:
@@ -445,7 +447,7 @@ def batches(
     return batch_of
 
 
-class _Held:
+class _HeldRequests:
     """Requests that the engine holds: groups of their number and mean context, the oldest first."""
 
     def __init__(self, context: float | None) -> None:

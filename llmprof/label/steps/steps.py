@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.label.activity import activity, coded_operators, device_events
-from llmprof.label.groups import last_before, of_groups
+from llmprof.label.activity import activity, coded_operators, launched_events
+from llmprof.label.groups import group_values, last_before
 from llmprof.label.steps import labels as steps_labels
 from llmprof.label.steps.labels import NO_STEPS, infer
-from llmprof.label.steps.stored import UNLABELLED, tokens_of, with_batches
+from llmprof.label.steps.stored import UNLABELLED, add_batches, tokens_of
 from llmprof.names.operators import contains, first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -33,14 +33,14 @@ COLUMNS = [
 
 
 @per_trace
-def steps(trace: Trace) -> pl.DataFrame:
+def steps_of(trace: Trace) -> pl.DataFrame:
     """Steps of every rank: see :func:`llmprof.analyze.steps`."""
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.steps
         return labelled
     bounds = _bounds(trace)
     spans = (
-        device_events(trace)
+        launched_events(trace)
         .select("rank", "start_ns", "dur_ns")
         .hstack(step_of_events(trace).select("step"))
         .filter(pl.col("step").is_not_null())
@@ -58,7 +58,7 @@ def steps(trace: Trace) -> pl.DataFrame:
     )
     if not rows["source"].is_in(UNLABELLED).any():
         return rows
-    return with_batches(rows, tokens_of(step_of_events(trace), ["rank", "step"], trace))
+    return add_batches(rows, tokens_of(step_of_events(trace), ["rank", "step"], trace))
 
 
 @per_trace
@@ -67,7 +67,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.events
         return labelled.select("event", "rank", "step", step_by=pl.lit(None, dtype=pl.String))
-    events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+    events = launched_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
     until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
         pl.col("host_start_ns") + pl.col("host_dur_ns")
@@ -84,9 +84,9 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         until=until,
     )
     by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
-    launched = _at_or_before(events, by_launch, "launch_start_ns")
-    launched = _without_padding(trace, events, bounds.filter(~on_device), launched)
-    started = _at_or_before(events, by_time, "start_ns")
+    launched = _last_step_before(events, by_launch, "launch_start_ns")
+    launched = _drop_padding(trace, events, bounds.filter(~on_device), launched)
+    started = _last_step_before(events, by_time, "start_ns")
     # events of a stream do not overlap: an event without a launch follows the event before it
     found = {"time": "started", "launch": "launched", "device": "follows"}
     follows = pl.col("launched").forward_fill().over("rank", "stream")
@@ -102,7 +102,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Series:
+def _last_step_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Series:
     """Step that begins last before each event, at the time of the column ``at``; null if it has
     ended by then.
     """
@@ -115,13 +115,13 @@ def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Ser
     return bounds["step"].gather(row)
 
 
-_LEAST_PRODUCTS = 8
+_MIN_PRODUCTS = 8
 """Least number of matrix products in a pass of a model: two layers have as many, a head alone
 one or two.
 """
 
 
-def _without_padding(
+def _drop_padding(
     trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series
 ) -> pl.Series:
     """Remove the step from passes of padding, which a data-parallel rank without requests runs
@@ -138,45 +138,47 @@ def _without_padding(
     inside = events["launch_start_ns"] < gaps["next"].fill_null((1 << 63) - 1).gather(gap)
     gap = gap.set(~inside.fill_null(value=False), None)
     some = gap.is_not_null()
-    if some.sum() < _LEAST_PRODUCTS:  # then their categories do not matter
+    if some.sum() < _MIN_PRODUCTS:  # then their categories do not matter
         return launched
     products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
     padded = (
         products.value_counts(name="products")
-        .filter(pl.col("products") >= _LEAST_PRODUCTS)
+        .filter(pl.col("products") >= _MIN_PRODUCTS)
         .to_series()
     )
     return launched.set(some & gap.is_in(padded.implode()), None) if padded.len() else launched
 
 
 def device_events_with_steps(trace: Trace) -> pl.DataFrame:
-    """:func:`~llmprof.label.activity.device_events` with ``step``, null where no step is
+    """:func:`~llmprof.label.activity.launched_events` with ``step``, null where no step is
     known.
     """
-    return device_events(trace).hstack(step_of_events(trace).select("step"))
+    return launched_events(trace).hstack(step_of_events(trace).select("step"))
 
 
 @per_trace
 def events_with_steps(trace: Trace) -> pl.DataFrame:
     """Device activity with the step of each event and its phase."""
     events = activity(trace).hstack(step_of_events(trace).select("step"))
-    phases = steps(trace).select("rank", "step", "phase")
-    (phase,) = of_groups(events, phases, ["rank", "step"])  # a step is never null there
+    phases = steps_of(trace).select("rank", "step", "phase")
+    (phase,) = group_values(events, phases, ["rank", "step"])  # a step is never null there
     return events.with_columns(phase)
 
 
 @per_trace
 def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
-    launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
-    labelled = _labelled(_ranges(trace, steps_labels.ANY), launched)
+    launched = (
+        launched_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    )
+    labelled = _labelled_steps(_ranges(trace, steps_labels.ANY), launched)
     silent = [
         rank
-        for rank in device_events(trace)["rank"].unique().sort()
+        for rank in launched_events(trace)["rank"].unique().sort()
         if rank not in labelled["rank"]
     ]
     frames = [labelled] if labelled.height or not silent else []
-    trained = _by_optimizer(trace, silent)
+    trained = _optimizer_steps(trace, silent)
     frames += [trained] if trained.height else []
     frames += [infer(trace, rank) for rank in silent if rank not in trained["rank"]]
     return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
@@ -197,7 +199,7 @@ def _ranges(trace: Trace, pattern: str, *, only_markers: bool = False) -> pl.Dat
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
 
 
-def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
+def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     """Steps of training, each from the end of the optimizer's step before it to the end of its
     own.
     """
@@ -231,7 +233,7 @@ def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
 
 
-def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
+def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     """Steps of the ranks with labels: those on the host for ranks whose work on a device has
     launching calls.
     """
@@ -250,7 +252,7 @@ def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
         nulls_equal=True,
     )
     host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
-    labels = steps_labels.parse(pl.concat([host, device]))
+    labels = steps_labels.parse_labels(pl.concat([host, device]))
     order = pl.col("source").replace_strict(
         {s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8
     )
@@ -289,7 +291,7 @@ def host_labels(trace: Trace) -> pl.DataFrame | None:
     """
     if not trace.has("kernels", "runtime", "markers"):
         return None
-    labels = _labelled(
+    labels = _labelled_steps(
         _ranges(trace, steps_labels.ANY, only_markers=True), trace.runtime["rank"].unique()
     )
     if labels["host_start_ns"].null_count() or set(labels["rank"]) != set(trace.ranks):
@@ -300,14 +302,14 @@ def host_labels(trace: Trace) -> pl.DataFrame | None:
         from_ns="host_start_ns",
         until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
     )
-    launched = _launched(trace, rows_within(trace.runtime, empty, "start_ns"), empty)
+    launched = _launched_events(trace, rows_within(trace.runtime, empty, "start_ns"), empty)
     worked = empty.join(launched, on=["rank", "step"], how="semi")
     return labels.join(worked, on=["rank", "step"], how="left", maintain_order="left").with_columns(
         worked=(pl.col("phase") != "empty") | pl.col("until_ns").is_not_null()
     )
 
 
-def _launched(trace: Trace, calls: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _launched_events(trace: Trace, calls: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """``rank, step, start_ns, dur_ns`` of work that calls launched, in the last span (of a step)
     that begins before.
     """
@@ -324,7 +326,7 @@ def _launched(trace: Trace, calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Data
     return pl.concat([frame.join(numbered, on=key) for frame in work]).drop("correlation")
 
 
-def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> Trace:
+def surround_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> Trace:
     """Part of a large trace in which some steps are whole: little more than their events and their
     launches.
 
@@ -348,7 +350,7 @@ def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> 
     )
     near = rows_within(calls, spans, "start_ns")
     reach = (
-        _launched(trace, near, spans)
+        _launched_events(trace, near, spans)
         .group_by("rank", "step")
         .agg(
             from_ns=pl.col("start_ns").min(), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()

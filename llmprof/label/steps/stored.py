@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, coded_names, device_events, with_recorded
+from llmprof.label.activity import EVENT_KEY, add_recorded, coded_names, launched_events
 from llmprof.names.operators import contains
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -27,18 +27,20 @@ HEAVIER: Final = 2
 
 
 @per_trace
-def stored(trace: Trace) -> pl.DataFrame:
+def stored_tokens(trace: Trace) -> pl.DataFrame:
     """``event`` and ``tokens`` of the kernels that store keys and whose grid was recorded."""
     nothing = pl.DataFrame(schema={"event": pl.UInt32, "tokens": pl.Int64})
     if not trace.has("kernels") or "grid_x" not in trace.kernels.columns:
         return nothing
     events = (
-        device_events(trace).filter(contains(coded_names(trace), _STORES)).select("event", *PLACE)
+        launched_events(trace)
+        .filter(contains(coded_names(trace), _STORES))
+        .select("event", *EVENT_KEY)
     )
     if events.is_empty():
         return nothing
     grids = trace.kernels.filter(pl.col("start_ns").is_in(events["start_ns"].implode()))
-    found = with_recorded(events, grids.select(*PLACE, tokens=pl.col("grid_x").cast(pl.Int64)))
+    found = add_recorded(events, grids.select(*EVENT_KEY, tokens=pl.col("grid_x").cast(pl.Int64)))
     return found.select("event", "tokens").drop_nulls()
 
 
@@ -46,14 +48,14 @@ def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFram
     """``*key, tokens, stores`` of passes whose launches agree; ``passes`` has ``event`` and the
     key.
     """
-    rows = passes.select("event", *key).join(stored(trace), on="event").drop_nulls()
+    rows = passes.select("event", *key).join(stored_tokens(trace), on="event").drop_nulls()
     rows = rows.group_by(key).agg(
         pl.col("tokens").first(), pl.len().alias("stores"), n=pl.col("tokens").n_unique()
     )
     return rows.filter((pl.col("n") == 1) & (pl.col("tokens") > 0)).drop("n")
 
 
-def with_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
+def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     """Steps, sorted, with the batches of those that state none, where their tokens tell prompts
     from generation.
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof.readers.ascend import files
 from llmprof.readers.ascend.files import Database
-from llmprof.readers.ascend.timeline import Timeline
+from llmprof.readers.ascend.timeline import AscendTimeline
 
 _UNITS: Final = {
     "MHz": (1e6, "Hz"),
@@ -27,7 +27,7 @@ _UNITS: Final = {
 """
 
 
-def of_timeline(timeline: Timeline) -> pl.DataFrame | None:
+def of_timeline(timeline: AscendTimeline) -> pl.DataFrame | None:
     """The counters of timeline files as the table ``counters``; None if there are none."""
     # msprof writes hit rates as fractions although it names the unit per cent; here they become per
     # cent.
@@ -126,7 +126,7 @@ def operator_memory(path: Path) -> pl.DataFrame:
     """The allocations and releases in ``operator_memory.csv`` as the table ``memory`` (bytes,
     absolute times in ns).
     """
-    raw = files.read(path)
+    raw = files.read_csv(path)
     size = files.size_bytes(raw, "size")
     sides = [
         raw.select(
@@ -137,7 +137,7 @@ def operator_memory(path: Path) -> pl.DataFrame:
             reserved_bytes=files.size_bytes(raw, f"{what}_total_reserved"),
             on_device=pl.lit(value=True),
             ascend_active_bytes=files.size_bytes(raw, f"{what}_total_active"),
-            ascend_operator=files.text(raw, "name"),
+            ascend_operator=files.text_column(raw, "name"),
             ascend_component=pl.lit("operators"),
         )
         for what, sign in (("allocation", 1), ("release", -1))
@@ -149,7 +149,7 @@ def memory_record(path: Path) -> pl.DataFrame:
     """The samples of allocators in ``memory_record.csv`` as the table ``memory``, by component
     (PTA, GE, APP, …).
     """
-    raw = files.read(path)
+    raw = files.read_csv(path)
     return raw.select(
         device=_device(raw),
         time_ns=files.time_ns(raw, "timestamp"),
@@ -158,17 +158,19 @@ def memory_record(path: Path) -> pl.DataFrame:
         reserved_bytes=files.size_bytes(raw, "total_reserved"),
         on_device=pl.lit(value=True),
         ascend_active_bytes=files.size_bytes(raw, "total_active"),
-        ascend_component=files.text(raw, "component"),
+        ascend_component=files.text_column(raw, "component"),
     ).filter(pl.col("time_ns").is_not_null())
 
 
 def module_memory(path: Path) -> pl.DataFrame:
     """Memory of CANN's modules from ``npu_module_mem.csv``, as counters."""
-    raw = files.read(path)
+    raw = files.read_csv(path)
     return raw.select(
         device=_device(raw),
         time_ns=files.time_ns(raw, "timestamp"),
-        name=pl.format("module memory {}", files.text(raw, "component").fill_null("unknown")),
+        name=pl.format(
+            "module memory {}", files.text_column(raw, "component").fill_null("unknown")
+        ),
         value=files.size_bytes(raw, "total_reserved").cast(pl.Float64),
         unit=pl.lit("B"),
     ).filter(pl.col("time_ns").is_not_null() & pl.col("value").is_not_null())
@@ -176,7 +178,7 @@ def module_memory(path: Path) -> pl.DataFrame:
 
 def _device(raw: pl.DataFrame) -> pl.Expr:
     return (
-        files.text(raw, "device_type", "device", "device_id")
+        files.text_column(raw, "device_type", "device", "device_id")
         .str.extract(r"(\d+)\s*$")
         .cast(pl.Int32, strict=False)
     )

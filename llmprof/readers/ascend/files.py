@@ -28,7 +28,7 @@ its database.
 _HEADING: Final = re.compile(r"(?P<name>.*?)(?:\((?P<unit>[^()]*)\))?$")
 
 
-def read(path: Path) -> pl.DataFrame:
+def read_csv(path: Path) -> pl.DataFrame:
     """Read a CSV file with every cell as stripped text, or null for a missing value."""
     try:
         raw = regular(path).read_bytes()
@@ -57,7 +57,7 @@ def read(path: Path) -> pl.DataFrame:
         raise ReadError(found, expected=expected, hint="export it again") from error
     names: dict[str, str] = {}
     for column in frame.columns:
-        names.setdefault(heading(column), column)
+        names.setdefault(uniform_heading(column), column)
     frame = frame.select(pl.col(column).alias(name) for name, column in names.items())
     frame = frame.select(pl.all().str.strip_chars(' \t\r\n"'))
     return frame.select(
@@ -65,7 +65,7 @@ def read(path: Path) -> pl.DataFrame:
     )
 
 
-def heading(text: str) -> str:
+def uniform_heading(text: str) -> str:
     """A heading in a uniform spelling: lower case, words joined by underscores, the unit last."""
     match = _HEADING.match(text.replace("\ufeff", "").strip())
     name, unit = (match["name"], match["unit"]) if match else (text, None)
@@ -81,22 +81,22 @@ def has(frame: pl.DataFrame, *names: str) -> str | None:
     return next((name for name in names if name in frame.columns), None)
 
 
-def text(frame: pl.DataFrame, *names: str) -> pl.Expr:
+def text_column(frame: pl.DataFrame, *names: str) -> pl.Expr:
     """The first of some columns that the frame has, else null, as text."""
     name = has(frame, *names)
     return pl.lit(None, dtype=pl.String) if name is None else pl.col(name)
 
 
-def whole(frame: pl.DataFrame, *names: str) -> pl.Expr:
+def int_column(frame: pl.DataFrame, *names: str) -> pl.Expr:
     """The first of some columns that the frame has, as int64; null where a cell is not a whole
     number.
     """
-    return text(frame, *names).str.replace(r"\.0+$", "").cast(pl.Int64, strict=False)
+    return text_column(frame, *names).str.replace(r"\.0+$", "").cast(pl.Int64, strict=False)
 
 
-def number(frame: pl.DataFrame, *names: str) -> pl.Expr:
+def float_column(frame: pl.DataFrame, *names: str) -> pl.Expr:
     """The first of some columns that the frame has, as float64."""
-    return text(frame, *names).cast(pl.Float64, strict=False)
+    return text_column(frame, *names).cast(pl.Float64, strict=False)
 
 
 def time_ns(frame: pl.DataFrame, *stems: str, unreadable: int | None = None) -> pl.Expr:
@@ -126,7 +126,9 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
         for unit, factor in BYTES_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
                 return (
-                    (number(frame, f"{stem}_{unit}") * factor).round().cast(pl.Int64, strict=False)
+                    (float_column(frame, f"{stem}_{unit}") * factor)
+                    .round()
+                    .cast(pl.Int64, strict=False)
                 )
     return pl.lit(None, dtype=pl.Int64)
 
@@ -179,7 +181,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         with sqlite.connect(path) as connection:
-            self.columns = sqlite.tables(connection)
+            self.columns = sqlite.database_tables(connection)
 
     def read(
         self,
@@ -226,7 +228,7 @@ def is_database(path: Path) -> bool:
             if file.read(len(sqlite.MAGIC)) != sqlite.MAGIC:
                 return False
         with sqlite.connect(path) as connection:
-            names = sqlite.tables(connection)
+            names = sqlite.database_tables(connection)
     except (OSError, ReadError):
         return False
     recorded = "STRING_IDS" in names and (
@@ -235,7 +237,7 @@ def is_database(path: Path) -> bool:
     return recorded or "StepTraceTime" in names or "CommAnalyzerTime" in names
 
 
-def communication_times(path: Path) -> pl.DataFrame | None:
+def hccl_times(path: Path) -> pl.DataFrame | None:
     """Times of each call by HCCL's own analysis (ns) and the hash of its group, from
     ``analysis.db``; None if it has none.
     """

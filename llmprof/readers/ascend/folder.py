@@ -96,7 +96,7 @@ class RankFolder:
     head: dict[str, Any] = field(default_factory=dict)
 
 
-def kind_of(path: Path) -> str | None:
+def content_kind(path: Path) -> str | None:
     """Kind of a file by its content, such as ``timeline``, ``kernels`` or ``database``; None for
     other files.
     """
@@ -125,7 +125,7 @@ def kind_of(path: Path) -> str | None:
     if b"," not in first or b"\x00" in first:
         return None
     names = {
-        ascend_files.heading(cell.strip('"'))
+        ascend_files.uniform_heading(cell.strip('"'))
         for cell in first.decode("utf-8", "replace").strip().split(",")
     }
     return next(
@@ -171,10 +171,10 @@ def is_folder(path: Path) -> bool:
     )
 
 
-def find(path: Path) -> tuple[list[RankFolder], list[str]]:
+def find_rank_files(path: Path) -> tuple[list[RankFolder], list[str]]:
     """Find the files of all ranks below a path."""
     if not path.is_dir():
-        kind = kind_of(path)
+        kind = content_kind(path)
         if kind is None:
             raise ReadError(f"{path.name} is not a known file of torch_npu, msprof or MindSpore")
         folder = RankFolder(path)
@@ -266,7 +266,7 @@ def _take(folder: RankFolder, path: Path) -> None:
         if (
             entry.is_file()
             and entry.name.endswith((".json", ".json.gz", ".csv", ".db"))
-            and (kind := kind_of(entry)) is not None
+            and (kind := content_kind(entry)) is not None
         ):
             folder.files[kind].append(entry)
     for start in ("trace_view", "msprof"):  # the other files have parts of the same recording

@@ -9,8 +9,9 @@ import polars as pl
 
 from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import counters, tables, text
-from llmprof.readers.ascend.files import TABLES, Database, communication_times
-from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, typed
+from llmprof.readers.ascend.files import TABLES, Database, hccl_times
+from llmprof.readers.ascend.tables import CALLS, PIECES, device_tables, typed
+from llmprof.readers.common.reader import Frames
 from llmprof.trace.storage import sqlite
 
 NONE: Final = tables.NO_ID
@@ -36,7 +37,7 @@ _DEFAULT_TYPES: Final = {
 """HcclDataType, for databases without ENUM_HCCL_DATA_TYPE."""
 
 
-def read(
+def read_database(
     path: Path, analysis: Path | None = None, *, python_functions: bool = True
 ) -> tuple[Frames, dict[str, Any], dict[str, Any]]:
     """Tables of one rank's database."""
@@ -49,7 +50,7 @@ def read(
         raise ReadError(found, expected=f"some of {listed(TABLES)}", hint=hint)
     notes: list[str] = []
     host, links = _host(db, python_functions=python_functions)
-    times = None if analysis is None else communication_times(analysis)
+    times = None if analysis is None else hccl_times(analysis)
     out = host | _device(db, links, host.get("runtime"), times)
     if (allocations := counters.memory_of_database(db)) is not None:
         out["memory"] = allocations
@@ -74,7 +75,7 @@ def read(
         )
     coverage = {
         "events": rows,
-        "kept": tables.kept(out),
+        "kept": tables.count_events(out),
         "bytes": path.stat().st_size,
         "notes": notes,
     }
@@ -329,7 +330,7 @@ def _device(
             name=pl.coalesce("_name", "task_type", pl.lit("unnamed task"))
         ).sort("start_ns")
     return device_tables(
-        tasks, calls, pieces, None if runtime is None else text.launched_by(runtime)
+        tasks, calls, pieces, None if runtime is None else text.launcher_names(runtime)
     )
 
 

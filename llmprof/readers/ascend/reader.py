@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
-from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
-from llmprof.readers.common.reader import COUNTED, Part, Probe, Reader
+from llmprof.readers.ascend.tables import WHOLE_GROUPS
+from llmprof.readers.common.reader import COUNTED, FilePart, Frames, Probe, Reader
+from llmprof.text import Progress
 from llmprof.trace.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
@@ -35,12 +35,12 @@ def _sniff(probe: Probe) -> bool:
     """
     if probe.is_folder:  # a saved trace may have any name
         return not (probe.path / META_FILE).exists() and folder.is_folder(probe.path)
-    return folder.kind_of(probe.path) is not None
+    return folder.content_kind(probe.path) is not None
 
 
 def read(
     path: Path, *, python_functions: bool = True, progress: Progress | None = None
-) -> list[Part]:
+) -> list[FilePart]:
     """Read the output of one rank or of several.
 
     If a folder holds both a database and text files, the database is read, and the text files only
@@ -48,7 +48,7 @@ def read(
     """
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
-    ranks, notes = folder.find(path)
+    ranks, notes = folder.find_rank_files(path)
     parts, failed = [], []
     for rank in ranks:
         try:
@@ -71,14 +71,16 @@ def read(
     return parts
 
 
-def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress | None) -> Part:
+def _part(
+    rank: folder.RankFolder, *, python_functions: bool, progress: Progress | None
+) -> FilePart:
     frames: Frames = {}
     head: dict[str, Any] = {"absolute": True, "backend": None, **rank.head}
     coverage: dict[str, Any] = {"file": rank.path.name, "events": 0, "kept": 0, "notes": []}
     if databases := rank.files.get(folder.DATABASE):
         analyses = rank.files.get(folder.ANALYSIS, [])
         try:
-            frames, recorded, read_of = from_database.read(
+            frames, recorded, read_of = from_database.read_database(
                 databases[0], analyses[0] if analyses else None, python_functions=python_functions
             )
         except ReadError as error:
@@ -100,7 +102,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
     }
     if lacking and any(kind not in _NO_TRACE for kind in readable):
         try:
-            more, read_of = text.read(
+            more, read_of = text.read_text_files(
                 readable, python_functions=python_functions, progress=progress
             )
         except ReadError as error:
@@ -133,7 +135,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
                 "only its collective calls were recorded: how long it computed is unknown"
             )
         head.setdefault("world_size", _world(frames))
-    return Part(
+    return FilePart(
         rank.path, _with_device(frames), {k: v for k, v in head.items() if v is not None}, coverage
     )
 

@@ -24,11 +24,11 @@ _TAKEN: Final = ("l2_cache",)
 _TIME_OF_CORE: Final = {"aicore_time_us": "ascend_aic_time_ns", "aiv_time_us": "ascend_aiv_time_ns"}
 
 
-def kernels(path: Path) -> pl.DataFrame:
+def read_kernel_details(path: Path) -> pl.DataFrame:
     """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or
     ``task_time*.csv``.
     """
-    raw = files.read(path)
+    raw = files.read_csv(path)
     name = files.has(raw, "name", "op_name", "kernel_name")
     times = ("start_time", "task_start_time", "start_timestamp", "task_start")
     if (
@@ -46,22 +46,24 @@ def kernels(path: Path) -> pl.DataFrame:
         )
     pmu = [c for c in raw.columns if pl.Series([c]).str.contains(_PMU)[0] and c not in _TAKEN]
     frame = raw.select(
-        device=files.whole(raw, "device_id").cast(pl.Int32, strict=False),
-        stream=files.whole(raw, "stream_id"),
-        task_id=files.whole(raw, "task_id"),
-        context=files.whole(raw, "context_id"),
+        device=files.int_column(raw, "device_id").cast(pl.Int32, strict=False),
+        stream=files.int_column(raw, "stream_id"),
+        task_id=files.int_column(raw, "task_id"),
+        context=files.int_column(raw, "context_id"),
         start_ns=files.time_ns(raw, *times, unreadable=IMPOSSIBLE),
         dur_ns=files.time_ns(raw, "duration", "task_duration", "task_time"),
         name=pl.col(name),
-        task_type=files.text(raw, "accelerator_core", "task_type", "kernel_type"),
-        ascend_op_type=files.text(raw, "type", "op_type"),
-        ascend_core=files.text(raw, "accelerator_core", "task_type", "kernel_type"),
-        ascend_block_dim=files.whole(raw, "block_dim", "block_num"),
-        ascend_mix_block_dim=files.whole(raw, "mix_block_dim"),
+        task_type=files.text_column(raw, "accelerator_core", "task_type", "kernel_type"),
+        ascend_op_type=files.text_column(raw, "type", "op_type"),
+        ascend_core=files.text_column(raw, "accelerator_core", "task_type", "kernel_type"),
+        ascend_block_dim=files.int_column(raw, "block_dim", "block_num"),
+        ascend_mix_block_dim=files.int_column(raw, "mix_block_dim"),
         ascend_wait_ns=files.time_ns(raw, "wait_time", "task_wait_time"),
-        ascend_op_state=files.text(raw, "op_state"),
+        ascend_op_state=files.text_column(raw, "op_state"),
         **{
-            f"ascend_{side}_{what}": files.text(raw, f"{side}_{heading}").str.strip_chars('"')
+            f"ascend_{side}_{what}": files.text_column(raw, f"{side}_{heading}").str.strip_chars(
+                '"'
+            )
             for side in ("input", "output")
             for what, heading in (
                 ("shapes", "shapes"),
@@ -81,7 +83,7 @@ def kernels(path: Path) -> pl.DataFrame:
 
 def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, pl.Expr]]:
     for column in columns:
-        value = files.number(raw, column)
+        value = files.float_column(raw, column)
         if column in _TIME_OF_CORE:
             yield _TIME_OF_CORE[column], value * 1000
         elif column.endswith("_us"):
@@ -90,12 +92,12 @@ def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, 
             yield f"ascend_{column}", value
 
 
-def is_call(frame: pl.DataFrame) -> pl.Series:
+def is_collective_row(frame: pl.DataFrame) -> pl.Series:
     """Whether each row is a collective call: by its type (HCCL, COMMUNICATION) or its name."""
     by_type = (
         pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
     )
-    return frame.select(by_type | tables.is_call(pl.col("name"))).to_series()
+    return frame.select(by_type | tables.is_collective_call(pl.col("name"))).to_series()
 
 
 def l2_cache(path: Path) -> pl.DataFrame:
@@ -103,12 +105,12 @@ def l2_cache(path: Path) -> pl.DataFrame:
 
     ``stream, task_id, ascend_l2_hit_rate, ascend_l2_victim_rate``.
     """
-    raw = files.read(path)
+    raw = files.read_csv(path)
     rates = raw.select(
-        stream=files.whole(raw, "stream_id"),
-        task_id=files.whole(raw, "task_id"),
-        ascend_l2_hit_rate=files.number(raw, "hit_rate"),
-        ascend_l2_victim_rate=files.number(raw, "victim_rate"),
+        stream=files.int_column(raw, "stream_id"),
+        task_id=files.int_column(raw, "task_id"),
+        ascend_l2_hit_rate=files.float_column(raw, "hit_rate"),
+        ascend_l2_victim_rate=files.float_column(raw, "victim_rate"),
     )
     keys = ["stream", "task_id"]
     return rates.drop_nulls(keys).unique(keys, keep="first", maintain_order=True)
@@ -158,7 +160,7 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
     """Step, kind, label and content of each entry of communication.json or
     communication_matrix.json.
     """
-    document = json_object(path)
+    document = _json_object(path)
     for step, by_kind in document.items():
         for kind, by_call in by_kind.items() if isinstance(by_kind, dict) else ():
             for label, info in by_call.items() if isinstance(by_call, dict) else ():
@@ -166,7 +168,7 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
                     yield step, kind, label, info
 
 
-def matrix(path: Path) -> pl.DataFrame:
+def _matrix(path: Path) -> pl.DataFrame:
     """Transfers between pairs of ranks, from ``communication_matrix.json``."""
     rows = []
     for step, kind, label, links in _calls(path):
@@ -205,7 +207,7 @@ def matrix(path: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def json_object(path: Path) -> dict[str, Any]:
+def _json_object(path: Path) -> dict[str, Any]:
     """Content of a JSON file with an object."""
     try:
         document = msgspec.json.decode(regular(path).read_bytes())
@@ -221,13 +223,13 @@ def json_object(path: Path) -> dict[str, Any]:
     return document
 
 
-def operators(path: Path) -> pl.DataFrame:
+def _operators(path: Path) -> pl.DataFrame:
     """Operators of ``operator_details.csv``, which have durations but no start times."""
-    raw = files.read(path)
+    raw = files.read_csv(path)
     return raw.select(
-        name=files.text(raw, "name"),
-        shapes=files.text(raw, "input_shapes"),
-        stack=files.text(raw, "call_stack"),
+        name=files.text_column(raw, "name"),
+        shapes=files.text_column(raw, "input_shapes"),
+        stack=files.text_column(raw, "call_stack"),
         **{
             f"{what}_ns": files.time_ns(raw, f"{what}_duration")
             for what in ("host_self", "host_total", "device_self", "device_total")
@@ -253,7 +255,7 @@ _STEP_COLUMNS: Final = (
 
 def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
     """Read the summaries in a folder, or in a single file, of torch_npu, msprof or MindSpore."""
-    ranks, _ = folder.find(Path(path))
+    ranks, _ = folder.find_rank_files(Path(path))
     frames_of: dict[str, list[pl.DataFrame]] = {}
     for rank in ranks:
         of_rank: dict[str, list[pl.DataFrame]] = {}
@@ -277,50 +279,50 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
     return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in frames_of.items()}
 
 
-def step_trace_time(path: Path) -> pl.DataFrame:
+def _step_trace_time(path: Path) -> pl.DataFrame:
     """Steps of ``step_trace_time.csv``, or ranks and steps of ``cluster_step_trace_time.csv``."""
-    raw = files.read(path)
+    raw = files.read_csv(path)
     cluster = [
-        files.text(raw, "type").alias("type"),
-        pl.when(files.text(raw, "type") == "rank")
-        .then(files.whole(raw, "index"))
+        files.text_column(raw, "type").alias("type"),
+        pl.when(files.text_column(raw, "type") == "rank")
+        .then(files.int_column(raw, "index"))
         .cast(pl.Int32)
         .alias("rank"),
     ]
     return raw.select(
         *(cluster if "index" in raw.columns else ()),
-        files.whole(raw, "step").alias("step"),
+        files.int_column(raw, "step").alias("step"),
         *(files.ns_of_text(pl.col(c)).alias(f"{c}_ns") for c in _STEP_COLUMNS if c in raw.columns),
     )
 
 
 def _op_statistic(path: Path) -> pl.DataFrame:
-    raw = files.read(path)
+    raw = files.read_csv(path)
     return raw.select(
-        op_type=files.text(raw, "op_type"),
-        core=files.text(raw, "core_type"),
-        count=files.whole(raw, "count"),
+        op_type=files.text_column(raw, "op_type"),
+        core=files.text_column(raw, "core_type"),
+        count=files.int_column(raw, "count"),
         **{
             f"{what}_ns": files.time_ns(raw, f"{what}_time")
             for what in ("total", "min", "avg", "max")
         },
-        share=files.number(raw, "ratio_pct") / 100,
+        share=files.float_column(raw, "ratio_pct") / 100,
     )
 
 
 def _api_statistic(path: Path) -> pl.DataFrame:
-    raw = files.read(path)
+    raw = files.read_csv(path)
     return raw.select(
-        level=files.text(raw, "level"),
-        name=files.text(raw, "api_name"),
-        count=files.whole(raw, "count"),
+        level=files.text_column(raw, "level"),
+        name=files.text_column(raw, "api_name"),
+        count=files.int_column(raw, "count"),
         total_ns=files.time_ns(raw, "time"),
         **{f"{what}_ns": files.time_ns(raw, what) for what in ("avg", "min", "max")},
     )
 
 
 def _data_preprocess(path: Path) -> pl.DataFrame:
-    raw = files.read(path)
+    raw = files.read_csv(path)
     times = [c for c in raw.columns if c.endswith(("_us", "_ms"))]
     return raw.select(
         pl.exclude(times),
@@ -333,13 +335,13 @@ def _data_preprocess(path: Path) -> pl.DataFrame:
 
 def _communication(path: Path) -> pl.DataFrame:
     frame = communication(path)
-    return frame if frame.height else cluster_communication(path)
+    return frame if frame.height else _cluster_communication(path)
 
 
-def cluster_communication(path: Path) -> pl.DataFrame:
+def _cluster_communication(path: Path) -> pl.DataFrame:
     """Calls of ``cluster_communication.json``, which has the entries of all ranks."""
     rows = []
-    for group, by_step in json_object(path).items():
+    for group, by_step in _json_object(path).items():
         for step, by_call in by_step.items() if isinstance(by_step, dict) else ():
             for label, by_rank in by_call.items() if isinstance(by_call, dict) else ():
                 for rank, info in by_rank.items() if isinstance(by_rank, dict) else ():
@@ -382,12 +384,12 @@ def _ranks(text: str) -> str | None:
 
 
 _READERS: Final[dict[str, Callable[[Path], pl.DataFrame]]] = {
-    "step_trace_time": step_trace_time,
+    "step_trace_time": _step_trace_time,
     "op_statistic": _op_statistic,
     "api_statistic": _api_statistic,
     "communication": _communication,
-    "communication_matrix": matrix,
-    "operator_details": operators,
+    "communication_matrix": _matrix,
+    "operator_details": _operators,
     "data_preprocess": _data_preprocess,
     "l2_cache": l2_cache,
 }

@@ -15,6 +15,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.names.operators import first_true
+from llmprof.readers.common.reader import Frames
 
 NO_ID: Final = 0xFFFF_FFFF
 """Value that msprof writes for a missing identifier."""
@@ -79,7 +80,7 @@ _OPERATOR: Final = (
 """
 
 
-def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
+def task_kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
     """Kind of each device task: event_wait, event_record, notify_wait, notify_record, transfer,
     copy, control, kernel.
 
@@ -104,7 +105,7 @@ def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
     )
 
 
-def is_call(name: pl.Expr) -> pl.Expr:
+def is_collective_call(name: pl.Expr) -> pl.Expr:
     """Whether a name is that of a whole collective call, not of a piece of a call."""
     return name.str.contains(_COMMUNICATION)
 
@@ -114,7 +115,7 @@ def is_range(name: pl.Expr) -> pl.Expr:
     return ~name.str.contains(_OPERATOR) | (name == GC)
 
 
-def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
+def _copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
     """Direction of a copy, from the call that launched it, else from the engine that ran it,
     else unknown.
     """
@@ -126,8 +127,6 @@ def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
     to_host = by.str.contains("device_to_host|d2h|devicetohost")
     return first_true({"HtoD": to_device, "DtoH": to_host, "DtoD": inside}, "unknown")
 
-
-Frames = dict[str, pl.DataFrame]
 
 TASKS: Final = {
     "device": pl.Int32,
@@ -208,7 +207,7 @@ def device_tables(
         return {}
     calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)
     calls = _with_streams(calls, pieces)
-    rows = typed(tasks, TASKS).with_columns(kind=kind(pl.col("name"), pl.col("task_type")))
+    rows = typed(tasks, TASKS).with_columns(kind=task_kind(pl.col("name"), pl.col("task_type")))
     rows = _with_pieces(rows, pieces)
     # a piece of a call has the correlation and the operator of the call, if it has none itself
     of_calls = calls.select("name", _correlation="correlation", _op="op_id").unique(
@@ -287,7 +286,7 @@ def device_tables(
     return out
 
 
-def kept(frames: Frames) -> int:
+def count_events(frames: Frames) -> int:
     """Number of events in the tables: collective calls are among the kernels, too, if there are
     any.
     """
@@ -346,7 +345,7 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kind_of_piece(name: str) -> pl.Expr:
-    of_name = kind(pl.col(name), pl.lit(None, dtype=pl.String))
+    of_name = task_kind(pl.col(name), pl.lit(None, dtype=pl.String))
     return pl.when(of_name.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_name)
 
 
@@ -388,7 +387,7 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
         tasks = tasks.join(launches, on="correlation", how="left", maintain_order="left")
     by = pl.coalesce(*(c for c in ("ascend_direction", "launched_by") if c in tasks.columns))
     is_fill = pl.col("name").str.contains("(?i)^memset")
-    kind_of = copy_kind(pl.col("task_type"), by)
+    kind_of = _copy_kind(pl.col("task_type"), by)
     return tasks.select(
         "device",
         "stream",

@@ -11,10 +11,11 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.names.kernels import each
-from llmprof.progress import Progress
+from llmprof.names.kernels import map_names
 from llmprof.readers.ascend import counters, summaries, tables, timeline
-from llmprof.readers.ascend.tables import Frames, device_tables
+from llmprof.readers.ascend.tables import device_tables
+from llmprof.readers.common.reader import Frames
+from llmprof.text import Progress
 
 _NEAR_NS: Final = 2
 """Largest difference of equal start times in ns:
@@ -23,7 +24,7 @@ CSV rounds them to a thousandth of a us, the timeline does not.
 """
 
 
-def read(
+def read_text_files(
     files: Mapping[str, Sequence[Path]],
     *,
     python_functions: bool = True,
@@ -31,13 +32,15 @@ def read(
 ) -> tuple[Frames, dict[str, Any]]:
     """Tables of the text files of one rank."""
     notes: list[str] = []
-    source: timeline.Timeline | None = None
+    source: timeline.AscendTimeline | None = None
     if paths := files.get("timeline"):
         source = _tried(
-            lambda: timeline.read(paths, python_functions=python_functions, progress=progress),
+            lambda: timeline.read_timelines(
+                paths, python_functions=python_functions, progress=progress
+            ),
             notes,
         )
-    kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
+    kernels = _all(summaries.read_kernel_details, files.get("kernels", ()), notes)
     if (
         kernels is not None and len(files["kernels"]) > 1
     ):  # torch_npu and msprof both list the kernels
@@ -46,7 +49,7 @@ def read(
     if (
         kernels is None and source is None
     ):  # level 0 of msprof: names and types of tasks, without their inputs
-        kernels = _all(summaries.kernels, files.get("task_time", ()), notes)
+        kernels = _all(summaries.read_kernel_details, files.get("task_time", ()), notes)
     listed = _all(summaries.communication, files.get("communication", ()), notes)
     allocations = _all(counters.operator_memory, files.get("operator_memory", ()), notes)
     records = _all(counters.memory_record, files.get("memory_record", ()), notes)
@@ -83,7 +86,7 @@ def read(
         if source is None
         else source.coverage
     )
-    return out, {"matched": matched, "notes": notes, **counts, "kept": tables.kept(out)}
+    return out, {"matched": matched, "notes": notes, **counts, "kept": tables.count_events(out)}
 
 
 def _tried(read_one: Any, notes: list[str]) -> Any:
@@ -109,7 +112,7 @@ def _all(read_one: Any, paths: Sequence[Path], notes: list[str]) -> pl.DataFrame
 
 
 def _tables(
-    source: timeline.Timeline | None,
+    source: timeline.AscendTimeline | None,
     kernels: pl.DataFrame | None,
     listed: pl.DataFrame | None,
     caches: pl.DataFrame | None,
@@ -121,7 +124,7 @@ def _tables(
         kernels = kernels.join(caches, on=["stream", "task_id"], how="left", maintain_order="left")
     listed_calls = None
     if kernels is not None:
-        of_calls = summaries.is_call(kernels)
+        of_calls = summaries.is_collective_row(kernels)
         kernels, listed_calls = kernels.filter(~of_calls), kernels.filter(of_calls)
     if source is None:
         calls = _with_communication_times(_of_details(listed_calls), listed)
@@ -148,7 +151,7 @@ def _tables(
     named = pl.col("collective").replace_strict(group_of, default=None, return_dtype=pl.String)
     pieces = pieces.with_columns(group=pl.coalesce(named, "group"))
     recorded = tasks.height or source.layer("device").height or kernels is not None
-    launches = launched_by(host["runtime"]) if "runtime" in host else None
+    launches = launcher_names(host["runtime"]) if "runtime" in host else None
     out = device_tables(tasks if recorded else None, calls, pieces, launches)
     if not recorded and not calls.height and not pieces.height:
         out = {}
@@ -162,7 +165,7 @@ def _tables(
     return host | out, matched
 
 
-def _host(source: timeline.Timeline) -> Frames:
+def _host(source: timeline.AscendTimeline) -> Frames:
     """Operators, ranges and calls of the host."""
     out: Frames = {}
     events = source.layer("host").sort("start_ns", maintain_order=True)
@@ -185,7 +188,7 @@ def _host(source: timeline.Timeline) -> Frames:
             pl.col("op_id").cast(pl.Int64),
             as_lists(shapes, numbers=True).alias("shapes"),
             as_lists(pl.col("dtypes")).alias("dtypes"),
-            ascend_stack=stack(pl.col("stack")),
+            ascend_stack=_stack(pl.col("stack")),
         )
         if not out["ops"]["ascend_stack"].count():
             out["ops"] = out["ops"].drop("ascend_stack")
@@ -252,15 +255,15 @@ def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
         return json.dumps([[int(n) for n in re.findall(r"\d+", part)] for part in parts])
 
     filled = pl.when(value != "").then(value)
-    return filled.map_batches(lambda texts: each(texts, as_json), return_dtype=pl.String)
+    return filled.map_batches(lambda texts: map_names(texts, as_json), return_dtype=pl.String)
 
 
-def stack(value: pl.Expr) -> pl.Expr:
+def _stack(value: pl.Expr) -> pl.Expr:
     """A call stack with one frame per line, innermost first."""
     return value.str.replace_all(r"\s*;\s*", "\n").str.strip_chars()
 
 
-def _tasks(source: timeline.Timeline) -> pl.DataFrame:
+def _tasks(source: timeline.AscendTimeline) -> pl.DataFrame:
     events = source.layer("device").filter(pl.col("cat").is_null())
     return events.select(
         "start_ns",
@@ -274,13 +277,13 @@ def _tasks(source: timeline.Timeline) -> pl.DataFrame:
     ).sort("start_ns", maintain_order=True)
 
 
-def _communication(source: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Collective calls and their pieces.
 
     A piece belongs to the latest call of its group that began before it.
     """
     events = source.layer("communication").sort("start_ns", maintain_order=True)
-    whole = tables.is_call(pl.col("name")) | pl.col("thread_name").str.contains(
+    whole = tables.is_collective_call(pl.col("name")) | pl.col("thread_name").str.contains(
         r"(?i)communication(?: kernel)?$"
     )
     whole = whole.fill_null(value=False)
@@ -338,7 +341,7 @@ def _unless_placeholder(value: pl.Expr) -> pl.Expr:
     return pl.when(~value.is_in(["INVALID_TYPE", "N/A", ""])).then(value)
 
 
-def _links(source: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
+def _links(source: timeline.AscendTimeline, ops: pl.DataFrame | None) -> pl.DataFrame:
     """Operators that launched device work, according to flows: stream (null for a collective
     call), start, operator.
     """
@@ -440,7 +443,7 @@ def _nearest(rows: pl.DataFrame, others: pl.DataFrame, by: str, most_ns: int) ->
     )
 
 
-def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
+def launcher_names(calls: pl.DataFrame) -> pl.DataFrame:
     """Name of what launched each task: the queue item that contains the call (``Dequeue@…``),
     else the call itself.
     """
@@ -464,7 +467,7 @@ def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
     return rows.select("correlation", launched_by=pl.coalesce(within, "name"))
 
 
-def _iterations(source: timeline.Timeline) -> pl.DataFrame | None:
+def _iterations(source: timeline.AscendTimeline) -> pl.DataFrame | None:
     """Iterations that the device marked, from MindSpore's and msprof's step trace."""
     events = source.layer("device", "steps").filter(pl.col("cat").is_not_null())
     if not events.height:

@@ -18,11 +18,11 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.progress import Progress
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.reader import IMPOSSIBLE
-from llmprof.readers.common.repair import ListDecoder, fit, objects
+from llmprof.readers.common.repair import ListDecoder, fit_struct, objects
+from llmprof.text import Progress
 
 LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("device", r"^ascend hardware|^task scheduler|^npu$"),
@@ -36,7 +36,7 @@ LAYERS: Final[tuple[tuple[str, str], ...]] = (
 """Layers, and patterns of the names of their processes (in any case)."""
 
 
-class _Event(msgspec.Struct, gc=False):
+class _LayerEvent(msgspec.Struct, gc=False):
     ph: Any = None
     cat: Any = None
     name: Any = None
@@ -52,7 +52,7 @@ def _arg(*names: str) -> Any:
     return msgspec.field(default=None, name=names[0])
 
 
-class Args(msgspec.Struct, gc=False):
+class AscendArgs(msgspec.Struct, gc=False):
     """Arguments of the events of all layers; their types depend on the version."""
 
     connection: Any = _arg("connection_id")
@@ -84,9 +84,9 @@ class Args(msgspec.Struct, gc=False):
     domain: Any = _arg("domain")
 
 
-_EVENTS: Final = msgspec.json.Decoder(list[_Event])
+_EVENTS: Final = msgspec.json.Decoder(list[_LayerEvent])
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_ARGS: Final = ListDecoder(Args)
+_ARGS: Final = ListDecoder(AscendArgs)
 
 _INTEGERS: Final = (
     "connection",
@@ -122,7 +122,7 @@ _MOST: Final = 2**62
 
 
 @dataclass(slots=True)
-class Timeline:
+class AscendTimeline:
     """Content of one or more timeline files.
 
     ``events``: ``layer, cat, name, process, thread, thread_name, start_ns, dur_ns`` and the
@@ -140,9 +140,9 @@ class Timeline:
         return self.events.filter(pl.col("layer").is_in(names))
 
 
-def read(
+def read_timelines(
     paths: Sequence[Path], *, python_functions: bool = True, progress: Progress | None = None
-) -> Timeline:
+) -> AscendTimeline:
     """Read timeline files of one rank."""
     files = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
     coverage = {
@@ -161,17 +161,17 @@ def read(
         else getattr(files[0], table)
         for table in ("events", "counters", "flows")
     ]
-    return Timeline(tables[0], tables[1], tables[2], coverage)
+    return AscendTimeline(tables[0], tables[1], tables[2], coverage)
 
 
 def _decode(text: bytes) -> list[Any]:
     try:
         return _EVENTS.decode(text)
     except msgspec.ValidationError:
-        return [fit(_Event, element)[0] for element in _ELEMENTS.decode(text)]
+        return [fit_struct(_LayerEvent, element)[0] for element in _ELEMENTS.decode(text)]
 
 
-def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> Timeline:
+def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> AscendTimeline:
     stream = EventStream(path, BLOCK_BYTES)
     parts: dict[str, list[pl.DataFrame]] = defaultdict(list)
     processes: dict[int, str] = {}
@@ -179,7 +179,7 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
     total = 0
     for batch in stream.batches(_decode):
         total += len(batch)
-        by_phase: dict[Any, list[_Event]] = defaultdict(list)
+        by_phase: dict[Any, list[_LayerEvent]] = defaultdict(list)
         for event in batch:
             by_phase[event.ph if isinstance(event.ph, str) else None].append(event)
         for event in by_phase.get("M", ()):
@@ -228,11 +228,11 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
     counters = frames.get("counters", _samples([])).join(
         layer, on="process", how="left", maintain_order="left"
     )
-    return Timeline(events, counters, frames.get("flows", _arrows([])), coverage)
+    return AscendTimeline(events, counters, frames.get("flows", _arrows([])), coverage)
 
 
 def _describe(
-    event: _Event, processes: dict[int, str], threads: dict[tuple[int, int], str]
+    event: _LayerEvent, processes: dict[int, str], threads: dict[tuple[int, int], str]
 ) -> None:
     """Remember the name of a process or thread."""
     name = objects([event.args])[0].get("name")
@@ -277,7 +277,7 @@ def _layer_of_events() -> pl.Expr:
     )
 
 
-def _spans(events: list[_Event]) -> pl.DataFrame:
+def _spans(events: list[_LayerEvent]) -> pl.DataFrame:
     """Complete events with their arguments as columns."""
     args = _ARGS([event.args for event in events])
     columns = {
@@ -297,7 +297,7 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
     ).drop("start", "dur")
 
 
-def _samples(events: list[_Event]) -> pl.DataFrame:
+def _samples(events: list[_LayerEvent]) -> pl.DataFrame:
     """Counters, with one row for each number of each event."""
     values_of = objects([event.args for event in events])
     of_event, series, numbers = [], [], []
@@ -332,7 +332,7 @@ def _samples(events: list[_Event]) -> pl.DataFrame:
     return frame.filter(pl.col("time_ns").is_not_null())
 
 
-def _arrows(events: list[_Event]) -> pl.DataFrame:
+def _arrows(events: list[_LayerEvent]) -> pl.DataFrame:
     """Flows from operators of the host to their work on the device."""
     return pl.DataFrame(
         {

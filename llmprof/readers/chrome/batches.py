@@ -31,7 +31,7 @@ _NUMBERED: Final = re.compile(
 )
 
 
-class Texts:
+class DistinctTexts:
     """Distinct texts of a file by column; rows hold a code, so a name that occurs a million
     times is stored once.
     """
@@ -76,7 +76,7 @@ class _Codes(dict[Any, int]):
         return code
 
 
-def ids(values: Sequence[int | str | None]) -> pl.Series:
+def _ids(values: Sequence[int | str | None]) -> pl.Series:
     """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number
     made of its hash.
     """
@@ -104,7 +104,7 @@ def _hash(text: str) -> int:
     return -2 - (int.from_bytes(digest, "big") >> 2)  # -1 is what profilers write for "none"
 
 
-def integers(
+def _integers(
     values: Sequence[int | float | None], dtype: pl.DataType | type[pl.DataType] = pl.Int64
 ) -> pl.Series:
     """Whole numbers of a type; null where a value does not fit into it."""
@@ -118,20 +118,20 @@ def integers(
 
 _UNKNOWN_SIZE: Final = (None, None, None)
 
-Columns = dict[str, pl.Series]
-Build = Callable[[Texts, list[Any], list[Any]], Columns]
+BatchColumns = dict[str, pl.Series]
+Build = Callable[[DistinctTexts, list[Any], list[Any]], BatchColumns]
 """Takes the texts of the file, events and their arguments."""
 
 
-def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Columns:
+def _kernels(texts: DistinctTexts, events: list[Any], args: list[kinds.KernelArgs]) -> BatchColumns:
     """Kernels.
 
     The columns of a collective exist only if at least one kernel is described as a collective.
     """
     columns = {
         **_on_device(texts, events, args),
-        "registers": integers([a.registers for a in args], pl.Int32),
-        "shared_bytes": integers([a.shared for a in args]),
+        "registers": _integers([a.registers for a in args], pl.Int32),
+        "shared_bytes": _integers([a.shared for a in args]),
         "est_occupancy_pct": pl.Series([a.occupancy for a in args], dtype=pl.Float64),
     }
     for part, sizes in (("grid", [a.grid for a in args]), ("block", [a.block for a in args])):
@@ -139,7 +139,7 @@ def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Co
             [_UNKNOWN_SIZE if size is None else size for size in sizes] if None in sizes else sizes
         )
         for axis, values in zip("xyz", zip(*known, strict=True), strict=True):
-            columns[f"{part}_{axis}"] = integers(values, pl.Int32)
+            columns[f"{part}_{axis}"] = _integers(values, pl.Int32)
     if any(
         [  # noqa: C419
             a.annotation or a.marked or a.module or a.module_path or a.module_path_2 or a.layer
@@ -156,26 +156,26 @@ def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Co
                 name: pl.Series([getattr(a, name) for a in args], dtype=pl.String)
                 for name in described
             },
-            "in_elements": integers([a.in_elements for a in args]),
-            "out_elements": integers([a.out_elements for a in args]),
-            "world": integers([a.group_size for a in args], pl.Int32),
-            "peer": integers(
+            "in_elements": _integers([a.in_elements for a in args]),
+            "out_elements": _integers([a.out_elements for a in args]),
+            "world": _integers([a.group_size for a in args], pl.Int32),
+            "peer": _integers(
                 [a.source_rank if a.target_rank is None else a.target_rank for a in args], pl.Int32
             ),
         }
     return columns
 
 
-def queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Columns:
+def _queue(texts: DistinctTexts, events: list[Any], args: list[kinds.QueueArgs]) -> BatchColumns:
     """Commands of an MTIA device's queues, with size and direction of copies."""
     return {
         **_on_device(texts, events, args),
-        "bytes": integers([a.size for a in args]),
+        "bytes": _integers([a.size for a in args]),
         "direction": pl.Series([a.direction for a in args], dtype=pl.String),
     }
 
 
-def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
+def _calls(texts: DistinctTexts, events: list[Any], args: list[kinds.LaunchArgs]) -> BatchColumns:
     """Calls of a device runtime or driver, with the kernel that they launch if the file names
     it.
     """
@@ -187,12 +187,12 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
     return columns
 
 
-def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
+def ops(texts: DistinctTexts, events: list[Any], args: list[kinds.OpArgs]) -> BatchColumns:
     """Operators, with PyTorch's description of their arguments if it was recorded."""
     return {**_on_host(texts, events, args), **_arguments(texts, args)}
 
 
-def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
+def repeated_ops(texts: DistinctTexts, events: list[Any], args: Repeated) -> BatchColumns:
     """Operators, with arguments that :func:`repeated` found."""
     columns = {
         name: codes.gather(args.rows) for name, codes in _arguments(texts, args.distinct).items()
@@ -200,7 +200,7 @@ def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
     return {**_on_host(texts, events), "op_id": args.op_ids, **columns}
 
 
-def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
+def _arguments(texts: DistinctTexts, args: list[kinds.OpArgs]) -> BatchColumns:
     """PyTorch's description of the arguments of operators."""
     columns = {
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
@@ -293,17 +293,19 @@ def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
     )
 
 
-def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:
+def _device_markers(
+    texts: DistinctTexts, events: list[Any], args: list[kinds.DeviceMarkerArgs]
+) -> BatchColumns:
     """Markers on a device.
 
     The columns of a synchronisation exist only if at least one marker is one.
     """
     columns = {
         **_span(texts, events),
-        "device": ids(
+        "device": _ids(
             [e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]
         ),
-        "stream": ids(
+        "stream": _ids(
             [e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]
         ),
         "op_id": _op_ids(args),
@@ -313,13 +315,15 @@ def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarke
         columns |= {
             "sync_kind": pl.Series([a.sync_kind for a in args], dtype=pl.String),
             "correlation": _correlations(args),
-            "wait_on_stream": ids([a.wait_on_stream for a in args]),
-            "wait_on_record": ids([a.wait_on_record for a in args]),
+            "wait_on_stream": _ids([a.wait_on_stream for a in args]),
+            "wait_on_record": _ids([a.wait_on_record for a in args]),
         }
     return columns
 
 
-def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
+def _by_process(
+    texts: DistinctTexts, events: list[Any], args: list[kinds.CallArgs]
+) -> BatchColumns:
     """Events whose kind depends on the name of their process, which the file may give after
     them.
     """
@@ -327,26 +331,26 @@ def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> C
         **_on_host(texts, events, args),
         "domain": _domains(texts, events),
         "correlation": _correlations(args),
-        "stream": ids([e.tid for e in events]),
+        "stream": _ids([e.tid for e in events]),
     }
 
 
-def memory(texts: Texts, events: list[Any], args: list[kinds.MemoryArgs]) -> Columns:
+def _memory(texts: DistinctTexts, events: list[Any], args: list[kinds.MemoryArgs]) -> BatchColumns:
     """Allocations and releases."""
     return {
         **times("time", [e.ts for e in events]),
         "name": texts.codes("name", [e.name for e in events]),
-        "thread": ids([e.tid for e in events]),
-        "device": ids([a.device for a in args]),
+        "thread": _ids([e.tid for e in events]),
+        "device": _ids([a.device for a in args]),
         "on_device": pl.Series([a.device_type not in (None, 0) for a in args], dtype=pl.Boolean),
-        "bytes": integers([a.size for a in args]),
-        "address": ids([a.address for a in args]),
-        "allocated_bytes": integers([a.allocated for a in args]),
-        "reserved_bytes": integers([a.reserved for a in args]),
+        "bytes": _integers([a.size for a in args]),
+        "address": _ids([a.address for a in args]),
+        "allocated_bytes": _integers([a.allocated for a in args]),
+        "reserved_bytes": _integers([a.reserved for a in args]),
     }
 
 
-def counters(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
+def _counters(texts: DistinctTexts, events: list[Any], args: list[Any]) -> BatchColumns:
     """Samples of counters; an event with several values gives a row for each."""
     rows = [
         (event, event.name if len(values) == 1 else f"{event.name}.{key}", key, number)
@@ -380,7 +384,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _span(texts: Texts, events: Sequence[Any]) -> Columns:
+def _span(texts: DistinctTexts, events: Sequence[Any]) -> BatchColumns:
     return {
         **times("start", [e.ts for e in events]),
         **times("dur", [e.dur for e in events]),
@@ -389,17 +393,17 @@ def _span(texts: Texts, events: Sequence[Any]) -> Columns:
 
 
 def _on_device(
-    texts: Texts,
+    texts: DistinctTexts,
     events: list[Any],
     args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs],
-) -> Columns:
+) -> BatchColumns:
     """Columns of all work on a device."""
     return {
         **_span(texts, events),
-        "device": ids(
+        "device": _ids(
             [e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]
         ),
-        "stream": ids(
+        "stream": _ids(
             [e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]
         ),
         "correlation": _correlations(args),
@@ -412,7 +416,10 @@ def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueA
     """Nodes of graphs: the number of a node is unique with that of its graph, which newer
     profilers write beside it.
     """
-    nodes, graphs = ids([a.graph_node or None for a in args]), ids([a.graph or None for a in args])
+    nodes, graphs = (
+        _ids([a.graph_node or None for a in args]),
+        _ids([a.graph or None for a in args]),
+    )
     if graphs.null_count() == graphs.len():
         return nodes
     known = pl.when(nodes < 2**32).then(graphs * 2**32 + nodes).otherwise(nodes)
@@ -434,18 +441,20 @@ def _annotation(args: kinds.KernelArgs) -> bytes | None:
     return b'"' + path + (b"." + name if name else b"") + b'"'
 
 
-def _on_host(texts: Texts, events: list[Any], args: Sequence[kinds.Args] | None = None) -> Columns:
+def _on_host(
+    texts: DistinctTexts, events: list[Any], args: Sequence[kinds.ChromeArgs] | None = None
+) -> BatchColumns:
     """Columns of everything on the host."""
-    place = {"process": ids([e.pid for e in events]), "thread": ids([e.tid for e in events])}
+    place = {"process": _ids([e.pid for e in events]), "thread": _ids([e.tid for e in events])}
     return _span(texts, events) | place | ({} if args is None else {"op_id": _op_ids(args)})
 
 
-def _op_ids(args: Sequence[kinds.Args]) -> pl.Series:
-    return ids([a.op_id if a.external_id is None else a.external_id for a in args])
+def _op_ids(args: Sequence[kinds.ChromeArgs]) -> pl.Series:
+    return _ids([a.op_id if a.external_id is None else a.external_id for a in args])
 
 
 def _correlations(args: Sequence[kinds.CallArgs]) -> pl.Series:
-    return ids([a.correlation_nsys if a.correlation is None else a.correlation for a in args])
+    return _ids([a.correlation_nsys if a.correlation is None else a.correlation for a in args])
 
 
 def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | None]:
@@ -476,7 +485,7 @@ _TYPES: Final[Sequence[_Field]] = (
 )
 
 
-def _domains(texts: Texts, events: list[Any]) -> pl.Series:
+def _domains(texts: DistinctTexts, events: list[Any]) -> pl.Series:
     return texts.codes("domain", [_domain(e.cat) for e in events])
 
 
@@ -518,21 +527,21 @@ The kind of other categories depends on the process.
 """
 
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
-    "kernel": (kinds.KernelArgs, kernels),
+    "kernel": (kinds.KernelArgs, _kernels),
     "copy": (
         kinds.CopyArgs,
         lambda t, events, args: (
-            _on_device(t, events, args) | {"bytes": integers([a.size for a in args])}
+            _on_device(t, events, args) | {"bytes": _integers([a.size for a in args])}
         ),
     ),
-    "queue": (kinds.QueueArgs, queue),
-    "runtime": (kinds.LaunchArgs, calls),
-    "driver": (kinds.LaunchArgs, calls),
-    "os": (kinds.LaunchArgs, calls),
+    "queue": (kinds.QueueArgs, _queue),
+    "runtime": (kinds.LaunchArgs, _calls),
+    "driver": (kinds.LaunchArgs, _calls),
+    "os": (kinds.LaunchArgs, _calls),
     "op": (kinds.OpArgs, ops),
     "python": (None, lambda t, events, _: _on_host(t, events)),
     "marker": (
-        kinds.Args,
+        kinds.ChromeArgs,
         lambda t, events, args: _on_host(t, events, args) | {"domain": _domains(t, events)},
     ),
     "module": (
@@ -541,10 +550,10 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
             _on_host(t, events) | {"domain": t.codes("domain", [DOMAIN] * len(events))}
         ),
     ),
-    "device_marker": (kinds.DeviceMarkerArgs, device_markers),
-    "process": (kinds.CallArgs, by_process),
-    "memory": (kinds.MemoryArgs, memory),
-    "counter": (None, counters),
+    "device_marker": (kinds.DeviceMarkerArgs, _device_markers),
+    "process": (kinds.CallArgs, _by_process),
+    "memory": (kinds.MemoryArgs, _memory),
+    "counter": (None, _counters),
 }
 """For each kind of event: class of its arguments (None if there are none, or no fixed class), and
 the function that converts events to columns.
@@ -575,7 +584,7 @@ NO_PHASE: Final = "ph ''"
 
 
 @dataclass(slots=True)
-class Batch:
+class EventBatch:
     """Columns and counts of one batch of events."""
 
     unit: int
@@ -593,7 +602,7 @@ class Batch:
         return [self.total, self.kept, self.wrong_types, self.skipped, names, list(self.frames)]
 
     @classmethod
-    def of(cls, unit: int, facts: list[Any]) -> Batch:
+    def of(cls, unit: int, facts: list[Any]) -> EventBatch:
         """The batch that another process told :meth:`facts` of, without its columns."""
         total, kept, wrong_types, skipped, names, _ = facts
         return cls(
@@ -605,8 +614,8 @@ class Batches:
     """Columns of the batches read so far, by kind of event."""
 
     def __init__(self, *, python_functions: bool) -> None:
-        self.texts = Texts()
-        self.batches: list[Batch] = []
+        self.texts = DistinctTexts()
+        self.batches: list[EventBatch] = []
         self.kept = 0
         self.skipped: Counter[str] = Counter()
         self._kinds = _Kinds(python_functions=python_functions)
@@ -633,12 +642,12 @@ class Batches:
             process: name for batch in self._in_order() for process, name in batch.process_names
         }
 
-    def _in_order(self) -> list[Batch]:
+    def _in_order(self) -> list[EventBatch]:
         return sorted(self.batches, key=lambda batch: batch.unit)
 
     def add(self, events: list[Any], unit: int = 0) -> None:
         """Sort a batch of events by kind and add them to the columns."""
-        batch = Batch(unit, total=len(events))
+        batch = EventBatch(unit, total=len(events))
         skipped: Counter[str] = Counter()
         groups: dict[str, list[Any]] = defaultdict(list)
         others: dict[str, list[Any]] = defaultdict(list)
@@ -667,7 +676,7 @@ class Batches:
     def _wrong_types(self) -> int:
         return sum(decoder.wrong_types for decoder in self._args.values())
 
-    def _take_modules(self, groups: dict[str, list[Any]], batch: Batch) -> None:
+    def _take_modules(self, groups: dict[str, list[Any]], batch: EventBatch) -> None:
         """Add calls of modules as a group of their own, also where the Python functions are
         kept.
         """
@@ -687,7 +696,7 @@ class Batches:
         self,
         others: dict[str, list[Any]],
         groups: dict[str, list[Any]],
-        batch: Batch,
+        batch: EventBatch,
         skipped: Counter[str],
     ) -> None:
         """Add the events of other phases than that of complete events; ``others`` has them by
@@ -702,7 +711,7 @@ class Batches:
             if phase == "M":
                 named = [e for e in events if e.name == "process_name"]
                 pairs = zip(
-                    ids([e.pid for e in named]), self._names([e.args for e in named]), strict=True
+                    _ids([e.pid for e in named]), self._names([e.args for e in named]), strict=True
                 )
                 batch.process_names += [
                     (pid, str(a.name)) for pid, a in pairs if pid is not None and a.name is not None
@@ -768,10 +777,10 @@ class _Appending(dict[str | OtherPhase | None, Callable[[Any], None]]):
     """
 
     def __init__(
-        self, kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]
+        self, event_kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]
     ) -> None:
         super().__init__()
-        self._kinds = kinds
+        self._kinds = event_kinds
         self._groups = groups
         self._others = others
 
@@ -804,11 +813,11 @@ _MERGED_ARGS: Final = b'"pid_raw"'
 _ORDER: Final = ("DP", "EP", "PP", "TP")
 
 
-class _Rank(msgspec.Struct, gc=False):
+class _RankLabel(msgspec.Struct, gc=False):
     rank: int | None = None
 
 
-def split(events: list[Any]) -> dict[str, list[Any]]:
+def split_ranks(events: list[Any]) -> dict[str, list[Any]]:
     """Events by the label of their rank; a file of one rank has all of them under the empty
     label.
     """
@@ -830,7 +839,7 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
         else:
             unlabelled.append(event)
     for event, args in zip(
-        unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True
+        unlabelled, ListDecoder(_RankLabel)([e.args for e in unlabelled]), strict=True
     ):
         merged = args.rank is not None and _MERGED_ARGS in bytes(event.args)
         out[str(args.rank) if merged else ""].append(event)
@@ -845,7 +854,7 @@ def _label(pid: Any) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def ranks(labels: Iterable[str]) -> dict[str, int]:
+def rank_numbers(labels: Iterable[str]) -> dict[str, int]:
     """Rank of each label: its number if it is one, else its position by data, expert, pipeline
     and tensor part.
     """

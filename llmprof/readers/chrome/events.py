@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 
 from llmprof.readers.common.reader import MOST_NS
-from llmprof.readers.common.repair import BAD_JSON, fit
+from llmprof.readers.common.repair import BAD_JSON, fit_struct
 
 EXACT_US: Final = 2.0**43
 """Largest time in us (101 days) whose float64 tells nanoseconds.
@@ -33,7 +33,7 @@ share a number.
 _MOST_US: Final = MOST_NS // 1000
 
 
-def loses_digits(us: Sequence[int | float | None]) -> bool:
+def _loses_digits(us: Sequence[int | float | None]) -> bool:
     """Whether the times hold a float64 that is too large to be exact to the nanosecond."""
     if float not in map(type, us):
         return False
@@ -304,7 +304,7 @@ class EventDecoder:
             except msgspec.ValidationError:
                 pass
             else:
-                if not loses_digits([e.ts for e in events]):
+                if not _loses_digits([e.ts for e in events]):
                     self.forms.add("number")
                     return events
         self.forms.add("text")
@@ -328,14 +328,14 @@ class EventDecoder:
                 if isinstance(phase, str)
                 else Ignored
             )
-            event, unfit = fit(kind, element)
+            event, unfit = fit_struct(kind, element)
             events.append(event)
             wrong += unfit
         self.wrong_types += wrong
         return events
 
 
-Number = int | float | None
+JsonNumber = int | float | None
 NOTHING: Final = msgspec.Raw(b"")
 """Raw JSON of a missing field."""
 
@@ -344,7 +344,7 @@ def _arg(name: str, default: Any = None) -> Any:
     return msgspec.field(default=default, name=name)
 
 
-class Args(msgspec.Struct, gc=False):
+class ChromeArgs(msgspec.Struct, gc=False):
     """Arguments that events of every kind may have."""
 
     external_id: Id = _arg("External id")
@@ -356,7 +356,7 @@ class Args(msgspec.Struct, gc=False):
         return self.external_id_2021 if self.external_id is None else self.external_id
 
 
-class CallArgs(Args, gc=False):
+class CallArgs(ChromeArgs, gc=False):
     """Calls of a device runtime.
 
     Kineto and exporters of nsys have different names for the correlation.
@@ -382,7 +382,7 @@ class CopyArgs(CallArgs, gc=False):
 
     device: Id = None
     stream: Id = None
-    size: Number = _arg("bytes")
+    size: JsonNumber = _arg("bytes")
     graph: Id = _arg("graph id")
     graph_node: Id = _arg("graph node id")
 
@@ -394,7 +394,7 @@ class QueueArgs(CallArgs, gc=False):
     stream: Id = None
     graph: Id = None
     graph_node: Id = None
-    size: Number = None
+    size: JsonNumber = None
     direction: str | None = None
 
 
@@ -403,8 +403,8 @@ class KernelArgs(CallArgs, gc=False):
 
     device: Id = None
     stream: Id = None
-    registers: Number = _arg("registers per thread")
-    shared: Number = _arg("shared memory")
+    registers: JsonNumber = _arg("registers per thread")
+    shared: JsonNumber = _arg("shared memory")
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     occupancy: float | None = _arg("est. achieved occupancy %")
@@ -418,17 +418,17 @@ class KernelArgs(CallArgs, gc=False):
     layer: msgspec.Raw = _arg("layer", NOTHING)
     marked_name: msgspec.Raw = _arg("name", NOTHING)
     collective: str | None = _arg("Collective name")
-    in_elements: Number = _arg("In msg nelems")
-    out_elements: Number = _arg("Out msg nelems")
-    group_size: Number = _arg("Group size")
+    in_elements: JsonNumber = _arg("In msg nelems")
+    out_elements: JsonNumber = _arg("Out msg nelems")
+    group_size: JsonNumber = _arg("Group size")
     dtype: str | None = None
     group: str | None = _arg("Process Group Name")
     group_ranks: str | None = _arg("Process Group Ranks")
-    source_rank: Number = _arg("Src Rank")
-    target_rank: Number = _arg("Dst Rank")
+    source_rank: JsonNumber = _arg("Src Rank")
+    target_rank: JsonNumber = _arg("Dst Rank")
 
 
-class OpArgs(Args, gc=False):
+class OpArgs(ChromeArgs, gc=False):
     """Operators of torch and ONNX Runtime, with their shapes as JSON."""
 
     dims: msgspec.Raw = _arg("Input Dims", NOTHING)
@@ -453,12 +453,12 @@ class DeviceMarkerArgs(CallArgs, gc=False):
 class MemoryArgs(msgspec.Struct, gc=False):
     """Allocations and releases."""
 
-    device_type: Number = _arg("Device Type")
+    device_type: JsonNumber = _arg("Device Type")
     device: Id = _arg("Device Id")
     address: Id = _arg("Addr")
-    size: Number = _arg("Bytes")
-    allocated: Number = _arg("Total Allocated")
-    reserved: Number = _arg("Total Reserved")
+    size: JsonNumber = _arg("Bytes")
+    allocated: JsonNumber = _arg("Total Allocated")
+    reserved: JsonNumber = _arg("Total Reserved")
 
 
 class NameArgs(msgspec.Struct, gc=False):

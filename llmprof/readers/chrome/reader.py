@@ -23,13 +23,20 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.progress import Progress
-from llmprof.readers.chrome.batches import NO_PHASE, Batch, Batches, Texts, ranks, split
+from llmprof.readers.chrome.batches import (
+    NO_PHASE,
+    Batches,
+    DistinctTexts,
+    EventBatch,
+    rank_numbers,
+    split_ranks,
+)
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
-from llmprof.readers.common.helpers import Done, Job, Share, is_worth_it, shared
-from llmprof.readers.common.reader import Part, Probe, Reader
+from llmprof.readers.common.helpers import Done, Job, JobShare, is_worth_it, shared
+from llmprof.readers.common.reader import FilePart, Frames, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
+from llmprof.text import Progress
 
 _COPY_KIND: Final = re.compile(
     r"\b(?:copy|memcpy)?_?([HDP])(?:ost|evice|eer)?\s*(?:to|2)\s*([HDP])(?:ost|evice|eer)?\b",
@@ -67,11 +74,9 @@ _DESCRIPTION: Final = (
 )
 """Columns of kernels that describe a collective, if the profiler wrote them."""
 
-Frames = dict[str, pl.DataFrame]
 
-
-def tables(
-    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts
+def _tables(
+    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: DistinctTexts
 ) -> Frames:
     """Tables of one file."""
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
@@ -99,7 +104,7 @@ def tables(
         )
     out = {
         "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
-        "copies": described(by_kind.get("copy")),
+        "copies": label_copies(by_kind.get("copy")),
         "runtime": runtime,
         "ops": _concat(
             _with(by_kind.get("op"), kind=pl.lit("op")),
@@ -190,7 +195,7 @@ def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
     )
 
 
-def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:
+def _named(frame: pl.DataFrame, texts: DistinctTexts) -> pl.DataFrame:
     """Frame with texts instead of codes, and with null for numbers that are not devices."""
     for place, column in enumerate(frame.columns):
         if column in _TEXTS:
@@ -252,13 +257,13 @@ def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None
     return None if frame is None else frame.with_columns(**columns)
 
 
-def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
+def label_copies(copies: pl.DataFrame | None) -> pl.DataFrame | None:
     """Copies with their kind and the kind of memory at both ends, as far as their name or
     direction shows them.
     """
     if copies is None:
         return None
-    rows = [(name, *_describe(name)) for name in copies["name"].unique()]
+    rows = [(name, *_copy_kind(name)) for name in copies["name"].unique()]
     schema = {"name": pl.String, "kind": pl.String, "src_kind": pl.String, "dst_kind": pl.String}
     named = copies.join(
         pl.DataFrame(rows, schema=schema, orient="row"),
@@ -274,7 +279,7 @@ def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
     return named.with_columns(kind=pl.coalesce(by_direction, "kind")).drop("direction")
 
 
-def _describe(name: str) -> tuple[str, str | None, str | None]:
+def _copy_kind(name: str) -> tuple[str, str | None, str | None]:
     kind, ends = _COPY_KIND.search(name), _COPY_ENDS.search(name)
     moved = f"{kind[1].upper()}to{kind[2].upper()}" if kind else "unknown"
     source, target = (ends[1].lower(), ends[2].lower()) if ends else (None, None)
@@ -325,7 +330,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
 _OPTIONS: Final = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 
 
-def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
+def _base_ns(head: Mapping[str, msgspec.Raw]) -> int:
     """Origin of the times in the document (ns since the epoch); 0 if the document does not state
     it.
     """
@@ -337,7 +342,7 @@ def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
     return epoch_ns if 0 <= epoch_ns < 2**61 else 0
 
 
-def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+def _describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     """Facts about the run from the keys of the document."""
     distributed, properties = _decoded(head, "distributedInfo"), _decoded(head, "deviceProperties")
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -398,7 +403,7 @@ def read(
     block_bytes: int = BLOCK_BYTES,
     progress: Progress | None = None,
     workers: int = 1,
-) -> list[Part]:
+) -> list[FilePart]:
     """Read one Chrome trace file."""
     reading = _Reading(path, python_functions, block_bytes, progress)
     with _without_collections():
@@ -408,14 +413,14 @@ def read(
                 "python_functions": python_functions,
                 "block_bytes": block_bytes,
             }
-            with shared(f"{__name__}:help_read", description, workers) as job:
+            with shared(f"{__name__}:{read_units.__name__}", description, workers) as job:
                 _read_together(reading, job)
         else:
             reading.all()
     return _parts(reading)
 
 
-def _parts(reading: _Reading) -> list[Part]:
+def _parts(reading: _Reading) -> list[FilePart]:
     stream, by_label = reading.stream, reading.by_label
     if by_label.keys() <= {""}:
         if not by_label[""].total and (stream.lost_pieces or stream.truncated):
@@ -427,7 +432,9 @@ def _parts(reading: _Reading) -> list[Part]:
         _tell_of_file(part.coverage, reading)
         return [part]
     rest = by_label.pop("", None)
-    parts = [_part(stream, by_label[label], rank=rank) for label, rank in ranks(by_label).items()]
+    parts = [
+        _part(stream, by_label[label], rank=rank) for label, rank in rank_numbers(by_label).items()
+    ]
     _tell_of_file(parts[0].coverage, reading)
     if rest is not None:  # flows, which were not decoded
         parts[0].coverage["events"] += rest.total
@@ -505,15 +512,17 @@ class _Reading:
         for events in self.stream.batches(decode):
             if len(self.decoder.forms) > 1:
                 events = in_one_form(events)
-            for label, some in split(events).items():
+            for label, some in split_ranks(events).items():
                 self.by_label[label].add(some, self.unit)
             newest = [batches.batches[-1] for batches in self.by_label.values() if batches.batches]
             self._has_event |= any(batch.skipped.get(NO_PHASE, 0) < batch.total for batch in newest)
-            read = (
+            entries = (
                 0 if self._has_event else sum(batches.total for batches in self.by_label.values())
             )
-            if read >= _MOST_EMPTY:
-                found = f"{self.stream.path.name}: none of its first {read:,} entries is an event"
+            if entries >= _MOST_EMPTY:
+                found = (
+                    f"{self.stream.path.name}: none of its first {entries:,} entries is an event"
+                )
                 raise ReadError(found, expected="Chrome trace events, each with a phase (ph)")
             if self._progress is not None:
                 self._progress(path.name, self.stream.blocks.read_bytes, path.stat().st_size)
@@ -553,7 +562,7 @@ class _Reading:
                 codes.setdefault((process, label, column), []).extend(
                     batches.texts.codes(column, values)
                 )
-            batch = Batch.of(unit, facts)
+            batch = EventBatch.of(unit, facts)
             for kind in facts[-1]:
                 frame = frames[f"{label}/{kind}"]
                 ours = {column: codes.get((process, label, column)) for column in frame.columns}
@@ -609,7 +618,7 @@ def _read_together(reading: _Reading, job: Job) -> None:
             pass
 
 
-def help_read(of: dict[str, Any], share: Share) -> None:
+def read_units(of: dict[str, Any], share: JobShare) -> None:
     """Work of a helper: reads the units of a file that nobody has taken, but not the end of the
     file.
     """
@@ -621,9 +630,9 @@ def help_read(of: dict[str, Any], share: Share) -> None:
             share.give(unit, *reading.told(unit))
 
 
-def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
-    base = base_ns(stream.head)
-    frames = tables(batches.frames(base), batches.process_names, batches.texts)
+def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> FilePart:
+    base = _base_ns(stream.head)
+    frames = _tables(batches.frames(base), batches.process_names, batches.texts)
     coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,
@@ -631,12 +640,12 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
         "skipped": {reason: count for reason, count in sorted(batches.skipped.items()) if count},
         "wrong_types": batches.wrong_types,
     }
-    head = {**describe(stream.head), "absolute": base != 0}
+    head = {**_describe(stream.head), "absolute": base != 0}
     if rank is not None:
         head["rank"] = rank
     if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
         coverage["notes"] = [_LANES]
-    return Part(stream.path, frames, head, coverage)
+    return FilePart(stream.path, frames, head, coverage)
 
 
 def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:

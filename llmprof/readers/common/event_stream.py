@@ -266,7 +266,7 @@ class EventStream:
 
     def _merge(self, text: bytes) -> bool:
         """Add the members of an object to the head; returns whether it could be decoded."""
-        for mend in (bytes, repair.clean):
+        for mend in (bytes, repair.clean_json):
             try:
                 self.head.update(_MEMBERS.decode(mend(text)))
             except repair.BAD_JSON:
@@ -380,7 +380,9 @@ class EventStream:
                 self._lose(len(text))
             return
         text = b"{" + text.removeprefix(b",")
-        if not self._merge(text):
+        whole = self._merge(text)
+        first, *others = (text,) if whole else repair.documents(text)
+        if not (whole or (others and self._merge(first))):
             where = "are damaged" if text.endswith(b"}") else "are cut off"
             self.truncated = self.truncated or f"the keys that follow the events {where}"
             closed = text + b"}" if text.endswith((b'"', b"]", b"}")) else b""
@@ -391,6 +393,11 @@ class EventStream:
                     self._lose(len(text) - len(kept) + 1)
         if (more := self.head.pop(EVENTS, None)) is not None:
             yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
+        for other in others:  # profilers append to a file that exists
+            try:
+                yield bytes(_MEMBERS.decode(other)[EVENTS]).strip()[1:-1]
+            except (KeyError, *repair.BAD_JSON):
+                self._lose(len(other))
 
     def _decode(self, text: bytes, decode: repair.Decode) -> list[Any]:
         """Decode the content of a list, repaired if needed; if that fails, keep the events that
@@ -409,7 +416,7 @@ class EventStream:
         with the next block.
         """
         damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
-        cleaned = repair.clean(damaged)
+        cleaned = repair.clean_json(damaged)
         for attempt in (cleaned, repair.clean_elements(cleaned)):
             try:
                 events = decode(b"[" + attempt + b"]")

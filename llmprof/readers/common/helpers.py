@@ -50,7 +50,7 @@ _LOOK_S: Final = 0.002
 _POOL: Final[list[subprocess.Popen[bytes]]] = []
 _IN_USE: Final = threading.Lock()
 
-Task = Callable[[dict[str, Any], "Share"], None]
+Task = Callable[[dict[str, Any], "JobShare"], None]
 """Function of a helper: takes the description of the job and its share of it."""
 
 
@@ -62,7 +62,7 @@ class Done(NamedTuple):
     frames: dict[str, pl.DataFrame]
 
 
-def processes(workers: int | None) -> int:
+def process_count(workers: int | None) -> int:
     """Number of processes that read: the given number, or that in :data:`VARIABLE`, or one for
     each usable core.
     """
@@ -95,7 +95,7 @@ def is_worth_it(paths: Sequence[Path]) -> bool:
     return sum(sizes) >= WORTH_BYTES
 
 
-class Share:
+class JobShare:
     """The share of a helper in a job."""
 
     def __init__(self, folder: Path) -> None:
@@ -138,7 +138,7 @@ class Job:
     """A job in the process that started it; made by :func:`shared`."""
 
     def __init__(self, folder: Path | None, helpers: list[subprocess.Popen[bytes]]) -> None:
-        self._share = None if folder is None else Share(folder)
+        self._share = None if folder is None else JobShare(folder)
         self._helpers = helpers
         self._taken: set[int] = set()
 
@@ -273,7 +273,7 @@ def end_helpers() -> None:
 atexit.register(end_helpers)
 
 
-def serve() -> None:
+def _serve() -> None:
     """Work of a helper: one job in each line of its input, until that ends or a minute without a
     job has passed.
     """
@@ -288,7 +288,7 @@ def serve() -> None:
             break
         asked = json.loads(line)
         folder = Path(asked["folder"])
-        share = Share(folder)
+        share = JobShare(folder)
         # whatever goes wrong: the process that asked finds the unit missing, does it itself, and
         # meets the same error
         with contextlib.suppress(Exception), warnings.catch_warnings():
@@ -304,4 +304,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    _serve()

@@ -24,9 +24,9 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, listed
-from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
-from llmprof.text import are, counted, left_out
+from llmprof.readers.common.plausible import implausible
+from llmprof.text import Progress, are, counted, left_out
 from llmprof.trace import Trace, communication, schema
 from llmprof.trace.platforms import platform_of, tool_of
 from llmprof.trace.storage import files
@@ -36,7 +36,7 @@ FRONT_END = -1
 """Rank of a process that drives the run and has no device."""
 
 
-def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
+def assign(parts: Sequence[FilePart]) -> tuple[list[int], list[str]]:
     """A rank for each part; among parts with ranks, one without rank and device work is a front
     end.
     """
@@ -48,7 +48,7 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
         return engines
     some_device = any(part.on_device for part in parts)
     complete = {rank for rank in stated if rank is not None} == set(
-        range(world_size_of(parts) or -1)
+        range(_world_size_of(parts) or -1)
     )
     ranks: list[int] = []
     warnings: list[str] = []
@@ -86,7 +86,7 @@ def _told_apart(a: Path, b: Path) -> str:
     return " and ".join("/".join(path.parts[-depth:]) for path in (a, b))
 
 
-def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
+def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
     """Ranks of several engines that ran at the same time and each count their ranks from 0; None
     for other files.
     """
@@ -100,8 +100,8 @@ def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
     ]
     if len(ranked) < 2 or any(part.on_device and part.rank is None for part in parts):
         return None
-    by_rank: dict[int, list[Part]] = {}
-    by_folder: dict[Path, list[Part]] = {}
+    by_rank: dict[int, list[FilePart]] = {}
+    by_folder: dict[Path, list[FilePart]] = {}
     for part in sorted(ranked, key=lambda part: (min(part.processes(), default=0), part.path.name)):
         by_rank.setdefault(int(part.rank or 0), []).append(part)
     for part in ranked:
@@ -156,7 +156,7 @@ def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
     ]
 
 
-def _complete(engine: Sequence[Part]) -> bool:
+def _complete(engine: Sequence[FilePart]) -> bool:
     """Whether the parts of a folder are all ranks of an engine."""
     return sorted(int(part.rank or 0) for part in engine) == list(range(len(engine)))
 
@@ -179,11 +179,11 @@ def _of_engine(frame: pl.DataFrame, engine: Mapping[str, Any] | None) -> pl.Data
     return frame.with_columns(changed)
 
 
-def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
+def check_one_run(parts: Sequence[FilePart], ranks: Sequence[int]) -> None:
     """Raise unless the workers' files state the same number of ranks and overlap in time."""
     workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
     alone = [p for p in workers if "engine" not in p.head]
-    sizes = {size: p.path.name for p in alone if (size := world_size_of([p])) is not None}
+    sizes = {size: p.path.name for p in alone if (size := _world_size_of([p])) is not None}
     if len(sizes) > 1:
         found = f"the files belong to runs with different world sizes: {listed(sizes)}"
         hint = "read each run separately and compare them with llmprof.analyze.diff"
@@ -191,7 +191,8 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
     spans = sorted((span, p.path.name) for p in workers if (span := p.span_ns()) is not None)
     last: tuple[int, str] | None = None
     for (start, end), name in spans:
-        if last is not None and start > last[0]:
+        # processes of one file may have run one after another
+        if last is not None and start > last[0] and name != last[1]:
             clocks = {p.head.get("absolute", True) for p in workers}
             raise MixedRunsError(
                 f"{name} begins {(start - last[0]) / 1e9:.3f} s after {last[1]} ended",
@@ -209,7 +210,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
         last = (end, name) if last is None else max(last, (end, name))
 
 
-def world_size_of(parts: Sequence[Part]) -> int | None:
+def _world_size_of(parts: Sequence[FilePart]) -> int | None:
     """Number of ranks that the files state; None if no file does."""
     sizes = [part.head.get("world_size") for part in parts]
     return max(
@@ -223,23 +224,23 @@ from the epoch.
 """
 
 
-def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Trace:
+def combine(parts: Sequence[FilePart], fmt: str, wanted: TableFilter | None = None) -> Trace:
     """Join the parts of a run to one trace."""
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
-    wanted = Wanted() if wanted is None else wanted
-    meta, coverage = describe(parts, ranks, warnings, fmt, with_calls="runtime" in wanted)
+    wanted = TableFilter() if wanted is None else wanted
+    meta, coverage = describe_run(parts, ranks, warnings, fmt, with_calls="runtime" in wanted)
     tables = _merge(parts, ranks, wanted, origin_of(parts))
     return Trace(tables, meta, coverage | wanted.covered(tables))
 
 
-def origin_of(parts: Sequence[Part]) -> int:
+def origin_of(parts: Sequence[FilePart]) -> int:
     """Absolute time of the earliest event (ns): the start of the trace."""
     return min((span[0] for part in parts if (span := part.span_ns()) is not None), default=0)
 
 
-def describe(
-    parts: Sequence[Part],
+def describe_run(
+    parts: Sequence[FilePart],
     ranks: Sequence[int],
     warnings: Sequence[str],
     fmt: str,
@@ -249,7 +250,7 @@ def describe(
     """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables
     are used.
     """
-    stated_world = world_size_of(parts)
+    stated_world = _world_size_of(parts)
     workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
     engines = any("engine" in part.head for part in workers)
     world = stated_world if stated_world and not engines else max(ranks, default=FRONT_END) + 1
@@ -308,18 +309,18 @@ def describe(
         warnings += _no_device(
             parts, meta, launches=with_calls and any(part.launches() for part in parts)
         )
-    files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
+    file_facts = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
     sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
     if sums["impossible"]:
         where = listed(
             dict.fromkeys(part.path.name for part in parts if part.coverage.get("impossible"))
         )
-        which = "whose time or length cannot be (infinite, negative, absurdly large or no number)"
+        which = "whose time or length cannot be (no number, negative, before their own launch, …)"
         warnings.append(f"{where}: {left_out(sums['impossible'], 'event', which)}")
-    return meta, {"files": files, "warnings": warnings, **sums}
+    return meta, {"files": file_facts, "warnings": warnings, **sums}
 
 
-def _groups(part: Part, key: str) -> dict[str, Any]:
+def _groups(part: FilePart, key: str) -> dict[str, Any]:
     """Process groups of a file (their ranks, or what they are for) by the names that they have
     in the trace.
     """
@@ -339,7 +340,7 @@ COUNTED: Final = ("events", "kept", "matched", "impossible", "bytes", "lost_byte
 
 
 def _merge(
-    parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: int
+    parts: Sequence[FilePart], ranks: Sequence[int], wanted: TableFilter, origin: int
 ) -> dict[str, pl.DataFrame]:
     """Tables over all ranks with times from the start of the trace on."""
     recorded = tables_recorded(parts)
@@ -372,7 +373,7 @@ def _merge(
     return tables
 
 
-def tables_recorded(parts: Sequence[Part]) -> set[str]:
+def tables_recorded(parts: Sequence[FilePart]) -> set[str]:
     """Tables that were recorded: those that the files state (``recorded``), else those usually
     recorded together.
     """
@@ -387,7 +388,7 @@ def tables_recorded(parts: Sequence[Part]) -> set[str]:
     return names
 
 
-def _no_device(parts: Sequence[Part], meta: Mapping[str, Any], *, launches: bool) -> list[str]:
+def _no_device(parts: Sequence[FilePart], meta: Mapping[str, Any], *, launches: bool) -> list[str]:
     """A warning if there was a device of which nothing was recorded."""
     if launches:
         return [
@@ -409,7 +410,7 @@ MOST_NS: Final = 2**61
 """Largest accepted time in ns; the sum of two fits into an int64."""
 
 IMPOSSIBLE: Final = 2 * MOST_NS
-"""Stands for a time or length that the file states but that cannot be: :class:`Part` leaves its
+"""Stands for a time or length that the file states but that cannot be: :class:`FilePart` leaves its
 event out.
 """
 
@@ -534,7 +535,7 @@ def trace_of(
         "bytes": size,
         "notes": notes,
     }
-    return combine([Part(path, dict(tables), dict(head or {}), coverage)], name)
+    return combine([FilePart(path, dict(tables), dict(head or {}), coverage)], name)
 
 
 _RANK_IN_NAME = (
@@ -552,7 +553,7 @@ memory.
 
 
 @dataclass(slots=True)
-class Part:
+class FilePart:
     """Tables of one file, without the column ``rank`` and with absolute times in ns, and facts
     about the file.
 
@@ -584,6 +585,9 @@ class Part:
                 name != "collectives" or "kernels" not in self.tables
             ):  # they are among the kernels, too
                 impossible += frame.height - self.tables[name].height
+        for name, wrong in implausible(self.tables).items():
+            self.tables[name] = self.tables[name].filter(~wrong)
+            impossible += int(wrong.sum())
         if impossible:
             self.coverage["impossible"] = self.coverage.get("impossible", 0) + impossible
             self.coverage["kept"] = max(0, self.coverage.get("kept", 0) - impossible)
@@ -678,11 +682,12 @@ NO_TIME = "event without a time or name"
 """Reason for leaving out an event, as a key of ``coverage["skipped"]``."""
 
 
-Tables = str | Iterable[str] | Mapping[str, Iterable[str] | None]
+Frames = dict[str, pl.DataFrame]
+TableSelection = str | Iterable[str] | Mapping[str, Iterable[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TableFilter:
     """Tables and columns that the caller of :func:`llmprof.read` wants to keep."""
 
     asked: Mapping[str, frozenset[str] | None] | None = None
@@ -691,7 +696,7 @@ class Wanted:
     """
 
     @classmethod
-    def of(cls, tables: Tables | None) -> Wanted:
+    def of(cls, tables: TableSelection | None) -> TableFilter:
         """Tables and columns in the argument ``tables`` of :func:`llmprof.read`."""
         if tables is None:
             return cls()
@@ -738,7 +743,7 @@ class Wanted:
         needed = {c.name for c in schema.TABLES[table].columns if not c.nullable}
         return frame.select(c for c in frame.columns if c in columns or c in needed)
 
-    def with_sources(self) -> Wanted:
+    def with_sources(self) -> TableFilter:
         """The tables that have to be read: for collectives, also kernels and operators."""
         if self.asked is None or "collectives" not in self.asked:
             return self
@@ -746,7 +751,7 @@ class Wanted:
         for name, columns in communication.SOURCES.items():
             columns_of_table = asked.get(name, frozenset())
             asked[name] = None if columns_of_table is None else columns_of_table | columns
-        return Wanted(asked)
+        return TableFilter(asked)
 
     def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
         """The needed part of a trace that was read :meth:`with_sources`."""
@@ -758,7 +763,7 @@ class Wanted:
             )
         tables = dict(trace.capture.recorded)
         if "collectives" in self and trace.capture.asked in (None, self.with_sources().listed()):
-            collectives = communication.collectives(tables, trace.capture.device_ranks)
+            collectives = communication.make_collectives(tables, trace.capture.device_ranks)
             tables |= {} if collectives is None else {"collectives": collectives}
         tables = {
             name: self.narrowed(frame, name) for name, frame in tables.items() if name in self
@@ -831,7 +836,7 @@ class Probe:
 class Request:
     """The options that the caller of :func:`llmprof.read` gave."""
 
-    wanted: Wanted = Wanted()
+    wanted: TableFilter = TableFilter()
     """Tables and columns to keep; a reader may also read others."""
     python_functions: bool = True
     """Whether to keep the Python functions of ``with_stack=True``."""
@@ -869,7 +874,7 @@ class Reader:
 
     It sees every file, so it must be quick.
     """
-    read: Callable[[Path, Request], list[Part] | Trace] | None = None
+    read: Callable[[Path, Request], list[FilePart] | Trace] | None = None
     """Function that reads a file or folder.
 
     It returns parts with absolute times, which are joined with those of the other files, or a whole
@@ -892,7 +897,7 @@ class Reader:
     """
     choose: Callable[[list[Path]], list[Path]] | None = None
     """Which of the files of a folder to read, where some hold the same recording."""
-    settle: Callable[[Sequence[Part]], None] | None = None
+    settle: Callable[[Sequence[FilePart]], None] | None = None
     """Looks at the parts of several files together, before they become a trace: gives them ranks
     that differ.
     """

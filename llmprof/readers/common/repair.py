@@ -3,6 +3,7 @@ unexpected type.
 """
 
 import functools
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ def whole_members(text: bytes) -> bytes:
     return text[:end] + b"}"
 
 
-def pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
+def _pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
     """Begin and end of each piece of text between separators."""
     cuts = [(m.start() + 1, m.end()) for m in pattern.finditer(text)]
     return list(zip([0, *(c[1] for c in cuts)], [*(c[0] for c in cuts), len(text)], strict=True))
@@ -109,7 +110,7 @@ _ESCAPE: Final = re.compile(
 )
 _CONTROL_TO_SPACE: Final = bytes(max(c, 32) for c in range(256))
 WHITE_SPACE: Final = bytes(0x20 if c in b"\t\r\n" else c for c in range(256))
-"""Table for ``bytes.translate`` that turns line ends and tabs into spaces, as :func:`clean`
+"""Table for ``bytes.translate`` that turns line ends and tabs into spaces, as :func:`clean_json`
 does.
 """
 _LIST_END: Final = re.compile(rb'\}\s*,?\s*\](?=\s*(?:,\s*"|\}?\s*$))')
@@ -130,7 +131,7 @@ class Salvage:
     """The last piece, if its event seems to continue after the text."""
 
 
-def clean(text: bytes) -> bytes:
+def clean_json(text: bytes) -> bytes:
     """Turn JSON as real profilers write it into valid JSON.
 
     The result is UTF-8 without control characters. NaN and infinities become null, backslashes that
@@ -157,7 +158,7 @@ def clean_elements(text: bytes) -> bytes:
 
 def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
     """Decode every event of a damaged list that is intact."""
-    places = pieces(text, pattern)
+    places = _pieces(text, pattern)
     out = Salvage()
     i = 0
     for first, stop, events in _halve(text, places, 0, len(places), decode):
@@ -221,6 +222,20 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
     return match is not None and int(match[1]) >= size - 1
 
 
+def documents(text: bytes) -> list[bytes]:
+    """The JSON documents that stand one after another in a text; what is no JSON stays one."""
+    found: list[bytes] = []
+    rest = text.decode("utf-8", "replace")
+    while rest:
+        try:
+            end = json.JSONDecoder().raw_decode(rest)[1]
+        except (ValueError, RecursionError):
+            return [text] if not found else [*found, rest.encode()]
+        found.append(rest[:end].encode())
+        rest = rest[end:].lstrip()
+    return found or [text]
+
+
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
     """Place of the bracket that closes a list: the first one after which the text can be the
     rest of the document.
@@ -259,22 +274,22 @@ def _halve(
     return _halve(text, places, first, half, decode) + _halve(text, places, half, stop, decode)
 
 
-Kind = TypeVar("Kind", bound=msgspec.Struct)
+AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
-class ListDecoder(Generic[Kind]):
+class ListDecoder(Generic[AnyStruct]):
     """Decoder of lists of objects of one class."""
 
-    def __init__(self, kind: type[Kind]) -> None:
+    def __init__(self, kind: type[AnyStruct]) -> None:
         self.kind = kind
         self.wrong_types = 0
-        self._decoder: msgspec.json.Decoder[list[Kind]] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._decoder: msgspec.json.Decoder[list[AnyStruct]] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
-    def __call__(self, texts: Sequence[msgspec.Raw]) -> list[Kind]:
+    def __call__(self, texts: Sequence[msgspec.Raw]) -> list[AnyStruct]:
         """One object for each text; fields that do not fit get their default values."""
         try:
             return self._decoder.decode(b"[" + b",".join(texts) + b"]")
@@ -282,7 +297,7 @@ class ListDecoder(Generic[Kind]):
             pass
         decoded = []
         for text in texts:
-            fitted, wrong = fit(self.kind, text)
+            fitted, wrong = fit_struct(self.kind, text)
             decoded.append(fitted)
             self.wrong_types += wrong
         return decoded
@@ -303,7 +318,7 @@ def _object(text: msgspec.Raw) -> dict[str, Any]:
         return {}
 
 
-def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
+def fit_struct(kind: type[AnyStruct], text: msgspec.Raw | bytes) -> tuple[AnyStruct, int]:
     """Decode an object of a class, also numbers written as text; and the number of fields of a
     wrong type.
     """
@@ -328,6 +343,6 @@ def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[str, msgspec.json.Decoder[Any]]]:
     return {
-        field.encode_name: (field.name, msgspec.json.Decoder(field.type, strict=False))
-        for field in msgspec.structs.fields(kind)
+        member.encode_name: (member.name, msgspec.json.Decoder(member.type, strict=False))
+        for member in msgspec.structs.fields(kind)
     }

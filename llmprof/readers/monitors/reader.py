@@ -56,7 +56,7 @@ _FACTORS: Final[dict[str, tuple[str, float]]] = {
 }
 
 
-def text_of(path: Path) -> str:
+def _text_of(path: Path) -> str:
     """Text of a file, plain or gzip:
 
     UTF-8, or UTF-16 with its mark (as PowerShell redirects output).
@@ -64,7 +64,7 @@ def text_of(path: Path) -> str:
     return reader.text_of(reader.bytes_of(path, most=_MOST_TEXT_BYTES)[0])
 
 
-def number(text: str) -> float | None:
+def _number(text: str) -> float | None:
     """A number as monitors write it, also a hexadecimal bit mask; None for other text (``-``,
     ``[N/A]``).
     """
@@ -75,12 +75,12 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def base(unit: str) -> tuple[str, float]:
+def _base(unit: str) -> tuple[str, float]:
     """Base unit of a unit, and the factor from the unit to it; an unknown unit stays as it is."""
     return _FACTORS.get(unit, (unit or "1", 1.0))
 
 
-def local_ns(when: datetime) -> int:
+def _local_ns(when: datetime) -> int:
     """Time without a zone in ns, as if it were UTC."""
     return (when - _START) // timedelta(microseconds=1) * 1000
 
@@ -128,7 +128,7 @@ class Samples:
         """Add a value in any unit; None, a value that the monitor did not have, is left out."""
         if value is None:
             return
-        to, factor = base(unit)
+        to, factor = _base(unit)
         fits = abs(time_ns) < reader.MOST_NS and math.isfinite(value * factor)
         if fits and (device is None or 0 <= device < _MOST_DEVICES):
             self._rows.append((time_ns, device, name, value * factor, to))
@@ -189,7 +189,7 @@ def _local_text(first_ns: int, clock: str) -> str | None:
     return when.time().isoformat(timespec="milliseconds") if clock == TIME_OF_DAY else None
 
 
-class Column(NamedTuple):
+class CounterColumn(NamedTuple):
     """Counter of a column, its unit, and the factor of a ``k`` after a number in text."""
 
     counter: str
@@ -235,12 +235,12 @@ _BOXES: Final = str.maketrans({"─": "-", "┄": "-", "│": "|", "┬": " "})
 _WHOLE: Final = {"total cpu usage", "total usage", "dsk/total", "net/total", "io/total"}
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """Terminal output without colours, and with ASCII characters for the lines that dool draws."""
     return _ESCAPES.sub("", text).translate(_BOXES)
 
 
-def column(group: str, name: str) -> Column | None:
+def _column(group: str, name: str) -> CounterColumn | None:
     """Counter of a column; None for columns of times and of text."""
     group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
     if name in {"time", "date/time", "epoch"}:
@@ -249,9 +249,9 @@ def column(group: str, name: str) -> Column | None:
         if pattern.fullmatch(group) and name in names:
             part = "" if group in _WHOLE or head in {"memory", "paging"} else _part(group)
             counter = f"{head}.{names[name]}" + (f".{part}" if part else "")
-            return Column(counter, unit, 1024 if unit in {"B", "B/s"} else 1000)
+            return CounterColumn(counter, unit, 1024 if unit in {"B", "B/s"} else 1000)
     plain = re.sub(r"\W+", "_", f"{group}.{name}".replace("/", "."), flags=re.ASCII)
-    return Column(f"dstat.{plain}", "1")
+    return CounterColumn(f"dstat.{plain}", "1")
 
 
 def _part(group: str) -> str:
@@ -277,9 +277,9 @@ class _Row(NamedTuple):
     cells: list[str]
 
 
-def read_dstat(path: Path) -> Trace:
+def _read_dstat(path: Path) -> Trace:
     """Read the output of dstat, dool or pcp-dstat."""
-    text = plain(text_of(path))
+    text = _plain(_text_of(path))
     in_csv = text.lstrip().startswith('"')
     begin, zone = _begin(text) if in_csv else (None, None)
     samples, days, clock, notes = Samples(), Days(), NUMBERED, list[str]()
@@ -328,7 +328,7 @@ def _csv_rows(text: str, samples: Samples) -> Iterator[_Row]:
         }:
             groups, names, before = [], [], []
         elif not names and any(
-            figure(cell) is not None for cell in cells
+            _figure(cell) is not None for cell in cells
         ):  # a sample where titles should be
             samples.lost += 1
         elif not names and not before:
@@ -389,7 +389,7 @@ def _when(
         name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)
     }
     if "epoch" in cell_of:
-        since = number(cell_of["epoch"])
+        since = _number(cell_of["epoch"])
         return EPOCH, None if since is None else round(since * 1e6) * 1000
     text = cell_of.get("time") or cell_of.get("date/time")
     if text is None:
@@ -401,11 +401,11 @@ def _when(
             continue
         if begin is None:
             return TIME_OF_DAY, days.ns(
-                local_ns(when) - local_ns(when.replace(hour=0, minute=0, second=0))
+                _local_ns(when) - _local_ns(when.replace(hour=0, minute=0, second=0))
             )
         if when < begin - timedelta(days=180):  # over New Year
             when = when.replace(year=when.year + 1)
-        return (EPOCH if zone in {"UTC", "GMT"} else LOCAL), local_ns(when)
+        return (EPOCH if zone in {"UTC", "GMT"} else LOCAL), _local_ns(when)
     return (TIME_OF_DAY if begin is None else LOCAL), None
 
 
@@ -413,7 +413,7 @@ def _put(samples: Samples, row: _Row, time_ns: int) -> None:
     not_busy: dict[str, float] = {}
     idle_known = set[str]()
     for group, name, cell in zip(row.groups, row.names, row.cells, strict=True):
-        counter = column(group, name)
+        counter = _column(group, name)
         written = _TEXT_NUMBER.fullmatch(cell)
         if counter is None or written is None:
             continue
@@ -469,7 +469,7 @@ def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: i
     part = cells[0] if key and cells[0] not in _SYSSTAT_WHOLE else ""
     not_busy = 0.0
     for name, cell in zip(names, cells, strict=True):
-        value = figure(cell)
+        value = _figure(cell)
         if value is None or (key and name == names[0]):
             continue
         counter, unit = _COUNTERS.get(name) or (
@@ -478,7 +478,7 @@ def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: i
         )
         samples.add(time_ns, f"{counter}.{part}" if part else counter, value, unit)
         not_busy += value if name in {"%idle", "%iowait"} else 0
-    if key == "cpu" and "%idle" in names and figure(cells[names.index("%idle")]) is not None:
+    if key == "cpu" and "%idle" in names and _figure(cells[names.index("%idle")]) is not None:
         samples.add(
             time_ns,
             f"cpu.utilization.{part}" if part else "cpu.utilization",
@@ -495,9 +495,9 @@ def _unit(name: str) -> str:
     return "KiB" if name.startswith("kb") else "1/s" if name.endswith("/s") else "1"
 
 
-def figure(text: str) -> float | None:
+def _figure(text: str) -> float | None:
     """A number, also with a decimal comma."""
-    return number(text.replace(",", "."))
+    return _number(text.replace(",", "."))
 
 
 _HEAD: Final = re.compile(r"Linux \S+ \(.*\)\s+(\S+)\s+_\w+_")
@@ -506,12 +506,12 @@ _SLASHED: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{2}|\d{4})")
 _DOTTED: Final = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{2}|\d{4})")
 
 
-def read_sar(path: Path) -> Trace:
+def _read_sar(path: Path) -> Trace:
     """Read the output of ``sar``."""
     samples = Samples()
     midnight: int | None = None
     clock, names, days = LOCAL, list[str](), defaultdict[tuple[str, ...], Days](Days)
-    for line in text_of(path).splitlines():
+    for line in _text_of(path).splitlines():
         if head := _HEAD.match(line):
             midnight, names = _midnight(head[1]), []
             days.clear()
@@ -522,12 +522,12 @@ def read_sar(path: Path) -> Trace:
             samples.lost += line[:1].isdigit() and "RESTART" not in line
             continue
         cells = time[5].split()
-        if not any(figure(cell) is not None for cell in cells):
+        if not any(_figure(cell) is not None for cell in cells):
             names = cells
         elif len(cells) != len(names):
             samples.lost += 1
         else:
-            samples.lost += sum(figure(cell) is None for cell in cells[1:])
+            samples.lost += sum(_figure(cell) is None for cell in cells[1:])
             hour = int(time[1]) % 12 + (12 if time[4] == "PM" else 0) if time[4] else int(time[1])
             time_ns = days[tuple(names)].ns(
                 (hour * 3600 + int(time[2]) * 60 + int(time[3])) * NS_PER_S
@@ -540,7 +540,7 @@ def read_sar(path: Path) -> Trace:
 def _midnight(text: str) -> int | None:
     """Midnight of a date in ns; None if the date can be read in two ways or not at all."""
     try:
-        return local_ns(datetime.strptime(text, "%Y-%m-%d"))
+        return _local_ns(datetime.strptime(text, "%Y-%m-%d"))
     except ValueError:
         pass
     slashed, dotted = _SLASHED.fullmatch(text), _DOTTED.fullmatch(text)
@@ -554,15 +554,15 @@ def _midnight(text: str) -> int | None:
     else:
         return None
     try:
-        return local_ns(datetime(year if year > 99 else 2000 + year, month, day))
+        return _local_ns(datetime(year if year > 99 else 2000 + year, month, day))
     except ValueError:
         return None
 
 
-def read_sadf(path: Path) -> Trace:
+def _read_sadf(path: Path) -> Trace:
     """Read the output of ``sadf -d``."""
     samples, zoned, names = Samples(), True, list[str]()
-    for line in text_of(path).splitlines():
+    for line in _text_of(path).splitlines():
         cells = line.split(";")
         if line.startswith("#"):
             names = cells
@@ -580,11 +580,11 @@ def read_sadf(path: Path) -> Trace:
 
 def _sadf_time_ns(text: str) -> tuple[bool, int | None]:
     """Whether a time has a zone, and the time; None if it cannot be read."""
-    seconds = number(text)
+    seconds = _number(text)
     if seconds is not None:
         return True, round(seconds * 1e9)
     try:
-        return text.endswith(" UTC"), local_ns(
+        return text.endswith(" UTC"), _local_ns(
             datetime.strptime(text.removesuffix(" UTC"), "%Y-%m-%d %H:%M:%S")
         )
     except ValueError:
@@ -627,13 +627,13 @@ _NOTES: Final = {
 }
 
 
-def read_dmon(path: Path) -> Trace:
+def _read_dmon(path: Path) -> Trace:
     """Read the output of ``nvidia-smi dmon``."""
     samples, days = Samples(), Days()
     names: list[str] = []
     units: list[str] = []
     turn, seen, clock = 0, set[int](), NUMBERED
-    for line in text_of(path).splitlines():
+    for line in _text_of(path).splitlines():
         words = _SPLIT.sub(" ", line.strip().lstrip("#")).split()
         if "gpu" in words:
             names, clock = (
@@ -644,7 +644,7 @@ def read_dmon(path: Path) -> Trace:
             units = words
         elif words:
             row = dict(zip(names, words, strict=False))
-            device = number(row.get("gpu", ""))
+            device = _number(row.get("gpu", ""))
             if device is not None and device in seen:  # the first device again: the next sample
                 turn, seen = turn + 1, set()
             time_ns = _time_ns(row, clock, days, turn)
@@ -658,7 +658,7 @@ def read_dmon(path: Path) -> Trace:
                     f"gpu.{column}",
                     _UNITS.get(unit_of.get(column, ""), ""),
                 )
-                samples.add(time_ns, name, number(row[column]), unit, int(device))
+                samples.add(time_ns, name, _number(row[column]), unit, int(device))
     return samples.trace(
         path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else []
     )
@@ -675,7 +675,7 @@ def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | No
         date = datetime.strptime(row.get("Date", "").replace("/", ""), "%Y%m%d")
     except ValueError:
         return None
-    return local_ns(datetime.combine(date.date(), time.time()))
+    return _local_ns(datetime.combine(date.date(), time.time()))
 
 
 _HEADING: Final = re.compile(r"\s*+([\w.]+)\s*+(?:\[(.+)\])?\s*+")
@@ -715,10 +715,10 @@ _WORDS: Final = {"Active": 1.0, "Not Active": 0.0, "Enabled": 1.0, "Disabled": 0
 _TIMES: Final = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S")
 
 
-def read_query_gpu(path: Path) -> Trace:
+def _read_query_gpu(path: Path) -> Trace:
     """Read the output of ``nvidia-smi --query-gpu``."""
     samples, notes = Samples(), list[str]()
-    lines = [line for line in text_of(path).splitlines() if line.strip()]
+    lines = [line for line in _text_of(path).splitlines() if line.strip()]
     heading = lines[0]
     fields = [_HEADING.fullmatch(cell) for cell in next(csv_rows([heading], samples), [""])]
     names = [field[1] if field else "" for field in fields]
@@ -734,7 +734,7 @@ def read_query_gpu(path: Path) -> Trace:
         if len(cells) != len(names) or time_ns is None:
             samples.lost += 1
             continue
-        index = number(row.get("index", ""))
+        index = _number(row.get("index", ""))
         device = int(index) if index is not None else None
         if device is None and who:
             device = order.setdefault(row[who], len(order))
@@ -771,13 +771,13 @@ def _value(field: str, text: str, unit: str) -> tuple[float | None, str]:
     if text in _WORDS:
         return _WORDS[text], "1"
     figure, _, written = text.partition(" ")
-    return number(figure), written or unit or _UNITLESS.get(field, "")
+    return _number(figure), written or unit or _UNITLESS.get(field, "")
 
 
 def _query_time_ns(text: str) -> int | None:
     for form in _TIMES:
         try:
-            return local_ns(datetime.strptime(text.replace("-", "/"), form))
+            return _local_ns(datetime.strptime(text.replace("-", "/"), form))
         except ValueError:
             continue
     return None
@@ -798,10 +798,10 @@ _GPUSTAT_COUNTERS: Final[dict[str, tuple[str, str]]] = {
 _BEGIN: Final = re.compile(r"[\[{]")
 
 
-def read_gpustat(path: Path) -> Trace:
+def _read_gpustat(path: Path) -> Trace:
     """Read the output of ``gpustat --json``."""
     samples, zoned, devices = Samples(), True, list[str]()
-    for document in _documents(text_of(path), samples):
+    for document in _documents(_text_of(path), samples):
         gpus = document.get("gpus")
         try:
             when = datetime.fromisoformat(str(document.get("query_time")))
@@ -809,7 +809,7 @@ def read_gpustat(path: Path) -> Trace:
             samples.lost += 1
             continue
         zoned = zoned and when.tzinfo is not None
-        time_ns = round(when.timestamp() * 1e6) * 1000 if when.tzinfo else local_ns(when)
+        time_ns = round(when.timestamp() * 1e6) * 1000 if when.tzinfo else _local_ns(when)
         for gpu in gpus if isinstance(gpus, list) else []:
             index = gpu.get("index")
             device = index if isinstance(index, int) else None
@@ -868,7 +868,7 @@ _DSTAT_NAMES: Final = re.compile(
 )
 
 
-def kind(start: bytes) -> str | None:
+def _kind(start: bytes) -> str | None:
     """Name of the format of a text by its first bytes; None if no known monitor wrote it."""
     text = reader.text_of(start)
     for name, sign in _SIGNS:
@@ -882,7 +882,7 @@ def kind(start: bytes) -> str | None:
         and any(_MEASURE.match(field) for field in fields)
     ):
         return "query-gpu"
-    shown = [plain(line).strip() for line in lines]
+    shown = [_plain(line).strip() for line in lines]
     for titles, names in pairwise(shown):
         if _TITLES.match(titles) and _DSTAT_NAMES.search(names.replace("|", " ")):
             return "dstat"
@@ -894,17 +894,17 @@ def _reader(name: str, what: str, read: Callable[[Path], Trace]) -> Reader:
         name=name,
         version=1,
         what=what,
-        sniff=lambda probe: not probe.is_folder and kind(probe.start) == name,
+        sniff=lambda probe: not probe.is_folder and _kind(probe.start) == name,
         read=lambda path, _: read(path),
         alone=True,
     )
 
 
 READERS: Final = (
-    _reader("dmon", "output of nvidia-smi dmon", read_dmon),
-    _reader("query-gpu", "output of nvidia-smi --query-gpu --format=csv", read_query_gpu),
-    _reader("gpustat", "output of gpustat --json", read_gpustat),
-    _reader("dstat", "output of dstat or dool", read_dstat),
-    _reader("sar", "output of sar", read_sar),
-    _reader("sadf", "output of sadf -d", read_sadf),
+    _reader("dmon", "output of nvidia-smi dmon", _read_dmon),
+    _reader("query-gpu", "output of nvidia-smi --query-gpu --format=csv", _read_query_gpu),
+    _reader("gpustat", "output of gpustat --json", _read_gpustat),
+    _reader("dstat", "output of dstat or dool", _read_dstat),
+    _reader("sar", "output of sar", _read_sar),
+    _reader("sadf", "output of sadf -d", _read_sadf),
 )

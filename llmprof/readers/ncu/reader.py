@@ -74,7 +74,7 @@ class Pages:
     other_lines: int = 0
 
 
-def split(text: str) -> Pages:
+def split_pages(text: str) -> Pages:
     """Split a text into pages."""
     # A row begins with the numbers of launch and process. Any other line continues a row with open
     # quotes (the text of a rule), or is output of the program or of ncu.
@@ -218,7 +218,7 @@ def _one(unit: str) -> tuple[str, float]:
     return unit, 1.0
 
 
-def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
+def _in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
     """Text in the column ``raw`` as ``value`` in the base ``unit``; ``text`` is what is no
     number, or more than one.
     """
@@ -274,7 +274,7 @@ _RULE: Final = (
 
 
 @dataclass
-class Part:
+class PagePart:
     """Launches of one run from one page; ``launch`` is their number, from 0 in the order of the
     page.
     """
@@ -291,7 +291,7 @@ class Part:
     no_units: bool = False
 
 
-def part_of(segment: Segment, source: str) -> Iterator[Part]:
+def _part_of(segment: Segment, source: str) -> Iterator[PagePart]:
     """Parts of a page, one for each run; a new run begins where the launch numbers start again."""
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
     runs = part.launches.select(
@@ -302,10 +302,10 @@ def part_of(segment: Segment, source: str) -> Iterator[Part]:
         launches = part.launches.filter(runs == run)
         within = pl.col("launch").is_in(launches["launch"].implode())
         of_run = part.metrics.filter(within), part.rules.filter(within)
-        yield Part(source, launches, *of_run, *(counts if run == 0 else ()))
+        yield PagePart(source, launches, *of_run, *(counts if run == 0 else ()))
 
 
-def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
+def _launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
     """Frame of launches with the column types of a part."""
     return _typed(
         pl.DataFrame(
@@ -321,7 +321,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _wide(segment: Segment, source: str) -> Part:
+def _wide(segment: Segment, source: str) -> PagePart:
     header, n = distinct(segment.header), len(segment.header)
     rows = list(enumerate(segment.rows))
     units: list[str] | None = None
@@ -352,7 +352,7 @@ def _wide(segment: Segment, source: str) -> Part:
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
     unit_of = dict(zip(header, units or [""] * n, strict=True))
     long = long.with_columns(unit=pl.col("metric").replace_strict(unit_of, return_dtype=pl.String))
-    metrics = in_base_units(long).select(
+    metrics = _in_base_units(long).select(
         pl.col("launch").cast(pl.Int32),
         pl.lit(None, pl.String).alias("section"),
         "metric",
@@ -360,12 +360,12 @@ def _wide(segment: Segment, source: str) -> Part:
         "value",
         "text",
     )
-    return Part(
-        source, _launches(frame), metrics, no_rules(), cut, broken, units is None and bool(kept)
+    return PagePart(
+        source, _launches(frame), metrics, _no_rules(), cut, broken, units is None and bool(kept)
     )
 
 
-def _long(segment: Segment, source: str) -> Part:
+def _long(segment: Segment, source: str) -> PagePart:
     header = distinct(segment.header)
     position_of = {name: header.index(name) for name in header}
     value, rule = position_of.get("Metric Value", len(header)), position_of.get("Rule Name")
@@ -417,7 +417,7 @@ def _long(segment: Segment, source: str) -> Part:
     long = frame.filter(pl.col("Metric Name").fill_null("") != "").select(
         "launch", "section", metric="Metric Name", unit="Metric Unit", raw="Metric Value"
     )
-    metrics = in_base_units(long.filter(pl.col("raw").str.strip_chars() != ""))
+    metrics = _in_base_units(long.filter(pl.col("raw").str.strip_chars() != ""))
     rules = frame.filter(pl.col("Rule Name").fill_null("") != "").select(
         "launch",
         "section",
@@ -432,7 +432,7 @@ def _long(segment: Segment, source: str) -> Part:
     launches = _launches(frame.unique("launch", keep="first", maintain_order=True))
     metrics = metrics.select("launch", "section", "metric", "unit", "value", "text")
     as_int32 = pl.col("launch").cast(pl.Int32)
-    return Part(
+    return PagePart(
         source, launches, metrics.with_columns(as_int32), rules.with_columns(as_int32), cut, broken
     )
 
@@ -449,7 +449,7 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     return _typed(frame.select("launch", *columns))
 
 
-def no_rules() -> pl.DataFrame:
+def _no_rules() -> pl.DataFrame:
     """Empty frame for results of rules."""
     texts = dict.fromkeys(("section", "rule", "kind", "text"), pl.String())
     return pl.DataFrame(
@@ -476,7 +476,7 @@ _GZIP: Final = b"\x1f\x8b"
 _XZ: Final = b"\xfd7zXZ\x00"
 
 
-def kind(start: bytes) -> str | None:
+def file_kind(start: bytes) -> str | None:
     """Kind of a file by its first bytes (decompressed):
 
     ``report``, ``csv``, or None for other files.
@@ -487,7 +487,7 @@ def kind(start: bytes) -> str | None:
     return "csv" if b'"ID","Process ID"' in text or b"ID,Process ID," in text else None
 
 
-def head(path: Path) -> bytes:
+def first_bytes(path: Path) -> bytes:
     """First bytes of a file, decompressed; empty if they cannot be read."""
     try:
         with regular(path).open("rb") as file:
@@ -546,7 +546,7 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
     return data, True
 
 
-def text(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Text of a file: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
     return data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
 
@@ -564,11 +564,11 @@ values are rounded.
 _SAME: Final = ("id", "grid", "block", "_base")
 
 
-def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
+def _combine(parts: Sequence[PagePart], coverage: Mapping[str, Any]) -> Metrics:
     """Join the metrics of all parts, and number all launches."""
     # Two parts have the same launches if process, number, name, grid and block agree and at most a
     # few of their common metrics differ; otherwise they belong to different runs.
-    runs: list[Part] = []
+    runs: list[PagePart] = []
     for part in parts:
         for i, run in enumerate(runs):
             matched = _match(run, part)
@@ -604,7 +604,7 @@ def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
     )
 
 
-def _match(run: Part, part: Part) -> pl.DataFrame | None:
+def _match(run: PagePart, part: PagePart) -> pl.DataFrame | None:
     """Numbers of each launch in a part and in a run (``launch, launch_run``); None if they are
     different runs.
     """
@@ -640,7 +640,7 @@ def _match(run: Part, part: Part) -> pl.DataFrame | None:
     return matched.select("launch", "launch_run") if share <= _DIFFERENT else None
 
 
-def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
+def _joined(run: PagePart, part: PagePart, matched: pl.DataFrame) -> PagePart:
     """A run with the metrics that another page of the same launches adds."""
     more = part.launches.join(matched, on="launch", how="left", maintain_order="left")
     first_free = (run.launches["launch"].max() or 0) + 1  # type: ignore[operator]
@@ -677,7 +677,7 @@ def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
     filled = launches.join(
         facts, on="launch", how="left", suffix="_other", maintain_order="left"
     ).select("launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values()))
-    return Part(
+    return PagePart(
         run.source,
         filled,
         pl.concat([run.metrics, fresh_metrics.select(run.metrics.columns)]),
@@ -731,7 +731,7 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         raise ReadError("no file was given", expected="at least one file of Nsight Compute")
     for one in paths:
         note_input(one)
-    parts: list[Part] = []
+    parts: list[PagePart] = []
     coverage: dict[str, Any] = {
         "files": 0,
         "rows": 0,
@@ -745,7 +745,7 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         with border(file.name):
             parts += _read(file, coverage)
     with border(", ".join(Path(p).name for p in paths[:3])):
-        return combine(parts, coverage)
+        return _combine(parts, coverage)
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
@@ -754,7 +754,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
             yield path
             continue
         inside = sorted(p for p in path.iterdir() if p.is_file())
-        kinds = {p: kind(head(p)) for p in inside}
+        kinds = {p: file_kind(first_bytes(p)) for p in inside}
         chosen = [p for p in inside if kinds[p] == "csv"] or [
             p for p in inside if kinds[p] == "report"
         ]
@@ -766,19 +766,19 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         yield from chosen
 
 
-def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
+def _read(path: Path, coverage: dict[str, Any]) -> Iterator[PagePart]:
     data, whole = content(path)
     if not whole:
         _warn(f"{path.name}: the compressed file ends early; its content up to there was read")
-    if kind(data[:HEAD]) == "report":
+    if file_kind(data[:HEAD]) == "report":
         yield from _opened(path, data, coverage)
         return
     if b"\0" in data[:HEAD] and not data.startswith(UTF16):
         raise UnknownFormatError(
             f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path)
         )
-    page = text(data)
-    pages = split(page)
+    page = decode_text(data)
+    pages = split_pages(page)
     if not pages.segments and "Section: " in page and "Metric Name" in page:
         found = f"{path} is a page that ncu printed without --csv"
         hint = "export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base"
@@ -788,7 +788,7 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
 
 def _pages(
     pages: Pages, name: str, coverage: dict[str, Any], path: Path | None = None
-) -> list[Part]:
+) -> list[PagePart]:
     """Parts of the pages of one text; lost rows are counted and reported."""
     where = str(path or name)
     errors = [line for line in pages.tool_lines if line.startswith("==ERROR==")]
@@ -799,7 +799,7 @@ def _pages(
     parts = [
         part
         for number, segment in enumerate(pages.segments)
-        for part in part_of(segment, f"{where}:{number}")
+        for part in _part_of(segment, f"{where}:{number}")
     ]
     cut, broken = sum(p.cut_rows for p in parts), sum(p.broken_rows for p in parts)
     coverage["rows"] += sum(len(s.rows) for s in pages.segments)
@@ -861,7 +861,7 @@ _SECTION_LINK: Final = re.compile(r"@section:[^:@]*:([^@]*)@")
 _URL_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 
 
-def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]:
+def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[PagePart]:
     """Read the parts of a report, and compare them with what it states."""
     ncu = shutil.which("ncu")
     try:
@@ -888,7 +888,7 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
                 part
                 for page in ("raw", "details")
                 for part in _pages(
-                    split(_exported(ncu, report, page, path)),
+                    split_pages(_exported(ncu, report, page, path)),
                     f"{path.name} ({page} page)",
                     coverage,
                 )
@@ -899,7 +899,7 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
     names = first.metrics.filter(~pl.col("metric").str.contains(":", literal=True))
     # the CSV pages of ncu hold some metrics as lists of samples or as columns of the launch
     known = None if library is None else names.n_unique(["launch", "metric"])
-    compare(path, stated, first.launches.height, known, coverage)
+    warn_unread(path, stated, first.launches.height, known, coverage)
     zeros = pl.any_horizontal(pl.col(pl.String).str.contains("\0", literal=True)).sum()
     if texts := sum(
         frame.select(zeros).item() for frame in (first.launches, first.metrics, first.rules)
@@ -908,15 +908,15 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
     yield from parts
 
 
-def compare(
+def warn_unread(
     path: Path,
     stated: container.Stated,
-    kernels: int,
+    kernel_count: int,
     metrics: int | None,
     coverage: dict[str, Any],
 ) -> None:
     """Warn of what a report states and what was not read of it, and count it."""
-    lost = {"kernel": max(len(stated.kernels) - kernels, 0)}
+    lost = {"kernel": max(len(stated.kernels) - kernel_count, 0)}
     if metrics is not None:
         lost["metric"] = max(sum(map(len, stated.kernels)) - metrics, 0)
     for noun, count in lost.items():
@@ -969,7 +969,7 @@ def actions(library: Any, report: Path, path: Path) -> Iterator[Any]:
                 yield action
 
 
-def _ranges(library: Any, report: Path, path: Path) -> Part:
+def _ranges(library: Any, report: Path, path: Path) -> PagePart:
     launches: list[dict[str, object]] = []
     metrics: list[tuple[int, str, str, str]] = []
     rules: list[dict[str, object]] = []
@@ -987,17 +987,19 @@ def _ranges(library: Any, report: Path, path: Path) -> Part:
             f"{path} has no results, or is damaged", hint="record it again", path=str(path)
         )
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
-    valued = in_base_units(raw.filter(pl.col("raw") != ""))
+    valued = _in_base_units(raw.filter(pl.col("raw") != ""))
     without = raw.filter(pl.col("raw") == "").select(
         "launch", "metric", unit=pl.when(pl.col("unit") == "%").then("unit").otherwise(pl.lit("1"))
     )
     rows = pl.concat([valued, without], how="diagonal_relaxed").with_columns(
         pl.col("launch").cast(pl.Int32), section=pl.lit(None, pl.String)
     )
-    of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
-    return Part(
+    of_rules = (
+        pl.DataFrame(rules, schema=_no_rules().schema, strict=False) if rules else _no_rules()
+    )
+    return PagePart(
         str(path),
-        launch_frame(launches),
+        _launch_frame(launches),
         rows.select("launch", "section", "metric", "unit", "value", "text"),
         of_rules,
     )
@@ -1057,8 +1059,8 @@ def _rule(result: dict[str, Any], launch: int) -> dict[str, object] | None:
 
 
 def _sniff(probe: Probe) -> bool:
-    start = head(probe.path) if probe.start.startswith(_XZ) else probe.start
-    return not probe.is_folder and kind(start) is not None
+    start = first_bytes(probe.path) if probe.start.startswith(_XZ) else probe.start
+    return not probe.is_folder and file_kind(start) is not None
 
 
 READER = Reader(

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError, checked
 from llmprof.readers.common.reader import border
 from llmprof.readers.ncu import container
-from llmprof.readers.ncu.reader import HEAD, actions, compare, content, kind
+from llmprof.readers.ncu.reader import HEAD, actions, content, file_kind, warn_unread
 from llmprof.trace.storage.files import note_input
 
 _WANTED: Final = re.compile(
@@ -79,7 +78,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     file = Path(path)
     note_input(file)
     data, _ = content(file)
-    if kind(data[:HEAD]) != "report":
+    if file_kind(data[:HEAD]) != "report":
         found = f"{file.name} is not a report of Nsight Compute"
         raise UnknownFormatError(
             found, expected="an .ncu-rep file: pages in CSV have no instructions", path=str(file)
@@ -100,7 +99,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
             _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
             for kernel_id, action in enumerate(actions(library, copy, file))
         ]
-        compare(file, stated, len(frames), None, {})
+        warn_unread(file, stated, len(frames), None, {})
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         found = f"{file.name} has no data of single instructions"

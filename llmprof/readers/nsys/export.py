@@ -16,7 +16,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
-from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, Wanted
+from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, TableFilter
 from llmprof.text import counted
 from llmprof.trace.storage import files, sqlite
 from llmprof.trace.storage.files import regular
@@ -45,7 +45,7 @@ class SqliteTables:
     def __init__(self, path: Path) -> None:
         self.path = path
         with sqlite.connect(path) as connection:
-            self.columns = sqlite.tables(connection)
+            self.columns = sqlite.database_tables(connection)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
@@ -66,7 +66,7 @@ class FolderTables:
                     if of_parquet
                     else pl.read_ipc_stream(source, n_rows=0).columns
                 )
-        self.columns = sqlite.Tables(columns)
+        self.columns = sqlite.DatabaseTables(columns)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
@@ -153,7 +153,7 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
         ) from error
 
 
-def open_tables(path: Path) -> SqliteTables | FolderTables:
+def _open_tables(path: Path) -> SqliteTables | FolderTables:
     """Tables of an export."""
     if path.is_dir():
         kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
@@ -189,7 +189,7 @@ def is_arrow_export(start: bytes) -> bool:
     return start.startswith(_CONTINUES) and b"table_name" in start
 
 
-def is_nvprof(tables: Collection[str]) -> bool:
+def _is_nvprof(tables: Collection[str]) -> bool:
     """Whether the tables of a database are those of nvprof (``.nvvp``), the predecessor of nsys."""
     return (
         "StringTable" in tables
@@ -204,7 +204,7 @@ _CUPTI: Final = re.compile(r"CUPTI_ACTIVITY\w*", re.IGNORECASE)
 def is_nsys_sqlite(path: Path) -> bool:
     """Whether an SQLite database has tables of nsys."""
     with sqlite.connect(path) as connection:
-        names = sqlite.tables(connection)
+        names = sqlite.database_tables(connection)
     known = "StringIds" in names or "NVTX_EVENTS" in names
     return known or bool(names.matching(_CUPTI) or names.refused)
 
@@ -220,7 +220,7 @@ def find_nsys() -> str | None:
     return max(usual, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], default=None)
 
 
-def export(report: Path, folder: Path) -> Path:
+def export_sqlite(report: Path, folder: Path) -> Path:
     """Export a report to SQLite with the ``nsys`` that :func:`find_nsys` finds."""
     nsys = find_nsys()
     if nsys is None:
@@ -292,7 +292,7 @@ EVENTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class CaptureFacts:
     """Facts about a capture; old exports state none."""
 
     traced: frozenset[str] | None = None
@@ -337,13 +337,13 @@ class Capture:
         return {} if self.traced is None else {"trace": ",".join(sorted(self.traced))}
 
 
-Pairs = Callable[[str], pl.DataFrame | None]
+TableReader = Callable[[str], pl.DataFrame | None]
 """Function of a table's name that returns its columns ``name`` and ``value``; None if the table
 is missing.
 """
 
 
-def read_capture(pairs: Pairs, report: str) -> Capture:
+def _read_capture(pairs: TableReader, report: str) -> CaptureFacts:
     """Facts about a capture; of the environment only variables that number a process, since
     others may hold secrets.
     """
@@ -367,7 +367,7 @@ def read_capture(pairs: Pairs, report: str) -> Capture:
     ]
     matching = [match for variable in variables if (match := _VARIABLE.match(variable))]
     hosts = [*values.get("DEVICE_DISPLAY_NAME", []), system.get("Hostname", "")]
-    return Capture(
+    return CaptureFacts(
         traced=frozenset(traced) if traced else None,
         memory="true" in values.get("COLLECT_GPU_MEMORY_USAGE", []),
         host=next((host for host in hosts if host), ""),
@@ -449,12 +449,12 @@ class Export:
     process id).
     """
 
-    def __init__(self, path: Path, wanted: Wanted) -> None:
+    def __init__(self, path: Path, wanted: TableFilter) -> None:
         self.path = path
         self.wanted = wanted
-        self._tables = open_tables(path)
+        self._tables = _open_tables(path)
         self.columns = self._tables.columns
-        if is_nvprof(self.columns):
+        if _is_nvprof(self.columns):
             found = f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler"
             expected = "an export of Nsight Systems"
             raise ReadError(
@@ -475,7 +475,9 @@ class Export:
         report = (
             self.meta.get("EXPORT_PARAM_INPUT_FILE") or self.meta.get("EXPORT_INPUT_FILE") or ""
         )
-        self.capture = read_capture(lambda table: self._read(table, text=("name", "value")), report)
+        self.capture = _read_capture(
+            lambda table: self._read(table, text=("name", "value")), report
+        )
         schema = tuple(
             int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2]
         )
@@ -685,7 +687,7 @@ def with_columns_of(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFra
     )
 
 
-def threads(frame: pl.DataFrame) -> pl.DataFrame:
+def label_threads(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``pid, process, thread`` from nsys's global thread id: 16 bits host, 24 bits process,
     24 bits thread.
     """

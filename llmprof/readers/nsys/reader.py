@@ -17,9 +17,17 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers import cache
-from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, Part, Probe, Reader, Request, Wanted
+from llmprof.readers.common.reader import (
+    MOST_NS,
+    MOST_RANKS,
+    FilePart,
+    Probe,
+    Reader,
+    Request,
+    TableFilter,
+)
 from llmprof.readers.nsys import export as nsys
-from llmprof.readers.nsys.export import threads
+from llmprof.readers.nsys.export import label_threads
 from llmprof.text import left_out
 from llmprof.trace.storage import sqlite
 
@@ -33,12 +41,12 @@ _OF_RANK: Final = re.compile(
 )
 
 
-class _File(NamedTuple):
+class _ReportFile(NamedTuple):
     """A report and its parts."""
 
     path: Path
-    capture: nsys.Capture
-    workers: list[Part]
+    capture: nsys.CaptureFacts
+    workers: list[FilePart]
 
 
 class _Order(NamedTuple):
@@ -49,7 +57,7 @@ class _Order(NamedTuple):
     sure: bool
 
 
-def settle(parts: Sequence[Part]) -> None:
+def _settle(parts: Sequence[FilePart]) -> None:
     """Give the processes of several reports different ranks, and state how they were found."""
     files = _files(parts)
     if len(files) < 2:
@@ -99,22 +107,22 @@ def settle(parts: Sequence[Part]) -> None:
         parts[0].coverage["notes"] = [*parts[0].coverage.get("notes", []), *notes]
 
 
-def _files(parts: Sequence[Part]) -> list[_File]:
-    by_path: dict[Path, _File] = {}
+def _files(parts: Sequence[FilePart]) -> list[_ReportFile]:
+    by_path: dict[Path, _ReportFile] = {}
     for part in parts:
-        file = by_path.setdefault(part.path, _File(part.path, _capture(part), []))
+        file = by_path.setdefault(part.path, _ReportFile(part.path, _capture(part), []))
         if not part.head.get("front_end"):
             file.workers.append(part)
     return list(by_path.values())
 
 
-def _capture(part: Part) -> nsys.Capture:
+def _capture(part: FilePart) -> nsys.CaptureFacts:
     """Facts about the capture of a part; if the part was saved to a file, they are a mapping."""
-    capture = part.head.get("capture", nsys.Capture())
-    return msgspec.convert(capture, nsys.Capture) if isinstance(capture, dict) else capture
+    capture = part.head.get("capture", nsys.CaptureFacts())
+    return msgspec.convert(capture, nsys.CaptureFacts) if isinstance(capture, dict) else capture
 
 
-def _only_main_processes(files: Sequence[_File]) -> None:
+def _only_main_processes(files: Sequence[_ReportFile]) -> None:
     """If no report has device work, take only the process with the most events of each report as
     a rank.
     """
@@ -128,7 +136,7 @@ def _only_main_processes(files: Sequence[_File]) -> None:
             file.workers.remove(part)
 
 
-def _of_processes(files: Sequence[_File]) -> _Order:
+def _of_processes(files: Sequence[_ReportFile]) -> _Order:
     """Ranks of reports that each have one process."""
     stated = [file.capture.rank for file in files]
     ranks = [rank for rank in stated if rank is not None]
@@ -139,9 +147,9 @@ def _of_processes(files: Sequence[_File]) -> _Order:
     return _by_names(files)
 
 
-def _of_nodes(files: Sequence[_File]) -> _Order:
+def _of_nodes(files: Sequence[_ReportFile]) -> _Order:
     """Order of reports that each have several processes."""
-    evidence: tuple[tuple[str, Callable[[nsys.Capture], int | None]], ...] = (
+    evidence: tuple[tuple[str, Callable[[nsys.CaptureFacts], int | None]], ...] = (
         ("number of the node in the recorded environment or command", lambda capture: capture.node),
         ("recorded environment", lambda capture: None if capture.rank is None else capture.rank[0]),
     )
@@ -152,7 +160,7 @@ def _of_nodes(files: Sequence[_File]) -> _Order:
     return _by_names(files)
 
 
-def _by_names(files: Sequence[_File]) -> _Order:
+def _by_names(files: Sequence[_ReportFile]) -> _Order:
     """Order by the names of the files, of their folders, or of the reports that they were
     exported from.
     """
@@ -196,7 +204,7 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
     return numbers, (whole or bool(rank_fields)) and max(numbers) < MOST_RANKS
 
 
-def _clocks(files: Sequence[_File]) -> list[str]:
+def _clocks(files: Sequence[_ReportFile]) -> list[str]:
     """Notes on the clocks: the start time of each session is that of the clock of its host."""
     hosts = {file.capture.host for file in files}
     if len(hosts) == 1 and "" not in hosts:
@@ -233,9 +241,9 @@ for the whole trace.
 """
 
 
-def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
+def read(path: Path, wanted: TableFilter | None = None) -> list[FilePart]:
     """Read one export."""
-    source = _Export(path, Wanted() if wanted is None else wanted)
+    source = _Export(path, TableFilter() if wanted is None else wanted)
     frames = {name: source.frame(name) for name in _SOURCES}
     counters = source.counters() if "counters" in source.wanted else None
     identifiers = [
@@ -259,7 +267,9 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
                 else counters
             )
             tables["counters"] = mine.filter(pl.col("device").is_in(devices))
-        parts.append(Part(path, tables, source.head(rank, ranks, tables), source.coverage(tables)))
+        parts.append(
+            FilePart(path, tables, source.head(rank, ranks, tables), source.coverage(tables))
+        )
     if not parts:
         found = "; ".join(
             [f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()]
@@ -376,7 +386,7 @@ class _Export(nsys.Export):
                     end=pl.coalesce("end", "start")
                 )
             if of_threads:
-                frame = threads(frame).rename({"pid": "globalPid"})
+                frame = label_threads(frame).rename({"pid": "globalPid"})
             if table == nsys.MEMORY:
                 frame = frame.rename(
                     {"start": "time_ns"}
@@ -690,7 +700,7 @@ class _Export(nsys.Export):
                     parts.append(rows.with_columns(api=pl.lit(library)))
         if not parts:
             return None
-        whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
+        whole = label_threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
         # A separate event class marks calls that a wrapper library reported, which CUPTI reported
         # as well.
         columns = {"correlationId": "correlation"}
@@ -824,7 +834,7 @@ class _Export(nsys.Export):
         overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")
         if overhead is None or not overhead.height:
             return None
-        overhead = threads(
+        overhead = label_threads(
             self._times(self._named(overhead, "nameId", default="profiler overhead"))
         )
         return overhead.select(
@@ -857,7 +867,7 @@ class _Export(nsys.Export):
             "textId",
             default="",
         )
-        events = threads(events.with_columns(name=pl.coalesce("text", "name")))
+        events = label_threads(events.with_columns(name=pl.coalesce("text", "name")))
         domains = events.filter(pl.col("eventType") == nsys.DOMAIN).select(
             "pid", "domainId", domain="name"
         )
@@ -917,7 +927,7 @@ def _exported(file: Path, request: Request) -> Path:
         size = file.stat().st_size
         if request.progress is not None:
             request.progress(f"{file.name} (nsys export)", 0, size)
-        nsys.export(file, folder)
+        nsys.export_sqlite(file, folder)
         if request.progress is not None:
             request.progress(f"{file.name} (nsys export)", size, size)
     return exported
@@ -956,7 +966,7 @@ READER = Reader(
     read=lambda path, request: read(_exported(path, request), request.wanted),
     suffixes=(".sqlite", nsys.ARROW_SUFFIX, *nsys.REPORT_SUFFIXES),
     choose=_choose,
-    settle=settle,
+    settle=_settle,
     database=lambda path, request: (
         None if path.is_dir() or path.suffix == nsys.ARROW_SUFFIX else _exported(path, request)
     ),

@@ -2,6 +2,6 @@
 texts as pseudonyms.
 """
 
-from llmprof.readers.redaction.copying import check, redact
+from llmprof.readers.redaction.copying import list_redactions, redact
 
-__all__ = ["check", "redact"]
+__all__ = ["list_redactions", "redact"]

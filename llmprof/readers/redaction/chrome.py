@@ -35,7 +35,7 @@ _ARGUMENTS: Final = frozenset(
     field.encode_name
     for kind in (
         *(kind for name, kind in vars(kinds).items() if name.endswith("Args")),
-        timeline.Args,
+        timeline.AscendArgs,
     )
     for field in msgspec.structs.fields(kind)
     if field.encode_name != "Call stack"
@@ -149,12 +149,12 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DEEPEST: Final = 8
 
 
-def copy(source: Path, target: Path, ledger: Ledger) -> None:
+def copy_chrome(source: Path, target: Path, ledger: Ledger) -> None:
     """Write a redacted copy of a Chrome trace, compressed with gzip if the source is."""
     dropped = list(_dropped(source))
     ledger.names.know((text for key, text in dropped if _IDENTITY_KEY.search(key)), identity=True)
     ledger.names.know(text for key, text in dropped if not _IDENTITY_KEY.search(key))
-    cleaner = _Events(ledger)
+    cleaner = _EventCleaner(ledger)
     stream = EventStream(source)
     with source.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
@@ -191,7 +191,7 @@ def _object(raw: msgspec.Raw) -> dict[str, msgspec.Raw] | None:
         return None
 
 
-class _Events:
+class _EventCleaner:
     """Cleans events; equal pieces of JSON are cleaned once."""
 
     def __init__(self, ledger: Ledger) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -17,8 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError, checked
 from llmprof.readers import read
 from llmprof.readers.common.reader import border
 from llmprof.readers.nsys.export import is_parquetdir
@@ -26,7 +24,7 @@ from llmprof.readers.redaction import chrome, ncu, nsys
 from llmprof.readers.registry import detect
 from llmprof.readers.saved import is_run
 from llmprof.trace.storage import sqlite, typed
-from llmprof.trace.storage.files import as_the_user_would, regular
+from llmprof.trace.storage.files import PathLike, as_the_user_would, regular
 from llmprof.trace.storage.parquet import read_frame, sealed
 from llmprof.trace.storage.pseudonyms import Ledger, Pseudonyms, unwritten, writing
 
@@ -301,7 +299,7 @@ _CONFIG_KEYS: Final = frozenset(
 _DEEPEST: Final = 12
 
 
-def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
+def _copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     """Copy the files of a folder that have a known format; others are left out."""
     with writing(target):
         target.mkdir(mode=0o700)
@@ -310,7 +308,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         sorted(p for p in source.iterdir() if p.is_file() and not p.is_symlink())
     ):
         try:
-            copy(path, target / neutral_name(path.name, number), ledger)
+            copy(path, target / _neutral_name(path.name, number), ledger)
         except ReadError as error:
             ledger.leave_out(
                 "files", "files of unknown formats, or that cannot be read", example=error
@@ -326,7 +324,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         )
 
 
-def neutral_name(name: str, number: int) -> str:
+def _neutral_name(name: str, number: int) -> str:
     """Neutral name of a file, which keeps only its rank, its position among the files, and its
     kind.
     """
@@ -337,7 +335,7 @@ def neutral_name(name: str, number: int) -> str:
     return f"{number:04d}{f'_{rank[0].lower()}' if rank else ''}{suffix}"
 
 
-def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
+def _copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     """Copy the measurements and traces of a run; texts, and the manifest with their hashes, stay
     behind.
     """
@@ -364,7 +362,7 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     if (source / "report.sqlite").is_file():
         copy(source / "report.sqlite", target / "report.sqlite", ledger)
     if (source / "traces").is_dir():
-        copy_files(source / "traces", target / "traces", ledger, copy)
+        _copy_files(source / "traces", target / "traces", ledger, copy)
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
@@ -470,8 +468,6 @@ def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
         )
 
 
-PathLike = str | os.PathLike[str]
-
 _REPORTS: Final = {
     ".nsys-rep": "nsys export --type sqlite FILE.nsys-rep, then redact the .sqlite",
     ".qdrep": "nsys export --type sqlite FILE.qdrep, then redact the .sqlite",
@@ -534,7 +530,7 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
 
 
 @checked
-def check(source: PathLike) -> pl.DataFrame:
+def list_redactions(source: PathLike) -> pl.DataFrame:
     """List the content that :func:`redact` would leave out or replace; nothing is written beside
     the source.
 
@@ -593,13 +589,13 @@ def _copy(source: Path, target: Path, ledger: Ledger) -> None:
     if not source.is_dir():
         _copy_file(source, target, ledger)
     elif is_run(source):
-        copy_run(source, target, ledger, _copy_file)
+        _copy_run(source, target, ledger, _copy_file)
     elif is_parquetdir(source):
         nsys.copy_parquet(source, target, ledger)
     elif detect(source) is not None:
         _copy_as_trace(source, target, ledger)
     else:
-        copy_files(source, target, ledger, _copy_file)
+        _copy_files(source, target, ledger, _copy_file)
 
 
 def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
@@ -619,11 +615,11 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
         raise ReadError(found, hint=ncu.REPORT_HINT)
     kind = detect(source)
     if kind == "nsys" and start == sqlite.MAGIC:
-        nsys.copy(source, target, ledger)
+        nsys.copy_nsys(source, target, ledger)
     elif kind == "chrome":
-        chrome.copy(source, target, ledger)
+        chrome.copy_chrome(source, target, ledger)
     elif kind == "ncu":
-        ncu.copy(source, target, ledger)
+        ncu.copy_ncu(source, target, ledger)
     elif kind is not None:
         _copy_as_trace(source, target, ledger)
     else:

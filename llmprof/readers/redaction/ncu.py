@@ -11,7 +11,7 @@ from typing import Final
 
 from llmprof.errors import ReadError, UnknownFormatError
 from llmprof.readers.ncu import reader
-from llmprof.readers.ncu.reader import LAUNCH, Segment, split
+from llmprof.readers.ncu.reader import LAUNCH, Segment, split_pages
 from llmprof.readers.redaction.chrome import process_name
 from llmprof.trace.storage.pseudonyms import Ledger, writing
 
@@ -38,14 +38,14 @@ _NAMES: Final = frozenset(
 _HIDDEN: Final = frozenset({"Host Name", "Process Name", "Kernel Time"})
 
 
-def copy(source: Path, target: Path, ledger: Ledger) -> None:
+def copy_ncu(source: Path, target: Path, ledger: Ledger) -> None:
     """Write a copy of CSV of ``ncu --csv``."""
     data, _ = reader.content(source)
-    if reader.kind(data[: reader.HEAD]) == "report":
+    if reader.file_kind(data[: reader.HEAD]) == "report":
         raise ReadError(
             f"{source.name} is a report of Nsight Compute, which is not redacted", hint=REPORT_HINT
         )
-    pages = split(reader.text(data))
+    pages = split_pages(reader.decode_text(data))
     if not pages.segments:
         raise UnknownFormatError(
             f"{source.name} holds no page of Nsight Compute", expected=reader.EXPECTED

@@ -265,10 +265,10 @@ _IDENTITY: Final = re.compile(r"(?i)host|user|login|(?:^|[:_])(?:WORKING_DIR|COM
 
 _SPELLED: Final = {name.lower(): name for name in (*_NUMBERS, *_TEXTS, *_STRING_IDS, "StringIds")}
 
-Row = tuple[object, ...]
+SqliteRow = tuple[object, ...]
 
 
-def copy(source: Path, target: Path, ledger: Ledger) -> None:
+def copy_nsys(source: Path, target: Path, ledger: Ledger) -> None:
     """Write a copy of an SQLite export into a fresh file."""
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -276,8 +276,8 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
         )
         names = [name for (name,) in listed if isinstance(name, str)]
-        tables = sqlite.Tables(
-            {_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in names}
+        tables = sqlite.DatabaseTables(
+            {_as_nsys(name): map(_as_nsys, sqlite.table_columns(old, name)) for name in names}
         )
         _learn(old, tables, ledger)
         with writing(target):
@@ -309,7 +309,7 @@ def _kept_pair(table: str, name: object, value: object) -> bool:
     return bool(_EXPORT_KEYS.fullmatch(str(name)) and _PLAIN.fullmatch(str(value)))
 
 
-def _learn(old: sqlite3.Connection, tables: sqlite.Tables, ledger: Ledger) -> None:
+def _learn(old: sqlite3.Connection, tables: sqlite.DatabaseTables, ledger: Ledger) -> None:
     """Learn the values of the capture's metadata, so that they are replaced wherever they occur."""
     for table in _SECRET_TABLES:
         if not all(column in tables.get(table, ()) for column in ("name", "value")):
@@ -339,7 +339,7 @@ class _Copier:
         self.old, self.new, self.target, self.ledger = old, new, target, ledger
         self.used: set[int] = set()
 
-    def copy(self, tables: sqlite.Tables) -> None:
+    def copy(self, tables: sqlite.DatabaseTables) -> None:
         """Copy all tables; StringIds is the last one, because the other tables tell which texts
         events refer to.
         """
@@ -405,7 +405,7 @@ class _Copier:
             listed.append(f"PRIMARY KEY ({', '.join(keys)})")
         return ", ".join(listed)
 
-    def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
+    def _wanted(self, name: str, columns: list[str], rows: list[SqliteRow]) -> list[SqliteRow]:
         if name == "StringIds" and "id" in columns:
             column = columns.index("id")
             rows_kept = [row for row in rows if _number(row[column]) in self.used]

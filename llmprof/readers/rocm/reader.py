@@ -18,7 +18,15 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.readers.common.reader import Part, Probe, Reader, Request, bytes_of, table_of, text_of
+from llmprof.readers.common.reader import (
+    FilePart,
+    Probe,
+    Reader,
+    Request,
+    bytes_of,
+    table_of,
+    text_of,
+)
 from llmprof.text import counted
 from llmprof.trace.storage import sqlite
 from llmprof.trace.storage.files import special
@@ -120,7 +128,7 @@ class _Document(msgspec.Struct, frozen=True, gc=False):
     processes: list[_Process] = msgspec.field(default=[], name="rocprofiler-sdk-tool")
 
 
-def read(path: Path) -> list[Part]:
+def _read_json(path: Path) -> list[FilePart]:
     """A part for each process of the file."""
     data, damage = bytes_of(path, most=_MOST_BYTES)
     try:
@@ -142,7 +150,7 @@ def read(path: Path) -> list[Part]:
     return [part for part in parts if part.coverage["events"]]
 
 
-def _part_of(path: Path, process: _Process, size: int) -> Part:
+def _part_of(path: Path, process: _Process, size: int) -> FilePart:
     records, texts = process.buffer_records, process.strings
     gpus = [agent for agent in process.agents if agent.type == _GPU]
     number = {
@@ -213,7 +221,7 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
         for name, frame in tables.items()
         if frame.height or name in ("kernels", "copies")
     }
-    return Part(
+    return FilePart(
         path, recorded, {"devices": devices, "device_count": len(gpus), "absolute": False}, coverage
     )
 
@@ -250,7 +258,7 @@ def _timed(records: Sequence[_Record], **columns: list[Any]) -> pl.DataFrame:
             for name, values in (times | columns).items()
         }
     )
-    return timed(frame)
+    return _with_duration(frame)
 
 
 def _on_host(records: Sequence[_Record], process: _Process, *, name: list[str]) -> pl.DataFrame:
@@ -275,7 +283,7 @@ _PROCESS: Final = re.compile(
 )
 
 
-def kind_of(heading: list[str]) -> str | None:
+def _kind_of(heading: list[str]) -> str | None:
     """Kind of a file by its columns; None if it is not a file of rocprofv3."""
     names = set(heading)
     if "Counter_Name" in names:
@@ -283,16 +291,16 @@ def kind_of(heading: list[str]) -> str | None:
     return next((kind for kind, columns in _KINDS.items() if columns <= names), None)
 
 
-def files(folder: Path) -> dict[str, list[Path]]:
+def _files(folder: Path) -> dict[str, list[Path]]:
     """Files of rocprofv3 in a folder, by the process in their names."""
     by_process: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*.csv")):
-        if (match := _PROCESS.fullmatch(path.name)) and heading_of(path) is not None:
+        if (match := _PROCESS.fullmatch(path.name)) and _heading_of(path) is not None:
             by_process[match["run"]].append(path)
     return dict(by_process)
 
 
-def heading_of(path: Path) -> str | None:
+def _heading_of(path: Path) -> str | None:
     """Kind of a file by its first line; None if it is not a file of rocprofv3."""
     if special(path):
         return None
@@ -301,15 +309,15 @@ def heading_of(path: Path) -> str | None:
             line = file.readline(1 << 14)
     except OSError:
         return None
-    return kind_of(cells_of(line))
+    return _kind_of(_cells_of(line))
 
 
-def cells_of(line: bytes) -> list[str]:
+def _cells_of(line: bytes) -> list[str]:
     """Cells of a heading."""
     return [cell.strip().strip('"') for cell in text_of(line).split("\n", 1)[0].strip().split(",")]
 
 
-def part(paths: list[Path]) -> Part:
+def _csv_part(paths: list[Path]) -> FilePart:
     """Read the files of one process."""
     tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
     notes: list[str] = []
@@ -321,7 +329,7 @@ def part(paths: list[Path]) -> Part:
             raw, ragged = pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
         except pl.exceptions.PolarsError:
             raw, ragged = table_of(text_of(data))
-        kind = kind_of(raw.columns)
+        kind = _kind_of(raw.columns)
         where = (
             "" if path == paths[0] else f"{path.name}: "
         )  # the first file's name is before all notes of the part
@@ -361,7 +369,7 @@ def part(paths: list[Path]) -> Part:
         "bytes": size,
         "notes": notes,
     }
-    return Part(paths[0], merged, {"absolute": False}, coverage)
+    return FilePart(paths[0], merged, {"absolute": False}, coverage)
 
 
 def _text(raw: pl.DataFrame, *names: str) -> pl.Expr:
@@ -378,7 +386,7 @@ def _agent(raw: pl.DataFrame, name: str) -> pl.Expr:
     return _text(raw, name).str.extract(r"(\d{1,4})\s*$", 1).cast(pl.Int32, strict=False)
 
 
-def timed(frame: pl.DataFrame) -> pl.DataFrame:
+def _with_duration(frame: pl.DataFrame) -> pl.DataFrame:
     """Events with ``dur_ns`` in place of ``end``."""
     return frame.with_columns(dur_ns=pl.col("end") - pl.col("start_ns")).drop("end")
 
@@ -403,7 +411,7 @@ def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         registers=_int(raw, "VGPR_Count"),
         **blocks,
     )
-    return {"kernels": timed(frame)}
+    return {"kernels": _with_duration(frame)}
 
 
 def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -421,7 +429,7 @@ def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         correlation=_int(raw, "Correlation_Id"),
         kind=kind,
     )
-    return {"copies": timed(frame)}
+    return {"copies": _with_duration(frame)}
 
 
 def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -436,7 +444,7 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         domain=pl.col("Domain"),
         marker=marker,
     )
-    whole = timed(frame)
+    whole = _with_duration(frame)
     calls = (
         whole.filter(~pl.col("marker")).drop("marker", "domain").with_columns(api=pl.lit("runtime"))
     )
@@ -510,18 +518,18 @@ _GLOBAL_SIZE: Final = r"(?i)ExtModuleLaunch|hccModuleLaunch"
 _COPY: Final = r"^(?:Copy|FillBuffer)"
 
 
-def is_database(path: Path) -> bool:
+def _is_database(path: Path) -> bool:
     """Whether rpd or rocprofv3 wrote an SQLite file."""
     with sqlite.connect(path) as connection:
-        names = sqlite.tables(connection)
+        names = sqlite.database_tables(connection)
     is_rpd = all(name in names for name in _OF_RPD)
     return is_rpd or bool(names.matching(_OF_ROCPD) or names.refused)
 
 
-def read_database(path: Path, request: Request) -> list[Part]:
+def _read_database(path: Path, request: Request) -> list[FilePart]:
     """Read one database."""
     with sqlite.connect(path) as connection:
-        columns_of = sqlite.tables(connection)
+        columns_of = sqlite.database_tables(connection)
     if names := columns_of.matching(_OF_ROCPD):
         return [
             _rocpd(path, columns_of, name[len("rocpd_kernel_dispatch") :]) for name in sorted(names)
@@ -530,21 +538,31 @@ def read_database(path: Path, request: Request) -> list[Part]:
 
 
 def _part(
-    path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame], head: dict[str, object]
-) -> Part:
+    path: Path,
+    columns_of: sqlite.DatabaseTables,
+    tables: dict[str, pl.DataFrame],
+    head: dict[str, object],
+) -> FilePart:
     events = sum(frame.height for frame in tables.values())
     if not events:
         found = "; ".join([f"{path.name} has no event", *columns_of.notes()])
         raise ReadError(found, expected="a recording of rpd or rocprofv3")
     whole = {
-        name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()
+        name: _with_duration(frame) if "end" in frame.columns else frame
+        for name, frame in tables.items()
     }
     counts = {"events": events, "kept": events, "bytes": path.stat().st_size}
-    return Part(path, whole, dict(head), {"file": path.name, **counts, "notes": columns_of.notes()})
+    return FilePart(
+        path, whole, dict(head), {"file": path.name, **counts, "notes": columns_of.notes()}
+    )
 
 
 def _read(
-    path: Path, columns_of: sqlite.Tables, table: str, *columns: str, texts: tuple[str, ...] = ()
+    path: Path,
+    columns_of: sqlite.DatabaseTables,
+    table: str,
+    *columns: str,
+    texts: tuple[str, ...] = (),
 ) -> pl.DataFrame:
     """Columns of a table; a missing column is null, and a missing table has no rows."""
     types: dict[str, pl.DataType] = {
@@ -561,7 +579,9 @@ def _read(
     ).select(list(types))
 
 
-def _names(path: Path, columns_of: sqlite.Tables, table: str = "rocpd_string") -> dict[int, str]:
+def _names(
+    path: Path, columns_of: sqlite.DatabaseTables, table: str = "rocpd_string"
+) -> dict[int, str]:
     return _pairs(_read(path, columns_of, table, "id", texts=("string",)))
 
 
@@ -574,7 +594,7 @@ def _named(column: str, names: dict[int, str]) -> pl.Expr:
     return pl.when(name != "").then(name)
 
 
-def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
+def _rpd(path: Path, columns_of: sqlite.DatabaseTables) -> dict[str, pl.DataFrame]:
     names = _names(path, columns_of)
     calls = _read(
         path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id"
@@ -697,7 +717,7 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
+def _rocpd(path: Path, columns_of: sqlite.DatabaseTables, suffix: str) -> FilePart:
     """One recording of rocprofv3."""
     names = _names(path, columns_of, f"rocpd_string{suffix}")
     symbols = _read(
@@ -836,8 +856,8 @@ def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
 
 def _is_printed(probe: Probe) -> bool:
     if probe.is_folder:
-        return bool(files(probe.path))
-    return kind_of(cells_of(probe.start.split(b"\n", 1)[0])) is not None
+        return bool(_files(probe.path))
+    return _kind_of(_cells_of(probe.start.split(b"\n", 1)[0])) is not None
 
 
 READERS: Final = (
@@ -847,7 +867,7 @@ READERS: Final = (
         what="CSV of rocprofv3 (a file, or the folder of a run)",
         sniff=_is_printed,
         read=lambda path, _: [
-            part(paths) for paths in (files(path).values() if path.is_dir() else [[path]])
+            _csv_part(paths) for paths in (_files(path).values() if path.is_dir() else [[path]])
         ],
     ),
     Reader(
@@ -855,15 +875,15 @@ READERS: Final = (
         version=2,
         what="JSON of rocprofv3",
         sniff=lambda probe: not probe.is_folder and START.match(probe.start) is not None,
-        read=lambda path, _: read(path),
+        read=lambda path, _: _read_json(path),
         suffixes=(".json", ".gz"),
     ),
     Reader(
         name="rpd",
         version=3,
         what="a database of rpd or of rocprofv3 (rocpd)",
-        sniff=lambda probe: probe.start.startswith(sqlite.MAGIC) and is_database(probe.path),
-        read=read_database,
+        sniff=lambda probe: probe.start.startswith(sqlite.MAGIC) and _is_database(probe.path),
+        read=_read_database,
         suffixes=(".rpd", ".db"),
         database=lambda path, _: path,
     ),

@@ -21,6 +21,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import (
     MOST_NS,
+    Frames,
     Probe,
     Reader,
     Request,
@@ -196,11 +197,9 @@ _SCHEMA: Final = {
     "torch_pool": pl.String,
 }
 
-Tables = dict[str, pl.DataFrame]
 
-
-def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
-    """Tables of a snapshot."""
+def _tables_of(document: Mapping[str, Any]) -> tuple[Frames, list[str], int]:
+    """Frames of a snapshot."""
     segments = [
         s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))
     ]
@@ -413,7 +412,7 @@ def _read_snapshot(path: Path, request: Request) -> Trace:
     if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
         found = f"{path.name} is not a snapshot"
         raise ReadError(found, expected="a dictionary with the lists segments and device_traces")
-    tables, notes, events = tables_of(document)
+    tables, notes, events = _tables_of(document)
     return trace_of(path, "torch-snapshot", tables, events=events, notes=notes, damage=damage)
 
 

@@ -1,7 +1,7 @@
 """Traces of many ranks: a dataset on disk, and workers that make and analyse it."""
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.report.dataset.convert import convert, open
-from llmprof.report.dataset.mapping import map, several
+from llmprof.report.dataset.mapping import map, map_several
 
 door(globals())

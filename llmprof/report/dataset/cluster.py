@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, TypeVar
 
 from llmprof.errors import ArgumentError, ClusterError
-from llmprof.progress import Progress
 from llmprof.readers.common.helpers import cores
+from llmprof.text import Progress
 
 REACHED_WITHIN: Final = "10s"
 """A scheduler that does not answer for this time is unreachable."""

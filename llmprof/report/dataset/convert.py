@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import polars as pl
 
+from llmprof import __version__
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
@@ -25,27 +26,26 @@ from llmprof.errors import (
     TraceWarning,
     listed,
 )
-from llmprof.progress import Progress
 from llmprof.readers import reading, registry
 from llmprof.readers.common import reader as common
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.saved import capture, facts_of_run
 from llmprof.report.dataset.cluster import Lost, Workers, workers
+from llmprof.text import Progress
 from llmprof.trace import META_FILE, Trace, communication, schema
 from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.dataset import Partition
+from llmprof.trace.storage.files import PathLike
 from llmprof.trace.storage.places import UNFINISHED, Place
 from llmprof.trace.trace import open_saved
-from llmprof.version import __version__
 
-PathLike = str | os.PathLike[str]
 Clocks = Literal["shared", "unrelated"]
 
 _BLOCK: Final = 1 << 20
 
 
-class Source(NamedTuple):
+class RankSource(NamedTuple):
     """A file or folder of one rank or several, and the options that its reading depends on."""
 
     path: str
@@ -66,22 +66,24 @@ def sources_of(
     *,
     python_functions: bool,
     clocks: Clocks,
-) -> list[Source]:
+) -> list[RankSource]:
     """The files of all paths, in the order in which :func:`llmprof.read` takes them."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
     reader = None if chosen is None else registry.reader_named(chosen)
-    sources: list[Source] = []
+    sources: list[RankSource] = []
     readers: dict[str, Reader] = {}
     for path in given:
         place = Place.of(path)
         if not place.is_local:
-            sources += [Source(url, chosen, python_functions, clocks) for url in _remote(place)]
+            sources += [RankSource(url, chosen, python_functions, clocks) for url in _remote(place)]
             continue
         for claimed_by, file in reading.files_of(capture(place.path), reader):
             readers[claimed_by.name] = claimed_by
-            sources.append(Source(str(file.resolve()), claimed_by.name, python_functions, clocks))
+            sources.append(
+                RankSource(str(file.resolve()), claimed_by.name, python_functions, clocks)
+            )
     if len(readers) > 1 or (
         any(claimed_by.alone for claimed_by in readers.values()) and len(sources) > 1
     ):
@@ -104,7 +106,7 @@ def _remote(place: Place) -> list[str]:
     return [place.root]
 
 
-def stamp(source: Source) -> str:
+def stamp(source: RankSource) -> str:
     """Size and time of a file, with the options that its reading depends on; it changes when the
     file changes.
     """
@@ -131,7 +133,7 @@ def _inside(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
-def key_of(path: Path, options: str) -> str:
+def _key_of(path: Path, options: str) -> str:
     """Key of the content of a file."""
     digest = hashlib.blake2b(options.encode(), digest_size=10)
     for file in _inside(path):
@@ -143,7 +145,7 @@ def key_of(path: Path, options: str) -> str:
 
 
 @contextmanager
-def fetched(source: Source) -> Iterator[Path]:
+def fetched(source: RankSource) -> Iterator[Path]:
     """Path of the file on this machine; a remote file is downloaded."""
     place = Place.of(source.path)
     if place.is_local:
@@ -240,7 +242,7 @@ def convert(
 
 def _convert(
     place: Place,
-    sources: Sequence[Source],
+    sources: Sequence[RankSource],
     client: Any,
     *,
     clocks: Clocks,
@@ -323,7 +325,8 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     Examples
     --------
     >>> many = llmprof.convert(sample_folder, "dataset", client=False)
-    >>> llmprof.open("dataset").scan("kernels").select("name").unique().collect().height > 10
+    >>> kernels = llmprof.open("dataset").capture.scan("kernels")
+    >>> kernels.select("name").unique().collect().height > 10
     True
     """
     place = Place.of(folder)
@@ -339,7 +342,7 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     return Trace(tables, {**meta, "name": place.name}, coverage)
 
 
-def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
+def _check_replaceable(place: Place, sources: Sequence[RankSource]) -> None:
     """Raise unless the folder is new, or holds a dataset of the same files, finished or not."""
     if place.is_local and place.path.exists() and not place.path.is_dir():
         raise OutputError(f"{place.root} exists and is not a folder", hint="choose another folder")
@@ -368,12 +371,12 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
         raise OutputError(found, expected="a new folder, or all of its files", hint=hint)
 
 
-def _made(source: Source, place: Place) -> list[Partition] | str:
+def _made(source: RankSource, place: Place) -> list[Partition] | str:
     """Partitions of one file, or the reason why there are none. Runs on a worker."""
     seen = stamp(source)
     try:
         with fetched(source) as path, common.border(source.name):
-            key = key_of(path, seen.partition("-")[2])
+            key = _key_of(path, seen.partition("-")[2])
             if (partitions := _again(place, key, source, seen)) is not None:
                 return partitions
             parts, whole = _parts(path, source)
@@ -391,7 +394,7 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
         return str(error)
 
 
-def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition] | None:
+def _again(place: Place, key: str, source: RankSource, seen: str) -> list[Partition] | None:
     """Partitions of a file that was converted before under another name or time; None if there
     are none.
     """
@@ -409,7 +412,7 @@ def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition]
     ]
 
 
-def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]:
+def _parts(path: Path, source: RankSource) -> tuple[list[common.FilePart], Trace | None]:
     """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of
     all.
     """
@@ -418,7 +421,7 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
     request = common.Request(python_functions=source.python_functions)
     if not reader.alone:
-        parts = reading.parts_of(reader, path, request)
+        parts = reading.read_parts(reader, path, request)
         for part in parts:
             part.head["format"] = reader.name
         return parts, None
@@ -428,7 +431,7 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
         one = trace.select(rank=rank)
         tables = {name: frame.drop("rank") for name, frame in one.capture.recorded.items()}
         split.append(
-            common.Part(
+            common.FilePart(
                 path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}
             )
         )
@@ -436,7 +439,7 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
 
 
 def _written(
-    place: Place, part: common.Part, about: Partition, whole: Trace | None, *, own_clock: bool
+    place: Place, part: common.FilePart, about: Partition, whole: Trace | None, *, own_clock: bool
 ) -> Partition:
     """Write a part as a partition."""
     rank = (
@@ -456,7 +459,7 @@ def _written(
         frames[name] = schema.conform(
             frame.with_columns(*times, rank=pl.lit(rank, dtype=pl.Int32)), name
         )
-    calls = communication.collectives(
+    calls = communication.make_collectives(
         frames, [rank] if "kernels" in frames and frames["kernels"].height else []
     )
     head = {key: value for key, value in part.head.items() if value is not None}
@@ -477,7 +480,7 @@ def _written(
 
 
 @dataclass(slots=True)
-class _Summary(common.Part):
+class _Summary(common.FilePart):
     """A part with the stored summary of its frames in place of the frames."""
 
     stored: Partition
@@ -534,7 +537,7 @@ def _manifest(
             for one in made
         ]
     else:
-        parts: list[common.Part] = [
+        parts: list[common.FilePart] = [
             _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one)
             for one in made
         ]
@@ -543,7 +546,7 @@ def _manifest(
             reader.settle(parts)
         ranks, notes = common.assign(parts)
         common.check_one_run(parts, ranks)
-        meta, coverage = common.describe(parts, ranks, [*notes, *left_out], reader.name)
+        meta, coverage = common.describe_run(parts, ranks, [*notes, *left_out], reader.name)
         origin, tables = (
             common.origin_of(parts),
             common.tables_recorded(parts) | {name for part in parts for name in part.rows},

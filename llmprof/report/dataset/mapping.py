@@ -25,25 +25,27 @@ from llmprof.analyze.step_times import (
     time_parts,
     without_long_first,
 )
-from llmprof.arguments import check, checked
-from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
-from llmprof.findings.findings import combined, findings, ranked
-from llmprof.findings.scope import STEADY, Choice, Scope, choose
-from llmprof.findings.work import CORE_FACTS
-from llmprof.label.events import events as label_events
-from llmprof.progress import Progress
+from llmprof.errors import (
+    AnalysisError,
+    ClusterError,
+    LlmprofError,
+    NotCapturedError,
+    bound,
+    checked,
+)
+from llmprof.findings.causes.npu import CORE_FACTS
+from llmprof.findings.ranking import rank_findings
+from llmprof.findings.rows import scope_findings
+from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
+from llmprof.label.events import label_events
 from llmprof.report.dataset.cluster import Lost, Workers, workers
-from llmprof.text import counted
+from llmprof.report.dataset.plans import plan_of
+from llmprof.text import Progress, counted
 from llmprof.trace import Trace, schema
 from llmprof.trace import kept as kept_results
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.trace.storage.places import Place
-
-FIRST: Final = ("recorded_calls", *(catalog.declaration(findings).first or ()))
-"""Functions of the first pass: they give the representative steps, and the rank that each call
-waits for.
-"""
 
 CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
 """Columns that a worker needs of the calls of its rank."""
@@ -69,8 +71,8 @@ _PAUSES: Final = (
     "cause",
     "held_by",
     "held_kind",
-    "doing",
-    "doing_kind",
+    "host_activity",
+    "host_activity_kind",
     "launch_start_ns",
     "sync_name",
     "who",
@@ -129,7 +131,7 @@ def scope_hosts(trace: Trace) -> pl.DataFrame:
     return events.group_by("rank").agg(events=pl.len(), operators=(pl.col("source") == "op").sum())
 
 
-def replays(trace: Trace) -> pl.DataFrame:
+def replay_calls(trace: Trace) -> pl.DataFrame:
     """Calls of one rank that replay a graph."""
     if not trace.has("runtime"):
         return schema.empty("runtime")
@@ -152,7 +154,7 @@ def measured_kernels(trace: Trace) -> pl.DataFrame:
     return kernels.select(kept) if facts else kernels.select(kept).clear()
 
 
-def layer_times(trace: Trace) -> pl.DataFrame:
+def layers_of_rank(trace: Trace) -> pl.DataFrame:
     """Layers of one rank, without their stages."""
     return layers(trace)
 
@@ -168,24 +170,25 @@ OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 """Functions of one rank that depend on the representative steps."""
 
 OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
-    one.__name__: one for one in (scope_hosts, replays, copied_rows, measured_kernels, layer_times)
+    one.__name__: one
+    for one in (scope_hosts, replay_calls, copied_rows, measured_kernels, layers_of_rank)
 }
 """The other functions of one rank, except ``launch_delay``."""
 
 
-def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
-    """The representative parts of the run, from :data:`FIRST` of all ranks."""
+def scope_choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
+    """The representative parts of the run, from the first pass over all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
         raise NotCapturedError(
             "no rank of the dataset holds kernels, copies or operators", table="kernels"
         )
-    return choose(frames["steps"], frames["step_windows"], frames["steady_steps"])
+    return choose_scopes(frames["steps"], frames["step_windows"], frames["steady_steps"])
 
 
-def joined(
+def findings_of_ranks(
     trace: Trace,
-    chosen: Choice,
+    chosen: ScopeSteps,
     results: Mapping[str, pl.DataFrame | None],
     calls: pl.DataFrame | None,
 ) -> pl.DataFrame:
@@ -206,7 +209,7 @@ def joined(
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
-        (layers, results.get("layer_times"), {}),
+        (layers, results.get("layers_of_rank"), {}),
     ]
     for function, frame, options in kept:
         if frame is not None:
@@ -234,10 +237,10 @@ def joined(
     )
     if results["scope_bounds"] is not None:
         scope.__dict__["bounds"] = results["scope_bounds"]
-    return ranked(scope, whole=trace)
+    return scope_findings(scope, whole=trace)
 
 
-_TABLES: Final = {"runtime": "replays", "copies": "copied_rows", "kernels": "measured_kernels"}
+_TABLES: Final = {"runtime": "replay_calls", "copies": "copied_rows", "kernels": "measured_kernels"}
 """Tables that the rules look into, and the functions that collect the needed rows."""
 
 
@@ -264,7 +267,7 @@ class Asked(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
 
-class View(NamedTuple):
+class DatasetPart(NamedTuple):
     """The selected part of a dataset, and everything that its analyses depend on."""
 
     root: str
@@ -277,7 +280,7 @@ class View(NamedTuple):
 
 
 @dataclass
-class Found:
+class RankResults:
     """Results of one rank: frames by request, reasons why there is none, and the number of
     numbered rows.
     """
@@ -345,11 +348,11 @@ def map(  # noqa: A001
     entry = catalog.analysis(name)
     if not isinstance(trace._tables, Deferred):
         return checked(entry.function)(trace, **options)
-    (frame,) = several({entry.name: options}, trace, client=client, progress=progress).values()
+    (frame,) = map_several({entry.name: options}, trace, client=client, progress=progress).values()
     return frame
 
 
-def several(
+def map_several(
     analyses: Mapping[str, Mapping[str, Any]] | Sequence[str],
     trace: Trace,
     *,
@@ -400,7 +403,7 @@ class _Work:
         self.trace, self.team, self.progress = trace, team, progress
         tables = trace._tables
         asked = None if trace.capture.asked is None else tuple(trace.capture.asked)
-        self.view = View(
+        self.view = DatasetPart(
             tables.place.root,
             _written(tables),
             tables.window,
@@ -416,7 +419,7 @@ class _Work:
         left out.
         """
         chosen = {
-            name: dict(list(check(_function(name), self.trace, **options).items())[1:])
+            name: bound(_function(name), self.trace, **options).kwargs
             for name, options in chosen.items()
         }
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}
@@ -453,12 +456,12 @@ class _Work:
 
     def by_rank(
         self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None
-    ) -> dict[int, Found]:
+    ) -> dict[int, RankResults]:
         """Results of each rank, in the order of the ranks."""
         if not every:
             return {}
         what = f"analysing {counted(len(self.trace.ranks), 'rank')}"
-        results: dict[int, Found] = {}
+        results: dict[int, RankResults] = {}
         things = [(rank, None if more is None else more.get(rank)) for rank in self.trace.ranks]
         for (rank, _), result in self.team.each(
             _of_rank, things, self.view, tuple(every), what=what, progress=self.progress
@@ -472,7 +475,7 @@ class _Work:
             results[rank] = result
         return dict(sorted(results.items()))
 
-    def _joined(self, asked: Asked, parts: Mapping[int, Found]) -> pl.DataFrame | None:
+    def _joined(self, asked: Asked, parts: Mapping[int, RankResults]) -> pl.DataFrame | None:
         """One frame of all ranks; None where no rank has one."""
         frames = []
         before = dict.fromkeys(("events", "gaps", "windows"), 0)
@@ -497,42 +500,45 @@ class _Work:
         return {rank: kept.get((rank,), calls.clear()) for rank in self.trace.ranks}
 
     def _findings(
-        self, whole: Trace, parts: Mapping[int, Found], calls: pl.DataFrame | None
+        self, whole: Trace, parts: Mapping[int, RankResults], calls: pl.DataFrame | None
     ) -> pl.DataFrame:
         """Findings: the first pass gives the representative steps, the second the events in
         them.
         """
         refuse_samples(self.trace, "what takes the time of a step")
-        first = {name: self._joined(Asked(name), parts) for name in FIRST}
+        first = {
+            name: self._joined(Asked(name), parts)
+            for name in ("recorded_calls", *(plan_of("findings").first or ()))
+        }
         more = self._calls_of(None if calls is None else calls.select(CALLS))
         frames = []
-        for choice in choices(first):  # a pass for each, since its windows are numbered
+        for choice in scope_choices(first):  # a pass for each, since its windows are numbered
             every = [Asked(name, (("words", choice[0]),)) for name in OF_SCOPE]
             every += [Asked(name) for name in (*OF_RANK, "launch_delay")]
             parts = self.by_rank(every, more)
             second = {asked.name: self._joined(asked, parts) for asked in every}
-            frames.append(joined(whole, choice, {**first, **second}, calls))
-        return combined(frames)
+            frames.append(findings_of_ranks(whole, choice, {**first, **second}, calls))
+        return rank_findings(frames)
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
     """Requests to the workers for an analysis."""
-    analysis = catalog.analysis(name)
-    if _allows(analysis.apart, options) and _by_rank_first(options):
+    plan = plan_of(name)
+    if _allows(plan.apart, options) and _by_rank_first(options):
         yield _asked(name, options)
     elif _after(name, options):
         yield Asked("recorded_calls")
-    elif analysis.first is not None:
+    elif plan.first is not None:
         yield Asked("recorded_calls")
-        yield from (Asked(needed) for needed in analysis.first)
+        yield from (Asked(needed) for needed in plan.first)
 
 
 def _after(name: str, options: Mapping[str, Any]) -> bool:
     """Whether an analysis runs for each rank after the calls are matched."""
-    analysis = catalog.analysis(name)
-    if _allows(analysis.apart, options):
+    plan = plan_of(name)
+    if _allows(plan.apart, options):
         return False
-    return _allows(analysis.with_calls, options) and _by_rank_first(options)
+    return _allows(plan.with_calls, options) and _by_rank_first(options)
 
 
 def _allows(allowed: tuple[str, ...] | None, options: Mapping[str, Any]) -> bool:
@@ -553,7 +559,9 @@ def _function(name: str) -> Callable[..., pl.DataFrame]:
     return _FUNCTIONS[name] if name in _FUNCTIONS else catalog.analysis(name).function
 
 
-def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | None) -> pl.DataFrame:
+def _or_raise(
+    asked: Asked, parts: Mapping[int, RankResults], frame: pl.DataFrame | None
+) -> pl.DataFrame:
     if frame is not None:
         return frame
     absent = [found.absent[asked] for found in parts.values() if asked in found.absent]
@@ -575,7 +583,9 @@ def _opened(root: str, written: str) -> tuple[Deferred, dict[str, Any], dict[str
     return deferred.load(Place(root))
 
 
-def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[Asked, ...]) -> Found:
+def _of_rank(
+    thing: tuple[int, pl.DataFrame | None], view: DatasetPart, every: tuple[Asked, ...]
+) -> RankResults:
     """Results of analyses of one rank. Runs on a worker."""
     rank, calls = thing
     for category, pattern in reversed(view.patterns):
@@ -588,7 +598,7 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
     trace = Trace(part, own, {"files": [], "warnings": [], **tables_read})
     if calls is not None:
         kept_results.keep(trace, collectives, calls)
-    results = Found()
+    results = RankResults()
     for one in every:
         try:
             results.frames[one] = _function(one.name)(trace, **dict(one.options))

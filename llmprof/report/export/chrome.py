@@ -12,11 +12,11 @@ from typing import Any, Final
 import polars as pl
 from isal import igzip
 
+from llmprof import __version__
 from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import KINDS
-from llmprof.readers.chrome.reader import described
+from llmprof.readers.chrome.reader import label_copies
 from llmprof.trace import Trace, schema
-from llmprof.version import __version__
 
 OWN: Final = "llmprof"
 """Category of the rows that llmprof adds to those of the profiler; its own reader leaves them
@@ -111,7 +111,7 @@ def _everything(trace: Trace, added: pl.DataFrame, *, several: bool) -> Iterator
 # --- text of columns ---
 
 
-def quoted(value: pl.Expr) -> pl.Expr:
+def _quoted(value: pl.Expr) -> pl.Expr:
     """Texts as JSON strings."""
     return pl.struct(value.alias("v")).struct.json_encode().str.slice(5).str.head(-1)
 
@@ -148,9 +148,9 @@ def _line(phase: str = "X", *, several: bool) -> pl.Expr:
         pid = pl.concat_str(pl.lit('"[TP'), _number(pl.col("rank")), pl.lit("] "), pid, pl.lit('"'))
     pieces = [
         pl.lit(f'{{"ph":"{phase}","cat":'),
-        quoted(pl.col("cat")),
+        _quoted(pl.col("cat")),
         pl.lit(',"name":'),
-        quoted(pl.col("name")),
+        _quoted(pl.col("name")),
         pl.lit(',"pid":'),
         pid,
         pl.lit(',"tid":'),
@@ -245,7 +245,8 @@ def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         texts = ("recorded_as", "group", "group_ranks", "dtype")
         pieces += [
             _argument(
-                name, pl.when(pl.col(f"_{column}").is_not_null()).then(quoted(pl.col(f"_{column}")))
+                name,
+                pl.when(pl.col(f"_{column}").is_not_null()).then(_quoted(pl.col(f"_{column}"))),
             )
             if column in texts
             else _argument(name, _number(pl.col(f"_{column}")))
@@ -260,7 +261,7 @@ def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 def _extras(columns: list[str], frame: pl.DataFrame) -> list[pl.Expr]:
     """Vendor columns, which are for display: no reader restores them."""
     return [
-        _argument(c, pl.when(pl.col(c).is_not_null()).then(quoted(pl.col(c))))
+        _argument(c, pl.when(pl.col(c).is_not_null()).then(_quoted(pl.col(c))))
         if frame.schema[c] == pl.String
         else _argument(c, pl.when(pl.col(c).is_finite()).then(_number(pl.col(c))))
         for c in columns
@@ -270,7 +271,7 @@ def _extras(columns: list[str], frame: pl.DataFrame) -> list[pl.Expr]:
 
 def _copies(frame: pl.DataFrame) -> pl.DataFrame:
     about = ["name", "kind", "src_kind", "dst_kind"]
-    distinct = described(frame.select("name").unique())
+    distinct = label_copies(frame.select("name").unique())
     names = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
     joined = frame.join(names, on="name", how="left", maintain_order="left")
     says = pl.all_horizontal(pl.col(c).eq_missing(pl.col(f"_{c}")) for c in about[1:])
@@ -344,7 +345,7 @@ def _markers(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tasks(frame: pl.DataFrame) -> pl.DataFrame:
-    args = _arguments(_argument("kind", quoted(pl.col("kind"))), _CORRELATION, _EXTERNAL)
+    args = _arguments(_argument("kind", _quoted(pl.col("kind"))), _CORRELATION, _EXTERNAL)
     return _spans(frame, pl.lit(OWN), pl.col("device"), pl.col("stream"), args)
 
 
@@ -378,7 +379,7 @@ def _counters(frame: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit("value"))
     )
     args = pl.concat_str(
-        pl.lit("{"), quoted(key), pl.lit(":"), _number(pl.col("value")), pl.lit("}")
+        pl.lit("{"), _quoted(key), pl.lit(":"), _number(pl.col("value")), pl.lit("}")
     )
     return frame.select(
         "rank",
@@ -406,7 +407,7 @@ def _tids(added: pl.DataFrame) -> pl.DataFrame:
 def _added(added: pl.DataFrame) -> pl.DataFrame:
     numbered = added.join(_tids(added), on=["rank", "track"], how="left", maintain_order="left")
     detail = _argument(
-        "detail", pl.when(pl.col("detail").is_not_null()).then(quoted(pl.col("detail")))
+        "detail", pl.when(pl.col("detail").is_not_null()).then(_quoted(pl.col("detail")))
     )
     return _spans(numbered, pl.lit(OWN), pl.lit(_OWN_PROCESS), pl.col("tid"), _arguments(detail))
 

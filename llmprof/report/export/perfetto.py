@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.errors import LlmprofError, needs
 from llmprof.readers.perfetto import own_packets
 from llmprof.trace import Trace
-from llmprof.trace.storage.parquet import packed
+from llmprof.trace.storage.parquet import pack_trace
 
 _SEQUENCE: Final = 1
 _INCREMENTAL_CLEARED: Final = 1
@@ -49,7 +49,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     rows = _lanes(_slices(trace, added))
     base = int(trace.meta.get("start_epoch_ns") or 0)
     with file.open("wb") as out:
-        for packet_of_tables in own_packets(packed(trace.tables, trace.meta, trace.coverage)):
+        for packet_of_tables in own_packets(pack_trace(trace.tables, trace.meta, trace.coverage)):
             out.write(packet_of_tables)
         builder = StreamingTraceProtoBuilder(out)
         uuids = itertools.count(1)

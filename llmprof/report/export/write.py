@@ -14,8 +14,15 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.analyze.catalog import analyses
-from llmprof.arguments import Window, checked
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, needs
+from llmprof.errors import (
+    AnalysisError,
+    LlmprofError,
+    NotCapturedError,
+    OutputError,
+    Window,
+    checked,
+    needs,
+)
 from llmprof.report.export import chrome, perfetto
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
@@ -27,7 +34,7 @@ _LONG: Final = ("events", "launch-path")
 """Views with one row per event, which go into data files but not into a workbook."""
 
 
-def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
+def _answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     """Frame of each analysis that the trace can answer, by the name of its view."""
     frames: dict[str, pl.DataFrame] = {}
     for analysis in analyses():
@@ -220,7 +227,7 @@ def _idle(trace: Trace) -> pl.DataFrame:
         track=pl.lit("idle"),
         name="cause",
         detail=pl.concat_str(
-            pl.when(filled("doing") != "").then(pl.format("host in {}", "doing")),
+            pl.when(filled("host_activity") != "").then(pl.format("host in {}", "host_activity")),
             pl.when(filled("held_by") != "").then(pl.format("held by {}", "held_by")),
             pl.when(filled("next_name") != "").then(pl.format("until {}", "next_name")),
             separator="; ",
@@ -337,11 +344,11 @@ def export(
 
             charts.speedscope(stacks, temporary, name=target.name, overwrite=True)
         elif chosen == "excel":
-            write_excel(answers(part, events=False), temporary)
+            write_excel(_answers(part, events=False), temporary)
         elif chosen == "parquet":
-            write_parquet(answers(part), temporary)
+            write_parquet(_answers(part), temporary)
         else:
-            write_csv(answers(part), temporary)
+            write_csv(_answers(part), temporary)
         if temporary.is_dir():
             temporary.rename(target)
         else:

@@ -6,10 +6,10 @@ over many runs.
 >>> batch.write_report(sweep).index  # the same as a page with charts  # doctest: +SKIP
 """  # noqa: E501
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.run.batch.notebooks import Walkthroughs, notebooks_over
 from llmprof.run.batch.parameters import PRESETS, configs, parse, preset
-from llmprof.run.batch.runner import BatchRunner, devices
+from llmprof.run.batch.runner import BatchRunner, device_count
 from llmprof.run.batch.sweep import Sweep, open_sweep, write_report
 
 door(globals())

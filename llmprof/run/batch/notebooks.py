@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError
-from llmprof.progress import Progress
 from llmprof.readers.saved import STATE_FILE, capture, is_run
 from llmprof.run.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
-from llmprof.run.notebook.tutorials import check_installed, check_parameters, find, run_notebook
+from llmprof.run.notebook.tutorials import (
+    check_installed,
+    check_parameters,
+    find_notebook,
+    run_notebook,
+)
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 
 
@@ -77,7 +82,7 @@ def notebooks_over(
         The folder cannot be written, or has files of the same names.
     """
     check_installed()
-    source = find(name)
+    source = find_notebook(name)
     check_parameters(source, [parameter])
     chosen = _names([run for path in runs for run in runs_in(Path(path))])
     if not chosen:

@@ -80,7 +80,7 @@ def parse(text: str) -> dict[str, list[Any]]:
 
 def _values(text: str) -> list[Any]:
     try:
-        return list(typed.plain(json.loads(f"[{text}]"), len(text)))
+        return list(typed.bounded_value(json.loads(f"[{text}]"), len(text)))
     except (ValueError, RecursionError):
         return [plain_value(item.strip()) for item in text.split(",") if item.strip()]
 

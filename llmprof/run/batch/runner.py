@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import ConfigError, LlmprofError, listed
-from llmprof.progress import Progress
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import apply, label, point_name, points
 from llmprof.run.batch.sweep import Sweep, measures, open_sweep
@@ -25,6 +24,7 @@ from llmprof.run.launch.run import passes
 from llmprof.run.launch.run.folder import machine
 from llmprof.run.launch.run.series import Outcome, begun, groups, measured, run_series
 from llmprof.run.notebook.cell import told
+from llmprof.text import Progress
 
 
 class Points:
@@ -45,7 +45,7 @@ class Points:
 
     def store(self) -> None:
         """Write the state of the sweep."""
-        batch_state.store(self._state, self._folder)
+        batch_state.save_state(self._state, self._folder)
 
     @contextmanager
     def _kept(self, point: dict[str, Any]) -> Iterator[None]:
@@ -341,7 +341,7 @@ class BatchRunner:
                     state["order"] = random.Random(self._config.seed).sample(  # noqa: S311
                         range(len(grid)), len(grid)
                     )
-                batch_state.store(state, target)
+                batch_state.save_state(state, target)
             with (
                 told(target.name) if self._progress is None else nullcontext(self._progress)
             ) as progress:
@@ -358,34 +358,34 @@ class BatchRunner:
         ReadError
             The folder holds no sweep.
         """
-        begun = open_sweep(folder)
-        runner = cls(ExperimentConfig.from_dict(begun.state["config"]), **options)
-        return runner.run_parameter_sweep(begun.parameters, folder=folder)
+        stopped = open_sweep(folder)
+        runner = cls(ExperimentConfig.from_dict(stopped.state["config"]), **options)
+        return runner.run_parameter_sweep(stopped.parameters, folder=folder)
 
     def _refuse_twins(self, grid: Sequence[Mapping[str, Any]]) -> None:
         """Raise if two points would be the same run, such as batch_size 0 (as many as prompts)
         and 1.
         """
-        points: dict[str, Mapping[str, Any]] = {}
+        values_of: dict[str, Mapping[str, Any]] = {}
         for values in grid:
             try:
                 key = repr(apply(self._config, values).to_dict())
             except LlmprofError:  # this point will fail
                 continue
-            if key in points:
-                found = f"the points {label(points[key])} and {label(values)} are the same run"
+            if key in values_of:
+                found = f"the points {label(values_of[key])} and {label(values)} are the same run"
                 raise ConfigError(found, hint="leave one of the values out")
-            points[key] = values
+            values_of[key] = values
 
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
-        listed: list[dict[str, Any]] = state["points"]
-        order = state.get("order") or range(len(listed))
+        states: list[dict[str, Any]] = state["points"]
+        order = state.get("order") or range(len(states))
         there = {
             k
             for k in order
-            if listed[k]["state"] == "finished" and (folder / str(listed[k]["run"])).is_dir()
+            if states[k]["state"] == "finished" and (folder / str(states[k]["run"])).is_dir()
         }
-        remaining = [listed[k] for k in order if k not in there]
+        remaining = [states[k] for k in order if k not in there]
         configs: dict[int, ExperimentConfig] = {}
         for point in remaining:
             try:
@@ -411,10 +411,10 @@ class BatchRunner:
                 work.alone(group[0], configs[group[0]], self._runner or ExperimentRunner)
         work.store()
         if progress:
-            progress("sweep", len(listed), len(listed))
+            progress("sweep", len(states), len(states))
 
 
-def devices() -> int:
+def device_count() -> int:
     """Number of GPUs of this machine within ``CUDA_VISIBLE_DEVICES``; 0 if there is none, or
     NVML is missing.
     """

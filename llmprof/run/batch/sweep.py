@@ -18,11 +18,11 @@ from llmprof import analyze, report
 from llmprof.analyze.step_times import PARTS as TIMES
 from llmprof.analyze.step_times import SCHEMA as TIME_SCHEMA
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, guarded, listed
-from llmprof.progress import Progress
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ExperimentConfig, Run
 from llmprof.run.launch.run.folder import hold
 from llmprof.run.launch.run.requests import METRICS, disagreements, overhead, summarize
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 FILE = "sweep.json"
@@ -35,12 +35,12 @@ def new(
 ) -> dict[str, Any]:
     """State of a new sweep."""
     blank = {"state": "pending", "run": None, "error": None, "started": None, "seconds": None}
-    listed = [{"point": i, "values": values, **blank} for i, values in enumerate(points)]
+    states = [{"point": i, "values": values, **blank} for i, values in enumerate(points)]
     return {
         "version": VERSION,
         "config": dict(config),
         "parameters": dict(parameters),
-        "points": listed,
+        "points": states,
     }
 
 
@@ -52,7 +52,7 @@ def load(folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = typed.read(path, typed.SweepJson)
     names = state["parameters"].keys()
     for place, point in enumerate(state["points"]):
-        typed.checked(
+        typed.validated(
             (point.get("result") or {}).get("measures"),
             typed.row(SCHEMA) | None,
             f"{path}: point {place}",
@@ -66,7 +66,7 @@ def load(folder: Path) -> dict[str, Any]:
     return state
 
 
-def store(state: Mapping[str, Any], folder: Path) -> None:
+def save_state(state: Mapping[str, Any], folder: Path) -> None:
     """Write the state of a sweep; a concurrent reader sees either the old or the new state."""
     files.made(folder)
     files.write_json(folder / FILE, state)

@@ -17,8 +17,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
-from llmprof.progress import Progress
 from llmprof.run.experiments.workers.bandwidth import SPEC
+from llmprof.text import Progress
 from llmprof.theory import hardware
 from llmprof.trace.storage import typed
 
@@ -78,15 +78,15 @@ _MAY_BE_ZERO: Final = ("ranks", "warmup")
 
 def checked_spec(spec: Any) -> dict[str, Any]:
     """Options of the measurement, whose names and values were checked."""
-    from llmprof.run.launch.config.options import checked, refuse_unknown
+    from llmprof.run.launch.config.options import checked_option, refuse_unknown_keys
 
     if not isinstance(spec, Mapping):
         raise ConfigError(f"spec is {spec!r}", expected=f"a mapping with some of {', '.join(SPEC)}")
-    refuse_unknown(spec, SPEC, "spec")
+    refuse_unknown_keys(spec, SPEC, "spec")
     for key, value in spec.items():
         values, usual = (value, SPEC[key]) if isinstance(value, list) else ([value], SPEC[key])
         kind: Any = type(usual[0] if isinstance(usual, list) else usual)
-        checked(value, list[kind] if isinstance(usual, list) else kind, f"spec.{key}")
+        checked_option(value, list[kind] if isinstance(usual, list) else kind, f"spec.{key}")
         known = _CHOICES.get(key)
         for one in values:
             if known is not None and one not in known:
@@ -99,7 +99,7 @@ def checked_spec(spec: Any) -> dict[str, Any]:
     return dict(spec)
 
 
-def command(
+def bandwidth_command(
     out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Command line of the measurement on one machine."""
@@ -123,7 +123,9 @@ def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | Non
         "--rdzv-backend",
         "c10d",
     ]
-    return shlex.join([*head, "--rdzv-endpoint", "HOST:29500", *command(out, spec=spec)[1:]])
+    return shlex.join(
+        [*head, "--rdzv-endpoint", "HOST:29500", *bandwidth_command(out, spec=spec)[1:]]
+    )
 
 
 def run_bandwidth(
@@ -139,7 +141,7 @@ def run_bandwidth(
     path.parent.mkdir(parents=True, exist_ok=True)
     if progress is not None:
         progress("measuring memory, matrix products and links", 0, 0)
-    argv = command(path, python=python, spec=spec)
+    argv = bandwidth_command(path, python=python, spec=spec)
     _run(
         "the measurement",
         argv,

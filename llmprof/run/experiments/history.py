@@ -136,7 +136,7 @@ def one_more(values: Sequence[float], new: float) -> float:
     return min(1.0, max(0.0, 1 - inside))
 
 
-def watch(
+def track_measure(
     measure: Callable[[], Mapping[str, Sequence[float]]],
     path: str | Path,
     *,

@@ -84,9 +84,9 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     layout = (
         (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
     )
-    graded = pl.col("grade") != "unknown"
+    has_grade = pl.col("grade") != "unknown"
     return _median(
-        evidence.layouts.filter(layout & graded & (pl.col("phase") == phase)), "efficiency"
+        evidence.layouts.filter(layout & has_grade & (pl.col("phase") == phase)), "efficiency"
     )
 
 
@@ -226,7 +226,7 @@ RULES: Final = (
         "sequence_length",
     ),
     Rule(
-        "quantise",
+        "quantize",
         _weights,
         "Weights dominate: 8-bit weights halve the bytes of a step.",
         "sequence_length",
@@ -251,7 +251,7 @@ _BANDWIDTHS, _POINTS = "bandwidth_test_*.json", "latency_analysis_*.json"
 
 
 @dataclass(frozen=True)
-class Results:
+class ExperimentResults:
     """Saved results of experiments."""
 
     bandwidth: Bandwidth | None
@@ -262,7 +262,7 @@ class Results:
     left_out: str = ""
 
 
-def saved(folder: str | Path) -> Results:
+def saved(folder: str | Path) -> ExperimentResults:
     """Read the results in a folder.
 
     Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below
@@ -276,9 +276,9 @@ def saved(folder: str | Path) -> Results:
     timed = sorted(place.glob("**/ops_rank*.json.gz"))
     timings = read(timed[0].parent) if timed else None
     if not points:
-        return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
+        return ExperimentResults(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
     frame, document = read_points(*points), typed.read(points[0], typed.PointsJson)
-    return Results(
+    return ExperimentResults(
         read_bandwidth(bandwidth[-1]) if bandwidth else None,
         frame,
         _model(document),
@@ -302,7 +302,7 @@ def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
     return name
 
 
-def write_report(
+def write_performance_report(
     folder: str | Path,
     *,
     out: str | Path | None = None,

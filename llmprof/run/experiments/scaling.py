@@ -14,11 +14,11 @@ import polars as pl
 
 from llmprof import analyze, theory
 from llmprof.errors import ConfigError, LlmprofError, ReadError, TraceWarning
-from llmprof.progress import Progress
 from llmprof.run.batch import BatchRunner
 from llmprof.run.launch import ExperimentConfig, open_run
 from llmprof.run.launch.config import models
-from llmprof.run.launch.config.options import checked, load, refuse_unknown
+from llmprof.run.launch.config.options import checked_option, load, refuse_unknown_keys
+from llmprof.text import Progress
 from llmprof.theory import Calibration, Observation, Profile, hardware
 from llmprof.theory.plan import decode, prefill
 from llmprof.trace import Trace
@@ -76,7 +76,7 @@ _OF_SHARES: Final = ["tp", "pp", "prompt", "batch", "phase"]
 def content_of(config: ExperimentConfig) -> dict[str, Any] | None:
     """The configuration of a model, if it is at hand."""
     if config.model.startswith(models.PREFIX):
-        content: Any = models.config_of(config.model)
+        content: Any = models.catalog_config(config.model)
     else:
         content = typed.found(Path(config.model).expanduser() / "config.json", dict[str, Any])
     return content if isinstance(content, dict) else None
@@ -102,7 +102,7 @@ def most_tokens(config: ExperimentConfig) -> int | None:
         return None
 
 
-def fitting(
+def fitting_lengths(
     config: ExperimentConfig, lengths: Sequence[int], outputs: Sequence[int]
 ) -> tuple[list[int], str]:
     """Lengths of prompts that fit into the model with each output, and a sentence on those that
@@ -138,7 +138,7 @@ def run_points(
     """Measure one layout of devices over prompt length, batch size and output length, in one
     start of the engine.
     """
-    lengths, left_out = fitting(config, lengths, outputs)
+    lengths, left_out = fitting_lengths(config, lengths, outputs)
     if left_out:
         warnings.warn(left_out, TraceWarning, stacklevel=2)
     needed = max(lengths) + max(outputs)
@@ -247,18 +247,18 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
             raise ReadError(
                 f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again"
             ) from error
-    step, prefill = pl.col("decode_step_s"), pl.col("prefill_s")
+    step, prefill_s = pl.col("decode_step_s"), pl.col("prefill_s")
     sums = (
         pl.concat(frames)
         .group_by(_KEYS)
         .agg(
             repeats=pl.len(),
-            prefill_s=prefill.median(),
+            prefill_s=prefill_s.median(),
             decode_step_s=step.median(),
             ttft_s=pl.col("ttft_s").median(),
             wall_s=pl.col("wall_s").median(),
             spread=(step.max() - step.min()) / step.median(),
-            prefill_spread=(prefill.max() - prefill.min()) / prefill.median(),
+            prefill_spread=(prefill_s.max() - prefill_s.min()) / prefill_s.median(),
             peak_bytes=pl.col("peak_bytes").max(),
         )
     )
@@ -268,7 +268,7 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
     ).sort(_KEYS)
 
 
-def device_of(path: str | Path) -> str:
+def measured_device(path: str | Path) -> str:
     """The device that points were measured on, as the engine named it; ``CPU`` for all of these."""
     device = _document(path).get("gpu")
     if not isinstance(device, str):
@@ -465,8 +465,8 @@ def cases_of(path: str | Path) -> dict[str, list[int]]:
         raise ConfigError(
             f"{Path(path).name} does not hold a mapping", expected="lengths, batches, outputs"
         )
-    refuse_unknown(content, ["lengths", "batches", "outputs"], Path(path).name)
-    cases = {key: checked(value, list[int], key) for key, value in content.items()}
+    refuse_unknown_keys(content, ["lengths", "batches", "outputs"], Path(path).name)
+    cases = {key: checked_option(value, list[int], key) for key, value in content.items()}
     if bad := [key for key, values in cases.items() if not values or min(values) < 1]:
         raise ConfigError(f"{bad[0]} is {cases[bad[0]]}", expected="a list of numbers above 0")
     return cases
@@ -480,7 +480,7 @@ PREFILL_TOKENS: Final = 8192
 
 
 def observations_of(
-    points: pl.DataFrame, profile: Profile, *, most_tokens: int = PREFILL_TOKENS
+    points: pl.DataFrame, profile: Profile, *, prefill_tokens: int = PREFILL_TOKENS
 ) -> list[Observation]:
     """A decode step of each point, at the middle of its output, and its prefill if that is one
     step.
@@ -493,7 +493,7 @@ def observations_of(
             found.append(
                 Observation(profile.shape, profile.plan, middle, "decode", row["decode_step_s"])
             )
-        if row["prefill_s"] and batch * prompt <= most_tokens:
+        if row["prefill_s"] and batch * prompt <= prefill_tokens:
             step = prefill(batch, prompt)
             found.append(
                 Observation(profile.shape, profile.plan, step, "prefill", row["prefill_s"])
@@ -565,7 +565,7 @@ def run_calibration(
         check=check,
     )
     most = int(config.engine_args.get("max_num_batched_tokens", PREFILL_TOKENS))
-    device_there = _same(device, device_of(Path(folder) / "points.json"))
-    found = fitted(points, content, device_there, most_tokens=most)
+    device_there = _same(device, measured_device(Path(folder) / "points.json"))
+    found = fitted(points, content, device_there, prefill_tokens=most)
     files.write(Path(folder) / CALIBRATION, found.to_json())
     return found

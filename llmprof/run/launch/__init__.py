@@ -7,7 +7,7 @@
 The engine never runs in this process. Everything loads on first use.
 """  # noqa: E501
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.run.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.run.launch.run.folder import RunFolder, clean, runs
 from llmprof.run.launch.run.passes import plan

@@ -6,7 +6,7 @@ since a good one.
 >>> llmprof.watch("http://127.0.0.1:8000", "ttft_p99 > 500ms for 30s")  # doctest: +SKIP
 """
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.run.live.changes import changed
 from llmprof.run.live.dashboard import dashboard
 from llmprof.run.live.past import history

@@ -13,7 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.compare.diff import diff
-from llmprof.analyze.compare.story import changes_of, compared_phases, words_of
+from llmprof.analyze.compare.story import changes_of, compared_phases, part_words
 from llmprof.errors import AnalysisError, LlmprofError, ReadError
 from llmprof.run.launch import Run
 from llmprof.run.launch.monitors import table
@@ -80,9 +80,9 @@ def counters_of(run: Run) -> dict[str, Any]:
     """Counters of a capture: those for which it was made, else those before the window, while
     the profiler was off.
     """
-    judged = typed.found(run.folder.path / CHANGED, typed.ChangedJson) or {}
-    if judged.get("counters"):
-        return dict(judged["counters"])
+    verdict = typed.found(run.folder.path / CHANGED, typed.ChangedJson) or {}
+    if verdict.get("counters"):
+        return dict(verdict["counters"])
     told = _recording(run).get("counters") or {}
     merged: dict[str, Any] = {}
     for when in ("after", "within", "before"):  # the last one counts
@@ -123,7 +123,8 @@ def samples_of(run: Run) -> dict[str, float]:
         rows = pl.concat(
             [frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held]
         )
-        samples = dict(rows.group_by("name").agg(pl.col("value").mean()).iter_rows())
+        means = rows.drop_nulls("value").group_by("name").agg(pl.col("value").mean())
+        samples = dict(means.iter_rows())
     cores = (typed.found(run.folder.gpu_info, typed.MachineJson) or {}).get("cores")
     if cores and "run.cpu" in samples:
         samples["run.cpu"] /= cores  # of all processors, as the other one
@@ -185,7 +186,7 @@ def changed(
         raise AnalysisError(
             "there is nothing to compare with", hint="give baseline=, or watch for some hours"
         )
-    step = None if baseline is None else step_of(run, baseline)
+    step = None if baseline is None else shared_step(run, baseline)
     samples = ({}, {}) if baseline is None else (samples_of(baseline), samples_of(run))
     return judged(before, after, samples, step, name)
 
@@ -411,7 +412,7 @@ class Step:
         ]
 
 
-def step_of(run: Run, baseline: Run) -> Step | None:
+def shared_step(run: Run, baseline: Run) -> Step | None:
     """A step of the phase that both captures have; None without one."""
     try:
         frame = diff(baseline.trace, run.trace, part="times", names=("before", "now"))
@@ -427,7 +428,7 @@ def step_of(run: Run, baseline: Run) -> Step | None:
     for kind, part, delta in parts.select(
         "kind", "part", pl.col("delta_ns").fill_null(0.0)
     ).iter_rows():
-        group = words_of(kind, part)[0]
+        group = part_words(kind, part)[0]
         groups[group] = groups.get(group, 0.0) + delta
     largest = max(groups, key=lambda one: groups[one], default="")
     most = groups.get(largest, 0.0) >= MOST_OF * (total["b_ns"] - total["a_ns"])

@@ -14,8 +14,7 @@ from typing import Any, Final
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput, VisitError
 
-from llmprof.errors import ConfigError, listed
-from llmprof.run.launch.config.options import nearest
+from llmprof.errors import ConfigError, listed, nearest
 from llmprof.run.live.counters import LENGTHS, QUANTILES, TIMES
 from llmprof.units import SECONDS
 

@@ -10,7 +10,7 @@ import anywidget
 import traitlets
 
 from llmprof.errors import ConfigError
-from llmprof.run.live.page import html
+from llmprof.run.live.page import watch_page
 from llmprof.run.live.past import history
 from llmprof.run.live.watching import CAPTURES, FINDINGS, STATE, finding_rows
 from llmprof.trace.storage import typed
@@ -57,7 +57,7 @@ def page_of(folder: Path) -> str:
         else None
     )
     recent = history(folder).filter(level="recent")
-    return html(recent, said, finding_rows(found or []), every_s=0)
+    return watch_page(recent, said, finding_rows(found or []), every_s=0)
 
 
 def dashboard(folder: str | os.PathLike[str], *, every_s: float = 10.0) -> Dashboard:

@@ -9,10 +9,10 @@ from typing import Any
 
 import psutil
 
-from llmprof.run.launch.monitors.nvml import answer, reasons_of
+from llmprof.run.launch.monitors.nvml import nvml_value, reasons_of
 
 
-def devices(pid: int) -> dict[str, Any] | None:
+def device_states(pid: int) -> dict[str, Any] | None:
     """State of the devices that a process and its children use.
 
     ``others``: processes on these devices that do not belong to it; ``others_utilization``: share
@@ -49,14 +49,15 @@ def _devices(nvml: Any, own: set[int]) -> dict[str, Any] | None:
         if not found & own:
             continue
         others |= found - own
-        used = answer(nvml, "ProcessUtilization", handle, 0)
+        used = nvml_value(nvml, "ProcessUtilization", handle, 0)
         if used is not None:
             shares.append(sum(one.smUtil for one in _last(used) if one.pid not in own))
-        mask = answer(nvml, "CurrentClocksEventReasons", handle)
-        mask = answer(nvml, "CurrentClocksThrottleReasons", handle) if mask is None else mask
+        mask = nvml_value(nvml, "CurrentClocksEventReasons", handle)
+        mask = nvml_value(nvml, "CurrentClocksThrottleReasons", handle) if mask is None else mask
         kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         ecc = [
-            answer(nvml, "TotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds
+            nvml_value(nvml, "TotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC)
+            for kind in kinds
         ]
         rows.append(
             {

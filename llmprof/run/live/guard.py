@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import llmprof
 from llmprof.errors import LaunchError, LlmprofError
-from llmprof.run.live.server import Address, LostError, Server
+from llmprof.run.live.server import Address, LostError, ServerClient
 
 IDLE: Final = "idle"
 """State in the file of a lock while no profiler is on."""
@@ -93,7 +93,7 @@ class Guard:
                 self._process.stdin.flush()
 
 
-def stop(server: Server, *, within_s: float = _TRIES_S) -> bool:
+def stop(server: ServerClient, *, within_s: float = _TRIES_S) -> bool:
     """Switch a profiler off, again until it answers; False if the server is gone or does not answer
     in time.
 
@@ -114,7 +114,7 @@ def stop(server: Server, *, within_s: float = _TRIES_S) -> bool:
 def _guard() -> None:
     job: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     until, lock = time.monotonic() + job.pop("within_s"), job.pop("lock")
-    server = Server(Address(**job))
+    server = ServerClient(Address(**job))
     sys.stdout.buffer.write(_READY)
     sys.stdout.buffer.flush()
     ready, _, _ = select.select([0], [], [], max(0.0, until - time.monotonic()))

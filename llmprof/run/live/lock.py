@@ -23,7 +23,7 @@ from llmprof.trace.storage import files, typed
 RECORDING: Final = "recording"
 
 
-def places() -> Path:
+def lock_folder() -> Path:
     """Folder of the locks and of what captures of a server cost before: it survives the process,
     and is the user's.
     """
@@ -37,8 +37,8 @@ class Lock:
     def __init__(self, address: Address) -> None:
         self._address = address
         name = hashlib.sha256(address.url.encode()).hexdigest()[:16]
-        self._path = places() / f"{name}.lock"
-        self.costs = places() / f"{name}.json"
+        self._path = lock_folder() / f"{name}.lock"
+        self.costs = lock_folder() / f"{name}.json"
         """File with what earlier captures of the server cost."""
         self.left_on = False
         """Whether an earlier recording was never ended: its process and its guard were killed."""
@@ -54,7 +54,7 @@ class Lock:
         except OSError as error:
             raise files.refused(self._path, error) from error
         with file:
-            who = typed.whole(self._path, typed.RecorderJson) or {}
+            who = typed.read_if_whole(self._path, typed.RecorderJson) or {}
             if not hold(file):
                 raise LaunchError(
                     f"process {who.get('pid', 'unknown')} records {self._address.url} since"

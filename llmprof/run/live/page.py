@@ -16,7 +16,7 @@ import jinja2
 import polars as pl
 from markupsafe import Markup
 
-from llmprof.run.live.serving import Handler, serving
+from llmprof.run.live.serving import Handler, serve_requests
 
 if TYPE_CHECKING:
     from llmprof.run.live.watching import Watch
@@ -61,7 +61,7 @@ preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="n
 </main></body></html>"""  # noqa: E501
 
 
-def html(
+def watch_page(
     recent: pl.DataFrame,
     state: Mapping[str, Any],
     findings: Sequence[Mapping[str, Any]],
@@ -121,7 +121,7 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
             if not hmac.compare_digest(given.encode(), token.encode()):
                 self.answer(403)
             elif self.place.path == "/":
-                text = html(
+                text = watch_page(
                     watch.history.frames["recent"], watch.state(), watch.findings, every_s=_EVERY_S
                 )
                 self.answer(200, text.encode(), "text/html; charset=utf-8")
@@ -130,5 +130,5 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
             else:
                 self.answer(404)
 
-    with serving(HOST, port, Page) as number:
+    with serve_requests(HOST, port, Page) as number:
         yield f"http://{HOST}:{number}/?token={token}"

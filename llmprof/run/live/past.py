@@ -82,7 +82,7 @@ def coarser(rows: pl.DataFrame, every_s: int) -> pl.DataFrame:
 
 
 @dataclass(slots=True)
-class History:
+class WatchHistory:
     """History in a folder.
 
     A row that does not fit any more goes, the oldest first; the file is small.
@@ -95,7 +95,7 @@ class History:
     _new: list[Mapping[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> History:
+    def open(cls, folder: str | os.PathLike[str]) -> WatchHistory:
         """The history in a folder; a damaged one is set aside, and a new one begins."""
         made = cls(Path(folder))
         if made.file.exists():
@@ -169,7 +169,7 @@ def stored(file: Path) -> dict[str, pl.DataFrame]:
     Polars sees no byte that was not written: it may abort on others.
     """
     with sqlite.connect(file) as database:
-        if "levels" not in sqlite.tables(database):
+        if "levels" not in sqlite.database_tables(database):
             raise ReadError(
                 f"{file} is not a history",
                 expected="the file that llmprof watch writes",
@@ -228,7 +228,7 @@ def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
     --------
     >>> llmprof.run.live.history("results/watch_127.0.0.1-8000")["ttft_p99"].max()  # doctest: +SKIP
     """
-    file = History(Path(folder) / FOLDER).file
+    file = WatchHistory(Path(folder) / FOLDER).file
     if not file.is_file():
         raise ReadError(
             f"{folder} has no history of a server", expected="the folder that llmprof watch writes"

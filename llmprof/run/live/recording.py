@@ -20,17 +20,16 @@ from uuid import uuid4
 import polars as pl
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, TraceWarning
-from llmprof.progress import Progress
 from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
 from llmprof.run.launch import ConfigManager, ExperimentConfig, Run, open_run
 from llmprof.run.launch.monitors import Sampler
 from llmprof.run.launch.run.folder import FINISHED, RunFolder, machine
-from llmprof.run.launch.run.results import Results
-from llmprof.run.launch.run.runner import kept
+from llmprof.run.launch.run.results import RunResults
+from llmprof.run.launch.run.runner import keep_state
 from llmprof.run.live import traces
 from llmprof.run.live.counters import Scrape, between
-from llmprof.run.live.devices import devices
+from llmprof.run.live.devices import device_states
 from llmprof.run.live.guard import IDLE, Guard, stop
 from llmprof.run.live.lock import RECORDING, Lock
 from llmprof.run.live.server import (
@@ -39,13 +38,13 @@ from llmprof.run.live.server import (
     OK,
     About,
     Address,
-    Answer,
+    HttpAnswer,
     LostError,
-    Server,
-    about,
+    ServerClient,
+    identify,
 )
 from llmprof.run.live.spans import SCHEME, Spans, received
-from llmprof.text import are, counted, ranks_in_words
+from llmprof.text import Progress, are, counted, ranks_in_words
 from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S, format_bytes, format_share
 
@@ -79,7 +78,7 @@ Told = str | os.PathLike[str] | Spans
 
 
 @dataclass(slots=True)
-class Plan:
+class CapturePlan:
     """What a capture will do, before it begins: the server, the window, where the traces are,
     and what it will cost.
     """
@@ -207,7 +206,7 @@ def record(
     """
     if isinstance(requests, str) and requests.startswith(SCHEME):
         with received(requests) as spans:
-            return recorded(
+            return record_window(
                 url,
                 seconds=seconds,
                 steps=steps,
@@ -220,7 +219,7 @@ def record(
                 say=say,
                 progress=progress,
             )
-    return recorded(
+    return record_window(
         url,
         seconds=seconds,
         steps=steps,
@@ -235,7 +234,7 @@ def record(
     )
 
 
-def recorded(
+def record_window(
     url: str,
     *,
     seconds: float,
@@ -257,8 +256,8 @@ def recorded(
     if steps is not None and steps < 1:
         raise ConfigError(f"steps is {steps}", expected="1 or more")
     address = Address.of(url, token=os.environ.get(API_KEY))
-    server = Server(address)
-    said = about(server)
+    server = ServerClient(address)
+    said = identify(server)
     said.ranks = ranks or said.ranks
     if said.engine == "tgi":
         raise LaunchError(f"{address.url} cannot be recorded", hint=NEEDED["tgi"])
@@ -267,14 +266,14 @@ def recorded(
     )
     lock = Lock(address)
     with lock.taken() as descriptor:
-        costs = typed.kept(lock.costs, list[typed.CostJson]) or []
-        plan = Plan(said, address.url, seconds, steps, costs)
+        costs = typed.read_or_set_aside(lock.costs, list[typed.CostJson]) or []
+        plan = CapturePlan(said, address.url, seconds, steps, costs)
         if say is not None:
             say(plan.words)
             say(plan.cost)
         config = _config(said, results_dir)
         with tempfolder(results_dir, capture.prefix) as own:
-            capture.place = traces.place(
+            capture.place = traces.find_traces(
                 folder or said.folder,
                 fetch,
                 capture.prefix,
@@ -283,7 +282,7 @@ def recorded(
             )
             run_folder = RunFolder.create(config)
             try:
-                with run_folder.lock(), kept(run_folder) as stage:
+                with run_folder.lock(), keep_state(run_folder) as stage:
                     capture.note(run_folder)
                     capture.run(run_folder, lock, descriptor, stage)
                     capture.finish(run_folder, config, requests, stage)
@@ -327,7 +326,7 @@ class _Capture:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerClient,
         said: About,
         *,
         seconds: float,
@@ -339,7 +338,7 @@ class _Capture:
         self.timeout_s, self._progress = timeout_s, progress
         self.around_s = min(max(seconds, _AROUND_S[0]), _AROUND_S[1])
         self.prefix = f"llmprof-{uuid4().hex[:12]}"
-        self.place: traces.Place
+        self.place: traces.TracePlace
         self.began = False
         self.notes: list[str] = []
         self.window: tuple[int, int] = (0, 0)
@@ -448,7 +447,7 @@ class _Capture:
                     break  # older versions do not stop by themselves
             if self.steps and self.said.ranks and not self.place.fetch:
                 found = self.place.found()
-                if len(found) >= self.said.ranks and all(map(traces.whole, found)):
+                if len(found) >= self.said.ranks and all(map(traces.is_whole, found)):
                     break
         self._read("within")
 
@@ -466,7 +465,7 @@ class _Capture:
     def _stop(self) -> bool:
         began = time.monotonic()
         try:
-            answer: Answer = self.server.stop(timeout_s=_STOP_S)
+            answer: HttpAnswer = self.server.stop(timeout_s=_STOP_S)
         except LostError:
             return stop(self.server, within_s=5.0)
         finally:
@@ -524,7 +523,7 @@ class _Capture:
         files.write_json(folder.worker, worker)
         files.write_json(folder.gpu_info, machine(worker))
         self.note(folder, counters)
-        results = Results(config, folder, worker, self.notes)
+        results = RunResults(config, folder, worker, self.notes)
         try:
             trace = results.timeline()
             missing = trace.meta.get("missing_ranks") if trace is not None else None
@@ -600,7 +599,7 @@ class _Capture:
 
     def _look(self, when: str) -> None:
         """Ask for the state of the devices, if the server runs on this machine."""
-        state = None if self.said.pid is None else devices(self.said.pid)
+        state = None if self.said.pid is None else device_states(self.said.pid)
         if state is not None:
             self.devices[when] = state
 

@@ -102,7 +102,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """Status and text of an answer."""
 
     status: int
@@ -111,7 +111,11 @@ class Answer:
     def document(self) -> Any:
         """The text as JSON; None if it is none, or that of an error."""
         try:
-            return typed.plain(json.loads(self.text), len(self.text)) if self.status == OK else None
+            return (
+                typed.bounded_value(json.loads(self.text), len(self.text))
+                if self.status == OK
+                else None
+            )
         except (ValueError, RecursionError):
             return None
 
@@ -127,9 +131,9 @@ class Answer:
         return f"{self.status}{': ' if said else ''}{said[:_SHOWN]}"
 
 
-def send(
+def send_request(
     method: str, url: str, body: Mapping[str, Any] | None, *, timeout_s: float, **client: Any
-) -> Answer:
+) -> HttpAnswer:
     """Send a request; connection, head and body of its answer have ``timeout_s`` together.
 
     The limits of httpx are for single waits, and an answer that comes in small pieces never reaches
@@ -146,7 +150,7 @@ async def _sent(
     body: Mapping[str, Any] | None,
     timeout_s: float,
     client: Mapping[str, Any],
-) -> Answer:
+) -> HttpAnswer:
     content, asked = bytearray(), {"Accept-Encoding": "identity"}
     try:
         with anyio.fail_after(timeout_s):
@@ -160,7 +164,7 @@ async def _sent(
                     content += part
                     if len(content) > MOST_BYTES:
                         raise httpx.ReadError(f"the answer has more than {MOST_BYTES >> 20} MiB")
-                return Answer(answer.status_code, content.decode("utf-8", "replace"))
+                return HttpAnswer(answer.status_code, content.decode("utf-8", "replace"))
     except TimeoutError as error:
         raise httpx.ReadTimeout(f"no whole answer within {timeout_s:g} s") from error
 
@@ -168,7 +172,7 @@ async def _sent(
 _trusted = functools.cache(httpx.create_ssl_context)
 
 
-class Server:
+class ServerClient:
     """Requests to one server. Every request ends after its time, also if the answer never does."""
 
     answer_s: float = 5.0
@@ -190,7 +194,7 @@ class Server:
         body: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request, and read its whole answer.
 
         Raises
@@ -200,7 +204,7 @@ class Server:
         """
         timeout_s = self.answer_s if timeout_s is None else timeout_s
         try:
-            return send(
+            return send_request(
                 method, f"{self.address.url}{path}", body, timeout_s=timeout_s, **self._client
             )
         except httpx.TimeoutException as error:
@@ -260,7 +264,7 @@ class Server:
             raise LaunchError(found, hint=hint, busy=True)
         raise LaunchError(f"{self.address.url} refused to start its profiler: {answer.words}")
 
-    def stop(self, *, timeout_s: float) -> Answer:
+    def stop(self, *, timeout_s: float) -> HttpAnswer:
         """Switch the profiler off. The answer of most servers comes when the traces are written."""
         return self.ask("POST", "/stop_profile", timeout_s=timeout_s)
 
@@ -306,7 +310,7 @@ _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "tensorrt_
 _PREFIXES: Final = {"vllm:": "vllm", "sglang:": "sglang", "tgi_": "tgi", "trtllm_": "tensorrt_llm"}
 
 
-def about(server: Server) -> About:
+def identify(server: ServerClient) -> About:
     """Ask a server what it is."""
     said = About()
     models = server.ask("GET", "/v1/models").document()
@@ -334,7 +338,7 @@ def about(server: Server) -> About:
     return said
 
 
-def _by_metrics(server: Server) -> str:
+def _by_metrics(server: ServerClient) -> str:
     try:
         text = server.metrics()
     except LostError:
@@ -345,7 +349,7 @@ def _by_metrics(server: Server) -> str:
     )
 
 
-def _of_vllm(server: Server, said: About) -> None:
+def _of_vllm(server: ServerClient, said: About) -> None:
     """What vLLM tells in its development mode (``VLLM_SERVER_DEV_MODE=1``) only."""
     info = server.document("/server_info?config_format=json")
     config = info.get("vllm_config") if isinstance(info, dict) else None
@@ -371,7 +375,7 @@ def _of_vllm(server: Server, said: About) -> None:
     }
     kept = {name: _plain(part) for name, part in parts.items() if isinstance(part, dict)}
     changed = {"speculative_config": config, "hf_overrides": _mapping(config.get("model_config"))}
-    said.config |= disclosure.arguments(
+    said.config |= disclosure.disclosed_arguments(
         kept | {"parallel_config": _plain(parallel), "profiler_config": _plain(profiler)}
     )
     said.config |= {
@@ -379,7 +383,7 @@ def _of_vllm(server: Server, said: About) -> None:
     }  # the model is another one then
 
 
-def _of_sglang(server: Server, said: About) -> None:
+def _of_sglang(server: ServerClient, said: About) -> None:
     info = server.document("/get_server_info") or server.document("/server_info")
     if not isinstance(info, dict):
         return
@@ -394,7 +398,7 @@ def _of_sglang(server: Server, said: About) -> None:
     said.parallel = _sizes(
         info, tp="tp_size", pp="pp_size", **({} if attention else {"dp": "dp_size"})
     )
-    said.config |= disclosure.arguments(
+    said.config |= disclosure.disclosed_arguments(
         _plain({k: v for k, v in info.items() if k != "internal_states"})
     )
 

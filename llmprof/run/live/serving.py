@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class Server(ThreadingHTTPServer):
+class PatientHttpServer(ThreadingHTTPServer):
     """A server that cuts clients off when their time is over, however slowly they send or read."""
 
     patience_s: float = 10.0
@@ -81,7 +81,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(host: str, port: int, handler: type[Handler]) -> Iterator[int]:
+def serve_requests(host: str, port: int, handler: type[Handler]) -> Iterator[int]:
     """Answer requests until the end of the block; yields the port, which was chosen if it was 0.
 
     Raises
@@ -90,7 +90,7 @@ def serving(host: str, port: int, handler: type[Handler]) -> Iterator[int]:
         The port is taken.
     """
     try:
-        server = Server(host, port, handler)
+        server = PatientHttpServer(host, port, handler)
     except (OSError, OverflowError) as error:
         found = f"{host}:{port} cannot be used: {getattr(error, 'strerror', None) or error}"
         raise LaunchError(found, hint="choose another port; 0 is a free one") from error

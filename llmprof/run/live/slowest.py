@@ -3,19 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
 
 from llmprof.analyze.requests.requests import epoch_of
 from llmprof.errors import LlmprofError
-from llmprof.findings.sentences import SLOWEST, finding
-from llmprof.label.steps.steps import steps as steps_of
+from llmprof.findings.cause import Context, Figures
+from llmprof.label.steps.steps import steps_of
+from llmprof.text import counted, shorten, tenths
 from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
 
 RULE: Final = "slowest_request"
 _MUCH: Final = 2.0
 """Times the median of the others from which the slowest request is a fault."""
+
+
+_PARTS: Final = {
+    "queue": "in the queue",
+    "the rest": "after the queue",
+    "first token": "before its first token",
+}
+_ADVICE: Final = {
+    "queue": (
+        "Requests wait while all places are taken or the KV cache is full: see kv_usage and waiting"
+        " among the counters; raise max_num_seqs if there is room, or add a replica."
+    ),
+    "prefill": (
+        "Its prompt was computed in steps with others: see their share above, and"
+        " max_num_batched_tokens."
+    ),
+    "decode": (
+        "Compare its steps with the others: a large batch or prefills of others make each token"
+        " longer, and a long answer has many."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SlowestRequest(Figures):
+    """The slowest request of the window of a capture."""
+
+    request: str
+    e2e_ns: int
+    requests: int
+    stretches: Mapping[str, Mapping[str, Any]]
+    """Its time in parts, and the steps that ran during each."""
+    left_out: int = 0
+    """Steps that ran without it."""
+    typical_ns: float | None = None
+    """The median of the others."""
+    part: str | None = None
+    """The largest part."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def title(self, of: Context) -> str:
+        text = (
+            f"The slowest of {counted(self.requests, 'request')}, {shorten(self.request, 60)}, took"
+            f" {format_ns(self.e2e_ns)}"
+        )
+        if self.typical_ns:
+            text += f" (median of the others {format_ns(self.typical_ns)})"
+        return (
+            f"{text}, most of it {_PARTS.get(self.part, self.part)}." if self.part else f"{text}."
+        )
+
+    def detail(self, of: Context) -> str:
+        texts = [_stretch(name, part) for name, part in self.stretches.items()]
+        texts = texts or ["The server did not tell what of it was queue, prefill and decode."]
+        if self.prompt_tokens is not None:
+            text = f"Its prompt had {self.prompt_tokens:,} tokens"
+            if self.output_tokens is not None:
+                text += f", its answer {self.output_tokens:,}"
+            texts.append(f"{text}.")
+        if self.left_out:
+            texts.append(
+                f"{counted(self.left_out, 'step')} ran without it: it was preempted, or had no"
+                " room."
+            )
+        return " ".join(texts)
+
+    def advice(self, of: Context) -> str:
+        return _ADVICE.get(self.part or "", "Look at its spans: analyze.requests(run, by='span').")
+
+
+def _stretch(name: str, part: Mapping[str, Any]) -> str:
+    text = f"{name.capitalize()} {format_ns(part['ns'])}"
+    if not part["steps"]:
+        return f"{text}."
+    return (
+        f"{text}: {counted(part['steps'], 'step')} recorded meanwhile"
+        f" ({format_share(part['recorded'])} of that time), with {tenths(part['requests'])}"
+        f" decoding requests on average, {format_share(part['prefill'])} of their time with a"
+        " prefill."
+    )
 
 
 def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | None:
@@ -41,34 +125,35 @@ def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | No
     for name, dur_ns in parts.items():
         stretches[name] = {"ns": dur_ns} | _during(steps, at, at + dur_ns)
         at += dur_ns
-    figures = {
-        "id": worst["id"] or worst["request"],
-        "e2e_ns": worst["e2e_ns"],
-        "typical_ns": others,
-        "of": timed.height,
-        "part": largest,
-        "stretches": stretches,
-        "prompt_tokens": worst["prompt_tokens"],
-        "output_tokens": worst["output_tokens"],
-        "left_out": _left_out(stretches.get("decode"), worst["output_tokens"]),
-    }
-    title, detail, suggestion = finding(RULE, figures, SLOWEST)
+    share = parts[largest] / worst["e2e_ns"] if largest and worst["e2e_ns"] else None
+    figures = SlowestRequest(
+        str(worst["id"] or worst["request"]),
+        worst["e2e_ns"],
+        timed.height,
+        stretches,
+        _left_out(stretches.get("decode"), worst["output_tokens"]),
+        others,  # type: ignore[arg-type]
+        largest,
+        worst["prompt_tokens"],
+        worst["output_tokens"],
+    )
+    of = Context(worst["e2e_ns"], share or 0.0, "per request", {})
     slow = others is not None and worst["e2e_ns"] >= _MUCH * others  # type: ignore[operator]
     return {
         "rule": RULE,
         "severity": "medium" if slow else "info",
-        "title": title,
+        "title": figures.title(of),
         "figure": float(worst["e2e_ns"]),
         "unit": "ns a request",
-        "share_of_time": parts[largest] / worst["e2e_ns"] if largest and worst["e2e_ns"] else None,
+        "share_of_time": share,
         "scope": f"the slowest of {timed.height} requests",
         "denominator": "its time",
         "evidence": "requests",
         "where": f"request = {worst['request']}",
         "start_ns": begin,
         "end_ns": begin + worst["e2e_ns"],
-        "detail": detail,
-        "suggestion": suggestion,
+        "detail": figures.detail(of),
+        "suggestion": figures.advice(of),
         "about": None if worst["id"] is None else str(worst["id"]),
     }
 

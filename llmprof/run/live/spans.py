@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, needs
-from llmprof.readers.otlp import frame_of, rows_of
+from llmprof.readers.otlp import parse_requests, request_frame
 from llmprof.run.live.server import MOST_BYTES
-from llmprof.run.live.serving import Handler, serving
+from llmprof.run.live.serving import Handler, serve_requests
 
 SCHEME: Final = "otlp://"
 HOST: Final = "127.0.0.1"
@@ -41,14 +41,14 @@ class Spans:
     def add(self, body: bytes, kind: str) -> None:
         """Take the body of a request of OTLP, in protobuf or JSON; ValueError if it is neither."""
         with self._lock:  # of large bodies one at a time is in memory as objects
-            self._rows |= dict(rows_of(_document(body, kind)))
+            self._rows |= dict(parse_requests(_document(body, kind)))
             for key in list(self._rows)[:-_MOST_REQUESTS]:
                 del self._rows[key]
 
     def frame(self) -> pl.DataFrame:
         """The requests, with the columns of :func:`llmprof.read_requests`."""
         with self._lock:
-            return frame_of(list(self._rows.values()))
+            return request_frame(list(self._rows.values()))
 
 
 def _document(body: bytes, kind: str) -> Any:
@@ -64,7 +64,7 @@ def _document(body: bytes, kind: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def place_of(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """Host and port of an address such as ``otlp://127.0.0.1:4318``; what is left out is
     127.0.0.1 and 4318.
     """
@@ -121,5 +121,5 @@ def received(address: str) -> Iterator[Spans]:
                 return self.answer(400)
             return self.answer(200, b"{}" if kind == "application/json" else b"", kind)
 
-    with serving(*place_of(address), Receiver):
+    with serve_requests(*parse_address(address), Receiver):
         yield spans

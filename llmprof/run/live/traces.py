@@ -17,9 +17,8 @@ from typing import BinaryIO, Final
 from isal import igzip
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, ReadError, listed
-from llmprof.progress import Progress
 from llmprof.readers.registry import detect
-from llmprof.text import counted
+from llmprof.text import Progress, counted
 from llmprof.trace.storage import files
 
 _LOOK_S: Final = 0.3
@@ -42,7 +41,7 @@ def _opened(path: Path) -> BinaryIO:
     )
 
 
-def whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
     """Whether a trace was written to its end: a gzip file with its checksum, and JSON that ends
     with a brace.
     """
@@ -64,7 +63,7 @@ def whole(path: Path) -> bool:
 
 
 @dataclass(slots=True)
-class Place:
+class TracePlace:
     """Where the server's traces are found: a folder that is seen here, or a command that copies
     them here.
     """
@@ -166,14 +165,14 @@ def _is_trace(path: Path) -> bool:
         return False
 
 
-def place(
+def find_traces(
     folder: str | os.PathLike[str] | None,
     fetch: Sequence[str] | None,
     prefix: str,
     own: Path,
     *,
     made: bool = False,
-) -> Place:
+) -> TracePlace:
     """Where the traces of a capture are found; ``made``: the server, on this machine, makes it
     at its first trace.
     """
@@ -183,7 +182,7 @@ def place(
                 "fetch has no word",
                 expected='a command, such as ["kubectl", "cp", "pod:/profiles"]',
             )
-        return Place(own, prefix, tuple(fetch))
+        return TracePlace(own, prefix, tuple(fetch))
     expected = "the folder into which the server writes its traces, as it is seen from here"
     if folder is None:
         found = "the server does not say where it writes its traces, or is on another machine"
@@ -194,11 +193,11 @@ def place(
         found = f"the server writes its traces to {folder}, which is no folder on this machine"
         hint = "or fetch=, the command that copies it here, such as kubectl cp POD:/profiles"
         raise ConfigError(found, expected=f"folder=, {expected} (a mounted volume)", hint=hint)
-    return Place(seen, prefix)
+    return TracePlace(seen, prefix)
 
 
 def collect(
-    source: Place,
+    source: TracePlace,
     to: Path,
     *,
     ranks: int | None,
@@ -220,7 +219,7 @@ def collect(
         now = source.found()
         found = list(now)
         still = {path for path in found if sizes.get(path) == now[path]}
-        done = {path for path in still if path in good or whole(path)}
+        done = {path for path in still if path in good or is_whole(path)}
         if now != sizes:
             changed, good = time.monotonic(), set()
         good |= done
@@ -261,7 +260,7 @@ def _copied(path: Path, to: Path) -> Path:
 
 
 def _incomplete(
-    source: Place, found: list[Path], done: set[Path], ranks: int | None
+    source: TracePlace, found: list[Path], done: set[Path], ranks: int | None
 ) -> CaptureError:
     where = " ".join(source.fetch) or str(source.folder)
     if not found:

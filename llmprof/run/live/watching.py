@@ -20,18 +20,18 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
-from llmprof.progress import Progress
 from llmprof.run.launch import Run, open_run, runs
 from llmprof.run.launch.run.folder import FINISHED, hold
 from llmprof.run.live.changes import CHANGED, changed
 from llmprof.run.live.condition import Condition
 from llmprof.run.live.counters import Scrape, between
 from llmprof.run.live.page import served
-from llmprof.run.live.past import FOLDER, History
-from llmprof.run.live.recording import STEPS, Told, recorded
-from llmprof.run.live.server import API_KEY, Address, LostError, Server, send
+from llmprof.run.live.past import FOLDER, WatchHistory
+from llmprof.run.live.recording import STEPS, Told, record_window
+from llmprof.run.live.server import API_KEY, Address, LostError, ServerClient, send_request
 from llmprof.run.live.slowest import slowest_request, with_row
 from llmprof.run.live.spans import SCHEME, received
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S
 
@@ -49,7 +49,7 @@ _TRACES_S: Final = 300.0
 """Longest wait for the traces of a capture."""
 SEVERITIES: Final = ("info", "low", "medium", "high")
 
-Capture = Callable[[Path], Run]
+TakeCapture = Callable[[Path], Run]
 
 
 class Watch:
@@ -62,7 +62,7 @@ class Watch:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        capture: Capture,
+        capture: TakeCapture,
         *,
         when: str | None = None,
         keep: int = 5,
@@ -85,7 +85,7 @@ class Watch:
             )
         self.folder = Path(folder)
         self.condition = None if when is None else Condition(when)
-        self.history = History.open(self.folder / FOLDER)
+        self.history = WatchHistory.open(self.folder / FOLDER)
         self.events: list[dict[str, Any]] = []
         self.captures = self.scrapes = self.lost = self.unread = 0
         self.holds = False
@@ -103,7 +103,7 @@ class Watch:
         self._readings: deque[Scrape] = deque(maxlen=1000)
         self._quiet_until_s = -1.0
         self._stored_s: float | None = None
-        earlier = typed.kept(self.folder / STATE, typed.WatchJson) or {}
+        earlier = typed.read_or_set_aside(self.folder / STATE, typed.WatchJson) or {}
         self.events = (earlier.get("events") or [])[-_MOST_EVENTS:]
         self.captures = earlier.get("captures") or 0
 
@@ -242,7 +242,7 @@ class Watch:
         event: dict[str, Any] = {"folder": path.name, "why": why}
         try:
             with guarded("the findings"):
-                rows = findings_of(run)
+                rows = capture_findings(run)
                 self.findings = finding_rows(rows.to_dicts())
             files.write_json(path / FINDINGS, rows.to_dicts())
         except LlmprofError as error:
@@ -316,7 +316,7 @@ def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: row.get(key) for name, key in names.items()} for row in found]
 
 
-def findings_of(run: Run) -> pl.DataFrame:
+def capture_findings(run: Run) -> pl.DataFrame:
     """Findings of a capture; with its requests, where the server told them, and the slowest of
     these explained.
     """
@@ -444,7 +444,7 @@ def watch(
     told: Told | None = requests
 
     def capture(place: Path) -> Run:
-        return recorded(
+        return record_window(
             url,
             seconds=seconds,
             steps=steps,
@@ -460,7 +460,7 @@ def watch(
 
     def tell(message: dict[str, Any]) -> None:
         try:
-            status = send("POST", str(webhook), message, timeout_s=_WEBHOOK_S).status
+            status = send_request("POST", str(webhook), message, timeout_s=_WEBHOOK_S).status
             if status >= _REFUSED:
                 watched._event("webhook failed", found=f"status {status}")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -478,7 +478,7 @@ def watch(
         severity=severity,
         tell=tell if webhook else None,
     )
-    server = Server(address)
+    server = ServerClient(address)
     with _alone(home), spans:
         server.metrics()
         if isinstance(requests, str) and requests.startswith(SCHEME):
@@ -498,7 +498,7 @@ def watch(
 
 def _loop(
     watched: Watch,
-    server: Server,
+    server: ServerClient,
     every_s: float,
     until_s: float | None,
     say: Callable[[str], None] | None,

@@ -32,8 +32,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError
-from llmprof.progress import Progress
 from llmprof.run.launch import ExperimentConfig
+from llmprof.text import Progress
 
 if TYPE_CHECKING:
     from llmprof.run.launch import Run
@@ -223,7 +223,7 @@ def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
     return make(**options), torch.cuda.synchronize
 
 
-def register(shell: Any) -> None:
+def register_magic(shell: Any) -> None:
     """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof``
     calls it.
     """

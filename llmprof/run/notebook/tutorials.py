@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.lazy import put_off_formats
-from llmprof.progress import Progress
 from llmprof.readers.bundled import folder_of
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 ENVIRONMENT_VARIABLE = "LLMPROF_NOTEBOOKS"
@@ -26,7 +25,7 @@ them.
 """
 
 
-def find(name: str) -> Path:
+def find_notebook(name: str) -> Path:
     """Notebook of a name (with or without ``.ipynb``) or of the beginning of one name, or at a
     path.
     """
@@ -79,7 +78,7 @@ def run_notebook(
     It runs in the current folder, so that relative paths in the parameters are correct.
     """
     check_installed()
-    source = find(name)
+    source = find_notebook(name)
     given = dict(parameters or {})
     check_parameters(source, given)
     target = Path(folder)
@@ -127,7 +126,6 @@ def check_parameters(source: Path, given: Iterable[str]) -> None:
 
 
 def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:
-    put_off_formats()
     import nbformat
     import papermill  # type: ignore[import-untyped]
     from nbclient.exceptions import DeadKernelError

@@ -6,11 +6,16 @@ from llmprof.analyze.operator_times import (
     against_trace,
     communication_times,
     operator_times,
-    suggestions,
+    timing_suggestions,
     timers,
     timing_overhead,
 )
-from llmprof.arguments import door
-from llmprof.run.operator_timing.script import OperatorTiming, compare, read_results, time_operators
+from llmprof.errors import door
+from llmprof.run.operator_timing.script import (
+    OperatorTiming,
+    compare_times,
+    read_results,
+    time_operators,
+)
 
 door(globals())

@@ -45,7 +45,7 @@ MOST_CALLS = 100
 
 
 @dataclass(frozen=True)
-class Tensor:
+class MadeTensor:
     """Description of a tensor that is made when the operator runs."""
 
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Operator:
+class TimedOperator:
     """An operator to run: its name, its arguments, and which of them are weights or caches."""
 
     key: str
@@ -78,7 +78,7 @@ class Operator:
 
 
 @dataclass
-class Bench:
+class OperatorBench:
     """Timing of operators on a device."""
 
     device: str
@@ -101,7 +101,7 @@ class Bench:
 
     # arguments
 
-    def tensor(self, spec: Tensor) -> Any:
+    def tensor(self, spec: MadeTensor) -> Any:
         """A tensor of random numbers, or of the numbers that the operator needs."""
         torch, count, n, place = self.torch, spec.elements, spec.number, {"device": self.device}
         dtype, few = getattr(torch, spec.dtype), min(spec.elements, BLOCK)
@@ -123,18 +123,18 @@ class Bench:
             raise ValueError(f"nothing is known of tensors that hold {spec.holds!r}")
         return base.to(dtype).as_strided(spec.shape, spec.strides)
 
-    def arguments(self, operator: Operator) -> list[Any]:
+    def arguments(self, operator: TimedOperator) -> list[Any]:
         """Arguments of an operator."""
         made: list[Any] = []
         for argument in operator.arguments:
-            if isinstance(argument, Tensor):
+            if isinstance(argument, MadeTensor):
                 made.append(None if argument.holds == "fa3_metadata" else self.tensor(argument))
-            elif isinstance(argument, list) and argument and isinstance(argument[0], Tensor):
+            elif isinstance(argument, list) and argument and isinstance(argument[0], MadeTensor):
                 made.append([self.tensor(part) for part in argument])
             else:
                 made.append(argument)
         for place, argument in enumerate(operator.arguments):
-            if isinstance(argument, Tensor) and argument.holds == "fa3_metadata":
+            if isinstance(argument, MadeTensor) and argument.holds == "fa3_metadata":
                 made[place] = self._fa3_metadata(made)
         return made
 
@@ -172,7 +172,7 @@ class Bench:
 
     # calls
 
-    def bound(self, operator: Operator) -> tuple[Callable[..., Any], list[str], int]:
+    def bound(self, operator: TimedOperator) -> tuple[Callable[..., Any], list[str], int]:
         """The overload that accepts the recorded arguments, with the names of its keyword
         arguments.
         """
@@ -192,7 +192,7 @@ class Bench:
             f"no form of {operator.name} takes {len(operator.arguments)} such arguments"
         )
 
-    def callable(self, operator: Operator) -> Callable[[list[Any]], Any]:
+    def callable(self, operator: TimedOperator) -> Callable[[list[Any]], Any]:
         """Function that calls the operator with its arguments."""
         function, names, positional = self.bound(operator)
         parameters = function._schema.arguments  # type: ignore[attr-defined]
@@ -222,12 +222,12 @@ class Bench:
         if self.cuda:
             self.torch.cuda.synchronize()
 
-    def run(self, operator: Operator) -> dict[str, Any]:
+    def run(self, operator: TimedOperator) -> dict[str, Any]:
         """Time an operator warm, with cold weights, and cold."""
         with self.torch.inference_mode():
             return self._run(operator)
 
-    def _run(self, operator: Operator) -> dict[str, Any]:
+    def _run(self, operator: TimedOperator) -> dict[str, Any]:
         out: dict[str, Any] = {"modes": {}, "floor_ns": self.floor_ns}
         function, made = self.callable(operator), self.arguments(operator)
         call = functools.partial(function, made)
@@ -251,7 +251,7 @@ class Bench:
         for mode in (mode for mode in MODES if mode in plans):
             seen, timed = profiled[mode], self._clocked(call, plans[mode], calls[mode])
             times = {"profiler": seen["times"], "clock": timed, "host": seen["host"]}
-            out["modes"][mode] = {clock: summary(values) for clock, values in times.items()}
+            out["modes"][mode] = {clock: timing_interval(values) for clock, values in times.items()}
         out["kernels"] = sorted({name for mode in profiled.values() for name in mode["kernels"]})
         return out
 
@@ -291,7 +291,7 @@ class Bench:
         many.t().contiguous().sum()
 
     def _weights_cold(
-        self, operator: Operator, made: list[Any], after: Callable[[], None] | None = None
+        self, operator: TimedOperator, made: list[Any], after: Callable[[], None] | None = None
     ) -> None:
         """Flush the caches, run other kernels, then write again the data that the operator
         before would write.
@@ -310,7 +310,7 @@ class Bench:
 
     def _profiled(
         self,
-        operator: Operator,
+        operator: TimedOperator,
         call: Callable[[], Any],
         plans: dict[str, Any],
         calls: dict[str, int],
@@ -402,10 +402,12 @@ def _fits(given: Any, parameter: Any) -> bool:
     kind = str(parameter.type)
     if given is None:
         return _optional(parameter) or bool(parameter.has_default_value())
-    if isinstance(given, Tensor):
+    if isinstance(given, MadeTensor):
         return "Tensor" in kind and "List" not in kind
     if isinstance(given, list):
-        return "List" in kind and ("Tensor" in kind) == bool(given and isinstance(given[0], Tensor))
+        return "List" in kind and ("Tensor" in kind) == bool(
+            given and isinstance(given[0], MadeTensor)
+        )
     if "Tensor" in kind or "List" in kind:
         return False
     if isinstance(given, str):
@@ -464,7 +466,7 @@ def _read(
     return out
 
 
-def summary(values: list[float]) -> dict[str, float]:
+def timing_interval(values: list[float]) -> dict[str, float]:
     """Count, median and its 95 % interval (sign test)."""
     ordered, n = sorted(values), len(values)
     if not n:
@@ -479,7 +481,7 @@ def summary(values: list[float]) -> dict[str, float]:
     }
 
 
-def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:
+def _ranks(operators: list[TimedOperator], args: argparse.Namespace) -> list[dict[str, Any]]:
     """Run the collectives in separate processes, and read the results of rank 0."""
     torch = importlib.import_module("torch")
     out = []
@@ -518,13 +520,13 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
     return out
 
 
-def _failed(operators: list[Operator], why: str) -> list[dict[str, Any]]:
+def _failed(operators: list[TimedOperator], why: str) -> list[dict[str, Any]]:
     return [
         {"key": operator.key, "operator": operator.name, "error": why} for operator in operators
     ]
 
 
-def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:
+def _rank(operators: list[TimedOperator], args: argparse.Namespace) -> list[dict[str, Any]]:
     """Time collectives on this rank: from a barrier to the end of the call."""
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
@@ -533,14 +535,14 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
     if cuda:
         torch.cuda.set_device(rank)
     distributed.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
-    bench, out = Bench(f"cuda:{rank}" if cuda else "cpu", args.seconds), []
+    bench, out = OperatorBench(f"cuda:{rank}" if cuda else "cpu", args.seconds), []
     for operator in (operator for operator in operators if operator.world == world):
         flat = [
             x
             for given in operator.arguments
             for x in (given if isinstance(given, list) else [given])
         ]
-        tensor = bench.tensor(next(x for x in flat if isinstance(x, Tensor)))
+        tensor = bench.tensor(next(x for x in flat if isinstance(x, MadeTensor)))
         reduce, how = _all_reduce(torch, distributed, tensor, cuda=cuda)
         times: list[float] = []
         for number in range(60):
@@ -553,7 +555,13 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
                 reduce(tensor)
                 took = float(time.perf_counter_ns() - start)
             times += [took] if number >= 10 else []
-        modes = {"warm": {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}}
+        modes = {
+            "warm": {
+                "profiler": {"calls": 0},
+                "clock": timing_interval(times),
+                "host": {"calls": 0},
+            }
+        }
         out.append(
             {
                 "key": operator.key,
@@ -582,7 +590,7 @@ def _all_reduce(
     return distributed.all_reduce, "NCCL" if cuda else "gloo"
 
 
-def main(operators: list[Operator]) -> int:
+def main(operators: list[TimedOperator]) -> int:
     """Time the operators, print a table and write the results."""
     torch = importlib.import_module("torch")
     parser = argparse.ArgumentParser(
@@ -605,7 +613,7 @@ def main(operators: list[Operator]) -> int:
         return 0
     alone = [operator for operator in operators if not operator.collective]
     rows = json.loads(Path(args.json).read_text())["operators"] if args.first and args.json else []
-    bench = Bench(args.device, args.seconds)
+    bench = OperatorBench(args.device, args.seconds)
     for number in range(args.first, len(alone)):
         operator = alone[number]
         row: dict[str, Any] = {"key": operator.key, "operator": operator.name}
@@ -665,8 +673,8 @@ def _save(args: argparse.Namespace, device: str, rows: list[dict[str, Any]]) -> 
         "torch": str(importlib.import_module("torch").__version__),
         "python": platform.python_version(),
     }
-    if "vllm" in sys.modules:
-        versions["vllm"] = str(getattr(sys.modules["vllm"], "__version__", ""))
+    if engine := sys.modules.get("vllm"):
+        versions["vllm"] = str(getattr(engine, "__version__", ""))
     document = {
         "format": "llmprof operator replay",
         "version": 1,
@@ -680,7 +688,7 @@ def _save(args: argparse.Namespace, device: str, rows: list[dict[str, Any]]) -> 
     part.replace(args.json)
 
 
-def _tell(operator: Operator, row: dict[str, Any]) -> None:
+def _tell(operator: TimedOperator, row: dict[str, Any]) -> None:
     """Print a result in microseconds."""
     parts = [str(row["error"])] if "error" in row else []
     for mode, timing in row.get("modes", {}).items():

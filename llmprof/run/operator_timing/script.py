@@ -18,8 +18,9 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof.analyze.operator_arguments import Argument, Call, Tensor
-from llmprof.analyze.operator_calls import call_of, operator_calls, usual_dtype
+from llmprof import __version__
+from llmprof.analyze.operator_arguments import RecordedArgument, RecordedCall, RecordedTensor
+from llmprof.analyze.operator_calls import call_of_row, operator_calls, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError, ReadError
 from llmprof.run.launch.run import process
 from llmprof.run.operator_timing.program import MODES
@@ -27,7 +28,6 @@ from llmprof.text import plain
 from llmprof.trace import Trace
 from llmprof.trace.storage.files import note_input, write_output
 from llmprof.units import format_ns
-from llmprof.version import __version__
 
 _MOST: Final = 200
 """Most operators in one script."""
@@ -71,7 +71,7 @@ class OperatorTiming:
             The file cannot be read, or holds none of these operators.
         """
         note_input(results)
-        return compare(self.operators, read_results(results), device=self.device)
+        return compare_times(self.operators, read_results(results), device=self.device)
 
     def run(
         self,
@@ -218,7 +218,7 @@ def written(operators: pl.DataFrame, *, world: int = 1) -> str:
     usual = usual_dtype(operators)
     rows = operators.rows(named=True)
     parts = [
-        _function(number, row, call_of(row, usual), world) for number, row in enumerate(rows, 1)
+        _function(number, row, call_of_row(row, usual), world) for number, row in enumerate(rows, 1)
     ]
     names = "".join(f"        operator_{number}(),\n" for number in range(1, len(parts) + 1))
     head = _HEAD.format(version=__version__)
@@ -247,7 +247,7 @@ def _shared() -> str:
     )
 
 
-def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
+def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) -> str:
     """Source of a function that returns one operator."""
     summary = (
         f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the"
@@ -261,22 +261,22 @@ def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
     return (
         f"def operator_{number}() -> Operator:\n"
         f'    """{summary}{notes}{end}"""\n'
-        f"    return Operator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
+        f"    return TimedOperator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
         f"        arguments=[\n{arguments}        ],\n        stored={call.known.stored!r},\n"
         f"        calls={int(row['count'])},\n       "
         f" recorded_ns={float(row['median_ns'])!r},\n{more}    )"
     )
 
 
-def _expression(argument: Argument) -> str:
+def _expression(argument: RecordedArgument) -> str:
     """An argument as a Python expression."""
-    if isinstance(argument, Tensor):
+    if isinstance(argument, RecordedTensor):
         holds = (
             ""
             if argument.holds == ("random",)
             else "".join(f", {value!r}" for value in argument.holds)
         )
-        return f"Tensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
+        return f"MadeTensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
     if isinstance(argument, tuple):
         return f"[{', '.join(map(_expression, argument))}]"
     if isinstance(argument, float) and not math.isfinite(argument):
@@ -362,7 +362,7 @@ def read_results(path: Path | str) -> dict[str, Any]:
     return document
 
 
-def compare(
+def compare_times(
     operators: pl.DataFrame, results: Mapping[str, Any], *, device: str | None = None
 ) -> pl.DataFrame:
     """Compare times of operators alone with their times in the recording.

@@ -6,7 +6,7 @@ was right.
 >>> verdict.says, verdict.effects  # in words, and by metric  # doctest: +SKIP
 """  # noqa: E501
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.run.trials.capacity import Goodput, goodput
 from llmprof.run.trials.gains import effects, tokens_equal
 from llmprof.run.trials.measure import trial

@@ -28,7 +28,7 @@ device.
 """
 
 
-def processes(config: ExperimentConfig) -> set[GpuProcess]:
+def device_processes(config: ExperimentConfig) -> set[GpuProcess]:
     """Processes that compute on the devices of a configuration, without their memory, as far as
     the driver says.
     """
@@ -41,7 +41,7 @@ def processes(config: ExperimentConfig) -> set[GpuProcess]:
     }
 
 
-def in_words(found: set[GpuProcess]) -> str:
+def process_names(found: set[GpuProcess]) -> str:
     """Processes by name and number."""
     return ", ".join(
         f"{one.name or 'a process'} ({one.pid})" for one in sorted(found, key=lambda one: one.pid)

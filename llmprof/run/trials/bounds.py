@@ -66,7 +66,7 @@ class Reach:
 NOTHING: Final = Reach({}, {})
 
 
-def device() -> str | None:
+def this_device() -> str | None:
     """Name of this machine's first GPU; None without one."""
     gpus = machine()["gpus"]
     return str(gpus[0]["name"]) if gpus else None

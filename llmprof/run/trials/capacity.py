@@ -14,13 +14,13 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError
-from llmprof.progress import Progress
 from llmprof.run.batch.sweep import new_folder
 from llmprof.run.launch import ExperimentConfig, Run, RunFolder
 from llmprof.run.launch.engines._job import HELD
 from llmprof.run.launch.run.requests import repeats
 from llmprof.run.trials.measure import loaded_engine
 from llmprof.run.trials.objectives import Limit, holds, limits
+from llmprof.text import Progress
 
 _LOWEST: Final = 1 / 64
 """Share of the capacity below which no rate is tried."""

@@ -22,8 +22,7 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, NotCapturedError
-from llmprof.progress import Progress
-from llmprof.run.batch import devices
+from llmprof.run.batch import device_count
 from llmprof.run.batch.parameters import label
 from llmprof.run.batch.sweep import alone, new_folder
 from llmprof.run.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder, engines, open_run
@@ -32,7 +31,7 @@ from llmprof.run.launch.config.models import resolve
 from llmprof.run.launch.run import command, passes, process
 from llmprof.run.launch.run.folder import machine
 from llmprof.run.launch.run.requests import repeats, requests_of
-from llmprof.run.launch.run.runner import kept
+from llmprof.run.launch.run.runner import keep_state
 from llmprof.run.trials import beside, schedule
 from llmprof.run.trials.gains import (
     LEAST_PAIRS,
@@ -44,8 +43,9 @@ from llmprof.run.trials.gains import (
 )
 from llmprof.run.trials.objectives import Limit, limits
 from llmprof.run.trials.schedule import NoPredictionError
-from llmprof.run.trials.settings import REMEDIES, asked, changed, remedies
+from llmprof.run.trials.settings import REMEDIES, changed_config, parse_change, remedies
 from llmprof.run.trials.verdict import FILE, VERSION, Verdict, load
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
@@ -160,8 +160,8 @@ def trial(
     if isinstance(change, Mapping):
         name, fields = label(change), dict(change)
     else:
-        name, fields = asked(change or _first(origin), config, worker)
-    other = changed(config, fields)
+        name, fields = parse_change(change or _first(origin), config, worker)
+    other = changed_config(config, fields)
     where = Path(folder) if folder is not None else new_folder(config, f"trial_{config.name}")
     state = new_state(config, name, fields, objective=objective, until=until, slo=limited)
     if (where / FILE).exists():
@@ -246,7 +246,7 @@ def predicted_gain(
     if change is None:
         if objective not in _OF_ALL_STEPS:
             raise NoPredictionError("a schedule predicts the time of all requests, not that of one")
-        return schedule.predicted(run, fields)
+        return schedule.predict_gain(run, fields)
     if objective == "ttft_ns":
         raise NoPredictionError(
             "a replay predicts steps, not the time that a request waits for them"
@@ -298,7 +298,7 @@ class _Stopped(BaseException):
     """Ends the engine of a thread."""
 
 
-class Engine:
+class LoadedEngine:
     """An engine that stays loaded and measures on request, in a thread of its own."""
 
     def __init__(self, config: ExperimentConfig, home: Path) -> None:
@@ -340,7 +340,11 @@ class Engine:
         job, _ = command.job(config, self._model)
         (self.home / folder.path.name).symlink_to(folder.path, target_is_directory=True)
         files.write(folder.script, engines.script(job))
-        with folder.lock(), kept(folder) as stage, passes.monitors_beside(config, folder.monitors):
+        with (
+            folder.lock(),
+            keep_state(folder) as stage,
+            passes.monitors_beside(config, folder.monitors),
+        ):
             stage("engine")
             worker = self.measure(
                 config.timeout_s,
@@ -368,10 +372,10 @@ class Engine:
                     f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s"
                 )
             time.sleep(_POLL_S)
-        worker: dict[str, Any] | None = typed.whole(path, typed.WorkerJson)
+        worker: dict[str, Any] | None = typed.read_if_whole(path, typed.WorkerJson)
         if worker is None or worker.get("error"):
             finished = process.Finished(1, 0.0, (), {})
-            raise process.failure(worker, finished, self.home / "experiment.log")
+            raise process.engine_failure(worker, finished, self.home / "experiment.log")
         return worker
 
     def ready(self, timeout_s: float) -> None:
@@ -392,8 +396,8 @@ class Engine:
         if isinstance(self._result, LlmprofError):
             return self._result
         done = self._result or process.Finished(1, 0.0, (), {})
-        return process.failure(
-            typed.whole(self.home / "worker.json", typed.WorkerJson),
+        return process.engine_failure(
+            typed.read_if_whole(self.home / "worker.json", typed.WorkerJson),
             done,
             self.home / "experiment.log",
         )
@@ -412,25 +416,25 @@ class Engine:
 
 
 @contextlib.contextmanager
-def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[Engine]:
+def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[LoadedEngine]:
     """An engine that is loaded within the block."""
-    with loaded_engines([config], [home]) as engines:
-        yield engines[0]
+    with loaded_engines([config], [home]) as loaded:
+        yield loaded[0]
 
 
 @contextlib.contextmanager
 def loaded_engines(
     configs: Sequence[ExperimentConfig], homes: Sequence[Path]
-) -> Iterator[list[Engine]]:
+) -> Iterator[list[LoadedEngine]]:
     """Engines that start at the same time and are loaded within the block."""
-    engines: list[Engine] = []
+    loaded: list[LoadedEngine] = []
     with contextlib.ExitStack() as stack:
         for config, home in zip(configs, homes, strict=True):
-            engines.append(Engine(config, home))
-            stack.callback(engines[-1].end)
-        for engine in engines:
+            loaded.append(LoadedEngine(config, home))
+            stack.callback(loaded[-1].end)
+        for engine in loaded:
             stack.callback(engine.ask_to_end)
-        yield engines
+        yield loaded
 
 
 @dataclass
@@ -471,10 +475,10 @@ class Trial:
         """
         if self.known:
             return
-        if others := beside.processes(self.before):
+        if others := beside.device_processes(self.before):
             self.note(
-                f"{beside.in_words(others)} used the device before the trial, so its times may be"
-                " wrong"
+                f"{beside.process_names(others)} used the device before the trial, so its times may"
+                " be wrong"
             )
         try:
             if warm is False or not self._beside_each_other():
@@ -501,7 +505,7 @@ class Trial:
 
     def _beside_each_other(self) -> bool:
         """Measure with both engines loaded; False if they do not fit beside each other."""
-        on_gpu = devices() > 0
+        on_gpu = device_count() > 0
         with contextlib.ExitStack() as stack:
             loaded = {}
             for side, config in self.sides.items():
@@ -551,15 +555,15 @@ class Trial:
         ``loaded`` says that the engines stay loaded, so that no other process of the trial comes to
         the device.
         """
-        ours = beside.processes(self.before)
+        ours = beside.device_processes(self.before)
         samples = self.folder / f"monitors-{len(self.state['pairs'])}.parquet"
         with passes.monitors_beside(self.before, samples):
             while not self.known:
                 self._pair(measure)
-                if loaded and (others := beside.processes(self.before) - ours):
+                if loaded and (others := beside.device_processes(self.before) - ours):
                     self.note(
-                        f"{beside.in_words(others)} used the device during the trial, so its times"
-                        " may be wrong"
+                        f"{beside.process_names(others)} used the device during the trial, so its"
+                        " times may be wrong"
                     )
         if slowed := beside.slowed(samples):
             self.note(f"the device was slowed down during the trial: {slowed}")
@@ -652,7 +656,7 @@ def _hours(blocks: pl.DataFrame) -> float:
     return float(blocks["at_ns"][-1] - blocks["at_ns"][0]) / 3.6e12
 
 
-def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentConfig:
+def beside_each_other(config: ExperimentConfig, count: int = 2) -> ExperimentConfig:
     """The configuration of an engine that leaves room for others, where it does not say itself what
     it takes.
 
@@ -662,7 +666,7 @@ def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentC
     if config.engine != "vllm" or "gpu_memory_utilization" in config.engine_args:
         return config
     return config.replace(
-        engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / engines, 3)}
+        engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / count, 3)}
     )
 
 

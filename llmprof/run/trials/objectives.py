@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, nearest
 from llmprof.run.launch.run.requests import LATENCIES, RATES, repeats
 from llmprof.units import SECONDS, format_metric, format_ns
 
@@ -74,7 +73,7 @@ class Figure:
         return format_ns(value) if self.is_time else f"{format_metric(self.name, value)}/s"
 
 
-def figure(name: str) -> Figure:
+def parse_figure(name: str) -> Figure:
     """The figure of a name:
 
     ``output_tokens_per_s``, ``wall_ns``, ``ttft_ns`` (a mean), ``tpot_p95``.
@@ -98,13 +97,9 @@ def figure(name: str) -> Figure:
         GOODPUT,
         *(f"{one.removesuffix('_ns')}_{end}" for one in LATENCIES for end in ("p50", "p90", "p95")),
     ]
-    near = difflib.get_close_matches(plain.lower(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else ""
-    raise ConfigError(
-        f"there is no metric {name!r}",
-        expected="" if near else f"one of {', '.join(NAMES)}",
-        hint=hint,
-    )
+    hint = nearest(plain, known)
+    expected = "" if hint else f"one of {', '.join(NAMES)}"
+    raise ConfigError(f"there is no metric {name!r}", expected=expected, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +134,7 @@ def limits(slo: str) -> list[Limit]:
         )
         if match is None:
             raise ConfigError(f"the SLO {part!r} is no limit", expected=expected)
-        one, sign, unit = figure(match[1]), match[2], match[4]
+        one, sign, unit = parse_figure(match[1]), match[2], match[4]
         try:
             number = float(match[3])
         except ValueError as error:
@@ -187,7 +182,7 @@ def holds(values: Mapping[str, float | None], slo: Sequence[Limit]) -> bool:
     )
 
 
-def seconds(text: str | float) -> float:
+def parse_duration(text: str | float) -> float:
     """A duration as ``30m``, ``90s``, ``1.5h`` or a number of seconds.
 
     Raises

@@ -56,7 +56,7 @@ class NoPredictionError(Exception):
     """Why a change of limits is not predicted."""
 
 
-def predicted(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
+def predict_gain(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Gain of the time of all requests by other limits of a step.
 
     The scheduler of vLLM is played through for the lengths of the run's requests, with its limits
@@ -76,7 +76,7 @@ def predicted(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise NoPredictionError("it changes more than the limits of a step")
     before, after = run.config, apply(run.config, dict(fields))
     _check(before)
-    batches = [list(steps(_lengths(run), *_limits(config))) for config in (before, after)]
+    batches = [list(scheduled_steps(_lengths(run), *_limits(config))) for config in (before, after)]
     times = _Times(run, before, [*batches[0], *batches[1]])
     wall = _wall_s(run)
     count, other = map(len, batches)
@@ -138,7 +138,9 @@ def _lengths(run: Run) -> list[tuple[int, int]]:
     return [(int(prompt), max(1, int(answer))) for prompt, answer in rows.rows()]
 
 
-def steps(lengths: Sequence[tuple[int, int]], at_once: int, chunk: int) -> Iterator[Batch]:
+def scheduled_steps(
+    lengths: Sequence[tuple[int, int]], at_once: int, chunk: int
+) -> Iterator[Batch]:
     """Steps of vLLM's scheduler for requests that are all there: first what runs, then the next of
     the queue.
 

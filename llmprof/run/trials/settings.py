@@ -7,20 +7,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from llmprof import analyze
-from llmprof.errors import ConfigError, LlmprofError
-from llmprof.run.batch import devices
+from llmprof.errors import ConfigError, LlmprofError, nearest
+from llmprof.run.batch import device_count
 from llmprof.run.batch.parameters import apply, label, parse
-from llmprof.run.launch.config.options import nearest, setting
+from llmprof.run.launch import ExperimentConfig, Run
+from llmprof.run.launch.config.options import setting
 from llmprof.run.trials.gains import LEAST_TO_END
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    from llmprof.run.launch import ExperimentConfig, Run
 
 LATE_HOST: Final = ("host_bound", "arrival_skew", "between_queued_events", "synchronisation")
 COMMUNICATION: Final = ("exposed_communication", "nccl_for_small_messages", "arrival_skew")
@@ -151,9 +149,12 @@ def _ranks(factor: float) -> Fields:
         changed = int(config.tensor_parallel_size * factor)
         if changed < 1:
             raise NotHereError("there is one rank")
-        if worker.get("platform") != "cpu" and changed * config.pipeline_parallel_size > devices():
+        if (
+            worker.get("platform") != "cpu"
+            and changed * config.pipeline_parallel_size > device_count()
+        ):
             raise NotHereError(
-                f"{changed} ranks need as many devices, and this machine has {devices()}"
+                f"{changed} ranks need as many devices, and this machine has {device_count()}"
             )
         return {"tensor_parallel_size": changed}
 
@@ -255,7 +256,7 @@ def remedies(run: Run, findings: pl.DataFrame | None = None) -> pl.DataFrame:
             fields, reason = None, None
             try:
                 fields = one.fields(run.config, worker)
-                changed(run.config, fields)
+                changed_config(run.config, fields)
             except (NotHereError, ConfigError) as error:
                 reason = str(error)
             rows.append(head | _row(one, fields, reason))
@@ -271,15 +272,15 @@ def commands(run: Run) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in REMEDIES:
         try:
-            changed(run.config, one.fields(run.config, run.worker))
+            changed_config(run.config, one.fields(run.config, run.worker))
         except (NotHereError, ConfigError):
             continue
         for rule in one.rules:
-            found.setdefault(rule, command(run, one.name))
+            found.setdefault(rule, trial_command(run, one.name))
     return found
 
 
-def command(run: Run, name: str) -> str:
+def trial_command(run: Run, name: str) -> str:
     """Command that tries a remedy of a run."""
     return f"llmprof try {shlex.quote(str(run.folder.path))} {name}"
 
@@ -329,7 +330,7 @@ def _row(one: Remedy, fields: Mapping[str, Any] | None, reason: str | None) -> d
     }
 
 
-def changed(config: ExperimentConfig, fields: Mapping[str, Any]) -> ExperimentConfig:
+def changed_config(config: ExperimentConfig, fields: Mapping[str, Any]) -> ExperimentConfig:
     """The configuration with changed fields, named as a sweep names them.
 
     Raises
@@ -345,7 +346,7 @@ def changed(config: ExperimentConfig, fields: Mapping[str, Any]) -> ExperimentCo
     return other
 
 
-def asked(
+def parse_change(
     text: str, config: ExperimentConfig, worker: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """Name and fields of a change: the name of a remedy, or ``FIELD=VALUE`` several joined by

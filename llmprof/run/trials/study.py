@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.findings.sentences import SLO_WORDS
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ConfigManager, ExperimentConfig
 from llmprof.run.launch.engines._server import arguments
-from llmprof.run.trials.objectives import GOODPUT, Figure, Limit, figure, holds, limits, worst
+from llmprof.run.trials.objectives import GOODPUT, Figure, Limit, holds, limits, parse_figure, worst
 from llmprof.run.trials.search import config_with
 from llmprof.run.trials.verdict import Verdict, open_trial
+from llmprof.text import SLO_WORDS
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_share
 
@@ -55,7 +55,7 @@ class Study:
     @functools.cached_property
     def objective(self) -> Figure:
         """What is searched for."""
-        return figure(self._tune["objective"])
+        return parse_figure(self._tune["objective"])
 
     @functools.cached_property
     def slo(self) -> list[Limit]:
@@ -530,7 +530,7 @@ def open_study(folder: str | os.PathLike[str]) -> Study:
     study = Study(Path(folder), state)
     for point in state["points"]:
         for probe in point.get("probes") or ():
-            typed.checked(
+            typed.validated(
                 probe, typed.row(study._of_rates), f"{folder}: a rate of point {point['point']}"
             )
     return study

@@ -19,7 +19,6 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
-from llmprof.progress import Progress
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import label, parse, point_name
 from llmprof.run.batch.runner import Points
@@ -29,23 +28,24 @@ from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.run import passes
 from llmprof.run.launch.run.folder import machine
 from llmprof.run.launch.run.series import engine_home, shared_key
-from llmprof.run.trials.bounds import NOTHING, Reach, device, reach
+from llmprof.run.trials.bounds import NOTHING, Reach, reach, this_device
 from llmprof.run.trials.capacity import OTHER_SEED, at_rate, check_goodput, goodput
 from llmprof.run.trials.gains import METRICS
 from llmprof.run.trials.measure import (
-    Engine,
+    LoadedEngine,
     beside_each_other,
     loaded_engines,
     of_memory,
     predicted_gain,
     trial,
 )
-from llmprof.run.trials.objectives import GOODPUT, Figure, figure, limits, seconds
+from llmprof.run.trials.objectives import GOODPUT, Figure, limits, parse_duration, parse_figure
 from llmprof.run.trials.schedule import NoPredictionError
 from llmprof.run.trials.search import Chooser, Values, config_with, of_load, space_of, with_start
 from llmprof.run.trials.settings import REMEDIES, remedies
 from llmprof.run.trials.study import KEY, Study, open_study
 from llmprof.run.trials.verdict import Verdict
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 
 VERSION: Final = 1
@@ -151,7 +151,7 @@ def tune(
     """
     origin = _origin(run)
     config = origin.config if isinstance(origin, Run) else origin
-    wanted, limited, budget_s = figure(objective), limits(slo), seconds(budget)
+    wanted, limited, budget_s = parse_figure(objective), limits(slo), parse_duration(budget)
     if wanted.column == GOODPUT:
         check_goodput(config, limited)
     if most_points is not None and most_points < 2:
@@ -165,7 +165,7 @@ def tune(
         "layer_annotations": False,
     }
     base = config.replace(**plain, ops_options={})
-    if engines and engines > 1 and device():
+    if engines and engines > 1 and this_device():
         base = beside_each_other(base, engines)
     given = ({} if search == "none" else parse(search)) if isinstance(search, str) else search
     space, start = with_start(space_of(config) if given is None else given, base)
@@ -233,7 +233,7 @@ def _state(
     fresh = batch_state.new(disclosure.config(config).to_dict(), space, [])
     fresh[KEY] = {**head, "spent_s": 0.0, "excluded": [], "notes": []}
     if not (where / batch_state.FILE).exists():
-        batch_state.store(fresh, where)
+        batch_state.save_state(fresh, where)
     state: dict[str, Any] = dict(open_study(where).state)
     plain = batch_state.as_stored(fresh)
     apart = [name for name in ("config", "parameters") if state[name] != plain[name]]
@@ -358,10 +358,10 @@ class _Search:
         if check:
             passes.ask_doctor(self.config, self.progress)
         if "gpu" not in self.mine:
-            self.mine["gpu"] = device()
+            self.mine["gpu"] = this_device()
             if isinstance(origin, Run):
-                self.mine["ranking"] = ranking(origin, self.space, self.objective)
-        elif self.mine["gpu"] != (here := device()):
+                self.mine["ranking"] = rank_points(origin, self.space, self.objective)
+        elif self.mine["gpu"] != (here := this_device()):
             raise ConfigError(
                 f"the study was begun on {self.mine['gpu']}, and this machine has {here}"
             )
@@ -813,7 +813,7 @@ class _Search:
             self.mine["notes"].append(words)
 
 
-def _error_of_loading(engine: Engine, timeout_s: float) -> LlmprofError | None:
+def _error_of_loading(engine: LoadedEngine, timeout_s: float) -> LlmprofError | None:
     """Wait until an engine is loaded; the error, if it does not load."""
     try:
         engine.ready(timeout_s)
@@ -826,7 +826,7 @@ def _error_of_loading(engine: Engine, timeout_s: float) -> LlmprofError | None:
 class _Loaded:
     """Runs a point in an engine that is loaded, or did not load."""
 
-    engine: Engine
+    engine: LoadedEngine
     error: LlmprofError | None
     config: ExperimentConfig
     progress: Progress
@@ -838,7 +838,7 @@ class _Loaded:
         return self.engine.measure_in(RunFolder.create(self.config), self.config)
 
 
-def ranking(
+def rank_points(
     run: Run, space: Mapping[str, Sequence[Any]], objective: Figure
 ) -> list[dict[str, Any]]:
     """Points of a space that answer the findings of a run:

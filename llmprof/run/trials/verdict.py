@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.findings.sentences import METRIC_WORDS
 from llmprof.run.trials.gains import METRICS, effects
 from llmprof.run.trials.objectives import holds, limits
+from llmprof.text import METRIC_WORDS
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_bytes, format_metric, format_share
 

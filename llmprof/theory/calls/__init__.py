@@ -1,11 +1,11 @@
 """Work of recorded operator calls: FLOPs and bytes from the shapes and types of their arguments.
 
-Each kind of operator has a small function and a :class:`Kind` in a list. :func:`register` adds one
-for this process; other packages name theirs in the group ``llmprof.operators`` of their entry
-points::
+Each kind of operator has a small function and an :class:`OperatorKind` in a list.
+:func:`register_kind` adds one for this process; other packages name theirs in the group
+``llmprof.operators`` of their entry points::
 
-    llmprof.theory.calls.register(Kind("attention", "mine::attention", work_of_mine, "4 n d pairs",
-    "my paper"))
+    llmprof.theory.calls.register_kind(OperatorKind("attention", "mine::attention", work_of_mine,
+    "4 n d pairs", "my paper"))
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from __future__ import annotations
 from functools import cache
 
 from llmprof import plugins
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.errors import LlmprofError
 from llmprof.theory.calls import attention, elements, experts, npu, products, rows, scans
-from llmprof.theory.calls.call import Call as Call
+from llmprof.theory.calls.call import OperatorCall as OperatorCall
 from llmprof.theory.calls.call import Lengths as Lengths
 from llmprof.theory.calls.call import NoWorkError as NoWorkError
-from llmprof.theory.calls.call import Tensor as Tensor
-from llmprof.theory.calls.call import recorded as recorded
-from llmprof.theory.calls.work import Kind as Kind
-from llmprof.theory.calls.work import Work as Work
+from llmprof.theory.calls.call import CallTensor as CallTensor
+from llmprof.theory.calls.call import parse_call as parse_call
+from llmprof.theory.calls.work import OperatorKind as OperatorKind
+from llmprof.theory.calls.work import CallWork as CallWork
 
-KINDS: list[Kind] = [
+KINDS: list[OperatorKind] = [
     *products.KINDS,
     *attention.KINDS,
     *rows.KINDS,
@@ -37,12 +37,12 @@ KINDS: list[Kind] = [
 
 
 @checked
-def register(kind: Kind) -> None:
+def register_kind(kind: OperatorKind) -> None:
     """Add a kind of operator to the front of the table, for this process.
 
     Parameters
     ----------
-    kind : Kind
+    kind : OperatorKind
         Names of its operators, and the function of their work.
 
     Raises
@@ -56,13 +56,13 @@ def register(kind: Kind) -> None:
         )
     KINDS.insert(0, kind)
     _by_name.cache_clear()
-    kind_of.cache_clear()
+    operator_kind.cache_clear()
 
 
 @cache
-def _by_name() -> dict[str, Kind]:
-    added = [kind for _, kind in plugins.records(plugins.OPERATORS, Kind)]
-    table: dict[str, Kind] = {}
+def _by_name() -> dict[str, OperatorKind]:
+    added = [kind for _, kind in plugins.records(plugins.OPERATORS, OperatorKind)]
+    table: dict[str, OperatorKind] = {}
     for kind in [*KINDS, *added]:
         for name in kind.operators.split():
             table.setdefault(name, kind)
@@ -70,7 +70,7 @@ def _by_name() -> dict[str, Kind]:
 
 
 @cache
-def kind_of(operator: str) -> Kind | None:
+def operator_kind(operator: str) -> OperatorKind | None:
     """The kind of an operator by its name, or None."""
     table = _by_name()
     found = table.get(operator)
@@ -86,13 +86,13 @@ def kind_of(operator: str) -> Kind | None:
     return found
 
 
-def work_of(call: Call) -> Work:
+def work_of(call: OperatorCall) -> CallWork:
     """Work of a call.
 
     Parameters
     ----------
-    call : Call
-        From :func:`recorded`.
+    call : OperatorCall
+        From :func:`parse_call`.
 
     Raises
     ------
@@ -101,12 +101,12 @@ def work_of(call: Call) -> Work:
 
     Examples
     --------
-    >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
+    >>> call = parse_call("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> work_of(call)
-    Work(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes', result=(1,
-    4, 2))
+    CallWork(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes',
+    result=(1, 4, 2))
     """
-    kind = kind_of(call.operator)
+    kind = operator_kind(call.operator)
     if kind is None:
         raise NoWorkError(f"llmprof does not know the work of {call.operator}")
     try:

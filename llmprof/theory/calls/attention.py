@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from llmprof.theory.calls.call import Call, Lengths, NoWorkError, Tensor
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.call import CallTensor, Lengths, NoWorkError, OperatorCall
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 
 def pairs_of(queries: int, keys: int, *, causal: bool) -> float:
@@ -58,7 +58,9 @@ _CAUSAL: Final = {
 """Place of the argument that says whether the mask is causal."""
 
 
-def _sizes(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int, int, int, int]:
+def _sizes(
+    call: OperatorCall, q: CallTensor, k: CallTensor, v: CallTensor
+) -> tuple[int, int, int, int, int, int]:
     """Batch, heads, queries, keys, and sizes of a key and of a value."""
     if len(q.shape) != 4 or len(k.shape) != 4 or len(v.shape) != 4:
         raise NoWorkError(
@@ -67,7 +69,7 @@ def _sizes(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int, 
     return q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]
 
 
-def _causal(call: Call) -> tuple[bool, str]:
+def _causal(call: OperatorCall) -> tuple[bool, str]:
     stated = call.get(_CAUSAL[call.operator])
     known = isinstance(stated, bool | int | float)
     return bool(stated) if known else False, (
@@ -75,7 +77,7 @@ def _causal(call: Call) -> tuple[bool, str]:
     )
 
 
-def dense(call: Call) -> Work:
+def _dense(call: OperatorCall) -> CallWork:
     """Attention of a batch of sequences of one length."""
     q, k, v = (call.tensor(place) for place in range(3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v)
@@ -86,31 +88,31 @@ def dense(call: Call) -> Work:
     result = (
         None if causal else (batch * heads, queries, value)
     )  # behind a causal mask tiles have less to do
-    return Work(
+    return CallWork(
         flops, read, batch * heads * queries * value * q.width, q.format, assumed, result=result
     )
 
 
-def backward(call: Call) -> Work:
+def _backward(call: OperatorCall) -> CallWork:
     """Backward pass: five products where forward has two, with the scores computed again."""
     q, k, v = (call.tensor(place) for place in (1, 2, 3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v)
     causal, assumed = _causal(call)
     flops = 2.0 * batch * heads * pairs_of(queries, keys, causal=causal) * (3 * size + 2 * value)
     out = batch * heads * queries * value * q.width
-    return Work(
+    return CallWork(
         flops, q.bytes + k.bytes + v.bytes + 2 * out, q.bytes + k.bytes + v.bytes, q.format, assumed
     )
 
 
-def _of_lengths(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Work:
+def _of_lengths(q: CallTensor, k: CallTensor, v: CallTensor, lengths: Lengths) -> CallWork:
     """Attention of ``q`` (tokens, heads, size) over keys and values of (…, heads, size)."""
     tokens, heads, size = q.shape
     kv_heads, value, width = k.shape[-2], v.shape[-1], k.width
     flops = 2.0 * heads * (size + value) * lengths.pairs
     read = tokens * heads * size * q.width + lengths.keys * kv_heads * (size + value) * width
     matrix = q.format if q.format == "fp8" or width > 1 else "fp8"
-    return Work(
+    return CallWork(
         flops,
         read,
         tokens * heads * value * (2 if q.format == "fp8" else q.width),
@@ -184,7 +186,7 @@ _BACKWARD: Final = {
 }
 
 
-def flash(call: Call) -> Work:
+def _flash(call: OperatorCall) -> CallWork:
     """Functions of FlashAttention: a batch of sequences of one length, packed ones, or a paged
     cache.
     """
@@ -192,7 +194,7 @@ def flash(call: Call) -> Work:
     q, k, v = (call.tensor(at.query + n) for n in range(3))
     lengths = _lengths(call, at, q, k)
     work = _of_lengths(
-        Tensor((math.prod(q.shape[:-2]), *q.shape[-2:]), q.format, q.width), k, v, lengths
+        CallTensor((math.prod(q.shape[:-2]), *q.shape[-2:]), q.format, q.width), k, v, lengths
     )
     latent = call.optional(5) if at == _THREE else None
     if latent is None or len(latent.shape) != 3:
@@ -202,15 +204,15 @@ def flash(call: Call) -> Work:
     return replace(work, flops=(work.flops or 0) + more, read=work.read + latent.bytes)
 
 
-def flash_backward(call: Call) -> Work:
-    """Their gradients, as :func:`backward`."""
+def _flash_backward(call: OperatorCall) -> CallWork:
+    """Their gradients, as :func:`_backward`."""
     at = _BACKWARD[call.operator]
     q, k, v = (call.tensor(at.query + n) for n in range(3))
     lengths = _lengths(call, at, q, k)
     flops = 2.0 * q.shape[-2] * lengths.pairs * (3 * q.shape[-1] + 2 * v.shape[-1])
     inputs = q.bytes + k.bytes + v.bytes
     out = math.prod(q.shape[:-1]) * v.shape[-1] * q.width
-    return Work(flops, inputs + 2 * out, inputs, q.format, lengths.assumed, lengths.source)
+    return CallWork(flops, inputs + 2 * out, inputs, q.format, lengths.assumed, lengths.source)
 
 
 _BY_NAME: Final = re.compile(
@@ -219,7 +221,7 @@ _BY_NAME: Final = re.compile(
 """Kernels of FlashAttention 2 with a causal mask, the second of their flags."""
 
 
-def _lengths(call: Call, at: _Places, q: Tensor, k: Tensor) -> Lengths:
+def _lengths(call: OperatorCall, at: _Places, q: CallTensor, k: CallTensor) -> Lengths:
     """Lengths of the sequences of a call, of its step where it does not say them."""
     tokens, ends = math.prod(q.shape[:-2]), None if at.ends is None else call.optional(at.ends)
     is_cache = (at.pages is not None and call.optional(at.pages) is not None) or (
@@ -299,13 +301,13 @@ _DECODES: Final = {
 """Places of the queries, before two caches, and of the number of heads of keys."""
 
 
-def decode(call: Call) -> Work:
+def _decode(call: OperatorCall) -> CallWork:
     """A query of each sequence over a cache, whose layout differs by version; heads are of one
     size.
     """
     query, heads = _DECODES[call.operator]
     q, cache = call.tensor(query, 3), call.tensor(query + 1)
-    kv = Tensor((int(call.number(heads)), q.shape[2]), cache.format, cache.width)
+    kv = CallTensor((int(call.number(heads)), q.shape[2]), cache.format, cache.width)
     return _of_lengths(q, kv, kv, _step(call, q.shape[0]))
 
 
@@ -320,7 +322,7 @@ the cache.
 """
 
 
-def latent(call: Call) -> Work:
+def _latent(call: OperatorCall) -> CallWork:
     """Decode with latent attention: all heads meet one compressed key, whose first part is the
     value as well.
     """
@@ -331,7 +333,7 @@ def latent(call: Call) -> Work:
     size = q.shape[-1] + (turned.shape[-1] if turned else 0)
     value = q.shape[-1] if turned else int(call.number(2))
     if not value < size == cache.shape[-1] or any(
-        isinstance(each, Tensor) for each in call.arguments[9:]
+        isinstance(each, CallTensor) for each in call.arguments[9:]
     ):
         raise NoWorkError(
             f"{call.operator} has a cache of {cache.shape[-1]} a token, or chooses keys"
@@ -339,12 +341,12 @@ def latent(call: Call) -> Work:
     lengths = _step(call, tokens)
     read = tokens * heads * size * q.width + lengths.keys * size * cache.width
     flops = 2.0 * heads * (size + value) * lengths.pairs
-    return Work(
+    return CallWork(
         flops, read, tokens * heads * value * q.width, q.format, lengths.assumed, lengths.source
     )
 
 
-def ragged(call: Call) -> Work:
+def _ragged(call: OperatorCall) -> CallWork:
     """SGLang on AMD:
 
     ``(out, workspace, queries, keys, values, …)`` over a cache of (tokens, 1, heads, size).
@@ -353,7 +355,7 @@ def ragged(call: Call) -> Work:
     return _of_lengths(q, k, v, _step(call, q.shape[0]))
 
 
-def _step(call: Call, tokens: int) -> Lengths:
+def _step(call: OperatorCall, tokens: int) -> Lengths:
     """Lengths of the step; a graph pads the tokens, so there may be more than the step has."""
     if call.lengths is None:
         raise NoWorkError(
@@ -366,7 +368,7 @@ def _step(call: Call, tokens: int) -> Lengths:
     return call.lengths
 
 
-def unified(call: Call) -> Work:
+def _unified(call: OperatorCall) -> CallWork:
     """Attention of vLLM with new keys and values, whose cache is not among its arguments."""
     q, k, v = (call.tensor(place, 3) for place in range(3))
     work = _of_lengths(q, k, v, _step(call, q.shape[0]))
@@ -380,79 +382,79 @@ _FORMULA: Final = (
 )
 
 KINDS: Final = [
-    Kind(
+    OperatorKind(
         "attention",
         "aten::_scaled_dot_product_flash_attention aten::_scaled_dot_product_efficient_attention"
         " aten::_scaled_dot_product_cudnn_attention"
         " aten::_scaled_dot_product_flash_attention_for_cpu"
         " aten::_scaled_dot_product_fused_attention_overrideable",
-        dense,
+        _dense,
         f"{_FORMULA}; a causal mask leaves half of the pairs",
         _FLASH,
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         "aten::scaled_dot_product_attention aten::_cudnn_attention_forward",
-        dense,
+        _dense,
         f"{_FORMULA}; a causal mask leaves half of the pairs",
         _FLASH,
     ),
-    Kind(
+    OperatorKind(
         "attention backward",
         "aten::_scaled_dot_product_flash_attention_backward"
         " aten::_scaled_dot_product_efficient_attention_backward"
         " aten::_scaled_dot_product_cudnn_attention_backward",
-        backward,
+        _backward,
         "2 heads pairs (3 x size of a key + 2 x size of a value); inputs, result, its gradient and"
         " three gradients once",
         _FLASH,
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         " ".join(_FORWARD),
-        flash,
+        _flash,
         f"{_FORMULA}, of a cache as many keys as the sequences have; a causal "
         "mask or a window leaves the pairs that it shows",
         _FLASH,
         lengths=True,
     ),
-    Kind(
+    OperatorKind(
         "attention backward",
         " ".join(_BACKWARD),
-        flash_backward,
+        _flash_backward,
         "as above, of these pairs",
         _FLASH,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         "sglang_profiler::attention_paged_attention_ragged* aiter::paged_attention_ragged",
-        ragged,
+        _ragged,
         f"{_FORMULA}, of the cache as many keys as the sequences have",
         _FLASH,
         lengths=True,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         " ".join(_DECODES),
-        decode,
+        _decode,
         f"{_FORMULA}, of the cache as many keys as the sequences have",
         "vllm/csrc/torch_bindings.cpp",
         lengths=True,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         " ".join(_LATENTS),
-        latent,
+        _latent,
         f"{_FORMULA}, of the cache the latents of the sequences once",
         "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc",
         lengths=True,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         "vllm::unified_attention_with_output vllm::unified_attention",
-        unified,
+        _unified,
         f"{_FORMULA}, of the cache as many keys as the sequences have",
         _FLASH,
         lengths=True,

@@ -7,54 +7,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
-
-_FORMATS: Final[Mapping[str, tuple[str, float]]] = {
-    "float": ("fp32", 4),
-    "double": ("fp64", 8),
-    "bfloat16": ("bf16", 2),
-    "half": ("fp16", 2),
-    "float32": ("fp32", 4),
-    "float64": ("fp64", 8),
-    "float16": ("fp16", 2),
-    "float8_e4m3fn": ("fp8", 1),
-    "float8_e4m3fnuz": ("fp8", 1),
-    "float8_e5m2": ("fp8", 1),
-    "float8_e5m2fnuz": ("fp8", 1),
-    "float8_e8m0fnu": ("fp8", 1),
-    "float4_e2m1fn_x2": ("fp4", 1),
-    "signed char": ("int8", 1),
-    "int8": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "uint8": ("uint8", 1),
-    "bool": ("bool", 1),
-    "short": ("int16", 2),
-    "short int": ("int16", 2),
-    "int": ("int32", 4),
-    "int32": ("int32", 4),
-    "unsigned int": ("uint32", 4),
-    "long": ("int64", 8),
-    "long int": ("int64", 8),
-    "long long": ("int64", 8),
-    "int64": ("int64", 8),
-    "unsigned long": ("uint64", 8),
-    "long unsigned int": ("uint64", 8),
-    "uint64": ("uint64", 8),
-    "unsigned short": ("uint16", 2),
-    "short unsigned int": ("uint16", 2),
-    "uint16": ("uint16", 2),
-    "uint32": ("uint32", 4),
-    "complex<half>": ("complex", 4),
-    "complex<float>": ("complex", 8),
-    "complex<double>": ("complex", 16),
-}
-"""Number format and bytes of an element, by the names of types that profilers write, in lower
-case.
-"""
+from llmprof.names.dtypes import type_format
 
 _WIDEST: Final = (
     "bool",
@@ -89,7 +46,7 @@ class NoWorkError(LlmprofError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class CallTensor:
     """A tensor argument.
 
     Parameters
@@ -126,7 +83,7 @@ class Tensor:
         return math.prod(sizes) * self.width
 
 
-Argument = Tensor | tuple[Tensor, ...] | tuple[float, ...] | float | bool | None
+CallArgument = CallTensor | tuple[CallTensor, ...] | tuple[float, ...] | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +101,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """A call of an operator as it was recorded.
 
     Parameters
@@ -152,7 +109,7 @@ class Call:
     operator : str
         Name of the operator, such as ``aten::addmm``.
     arguments : tuple
-        :class:`Tensor`, a tuple of them, a number, a tuple of numbers, or None for what was not
+        :class:`CallTensor`, a tuple of them, a number, a tuple of numbers, or None for what was not
         recorded.
     lengths : Lengths, optional
         Lengths of the sequences of the step that it ran in, if the step's label says them.
@@ -163,12 +120,12 @@ class Call:
     """
 
     operator: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[CallArgument, ...]
     lengths: Lengths | None = None
     kernel: str = ""
-    inside: tuple[Call, ...] = ()
+    inside: tuple[OperatorCall, ...] = ()
 
-    def tensor(self, place: int, axes: int | None = None) -> Tensor:
+    def tensor(self, place: int, axes: int | None = None) -> CallTensor:
         """The tensor at a place, with a number of axes.
 
         Raises
@@ -177,7 +134,7 @@ class Call:
             There is none, or it has another number of axes.
         """
         found = self.get(place)
-        if not isinstance(found, Tensor):
+        if not isinstance(found, CallTensor):
             raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a tensor")
         if axes is not None and len(found.shape) != axes:
             raise NoWorkError(
@@ -186,16 +143,16 @@ class Call:
             )
         return found
 
-    def get(self, place: int) -> Argument:
+    def get(self, place: int) -> CallArgument:
         """The argument at a place; None if there is none."""
         return self.arguments[place] if place < len(self.arguments) else None
 
-    def optional(self, place: int) -> Tensor | None:
+    def optional(self, place: int) -> CallTensor | None:
         """The tensor at a place, or None for anything else; a number recorded as a tensor
         without axes is none.
         """
         found = self.get(place)
-        return found if isinstance(found, Tensor) and found.shape else None
+        return found if isinstance(found, CallTensor) and found.shape else None
 
     def number(self, place: int, default: float | None = None) -> float:
         """The number at a place.
@@ -221,7 +178,7 @@ class Call:
             It was not recorded.
         """
         found = self.get(place)
-        if isinstance(found, tuple) and not any(isinstance(each, Tensor) for each in found):
+        if isinstance(found, tuple) and not any(isinstance(each, CallTensor) for each in found):
             return found  # type: ignore[return-value]
         raise NoWorkError(
             f"argument {place} of {self.operator} was not recorded as a list of numbers"
@@ -234,7 +191,11 @@ class Call:
         """
         orders: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
         for each in self.arguments:
-            if isinstance(each, Tensor) and each.strides and len(each.strides) == len(each.shape):
+            if (
+                isinstance(each, CallTensor)
+                and each.strides
+                and len(each.strides) == len(each.shape)
+            ):
                 axes = [axis for axis, size in enumerate(each.shape) if size > 1]
                 steps = each.strides
                 if axes and all(steps[axis] for axis in axes):
@@ -242,7 +203,7 @@ class Call:
                     orders.setdefault(each.shape, set()).add(order)
         return any(len(each) > 1 for each in orders.values())
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[CallTensor]:
         """All tensors with axes, those in lists too, in order.
 
         Raises
@@ -255,18 +216,13 @@ class Call:
             for given in self.arguments
             for part in (given if isinstance(given, tuple) else (given,))
         ]
-        found = [part for part in flat if isinstance(part, Tensor) and part.shape]
+        found = [part for part in flat if isinstance(part, CallTensor) and part.shape]
         if not found:
             raise NoWorkError(f"{self.operator} has no tensor with axes")
         return found
 
 
-def number_of(text: str) -> tuple[str, float]:
-    """Number format and bytes of an element of a type; the format is empty for an unknown type."""
-    return _FORMATS.get(text.lower().removeprefix("c10::"), ("", 0))
-
-
-def widest(tensors: list[Tensor]) -> tuple[str, float]:
+def widest(tensors: list[CallTensor]) -> tuple[str, float]:
     """Format and bytes of an element of the result of an operation on tensors, by type
     promotion.
     """
@@ -275,7 +231,7 @@ def widest(tensors: list[Tensor]) -> tuple[str, float]:
     return ("fp32", 4) if {"bf16", "fp16"} <= formats else (found.format, found.width)
 
 
-def recorded(
+def parse_call(
     operator: str,
     shapes: str | None,
     dtypes: str | None,
@@ -284,8 +240,8 @@ def recorded(
     *,
     lengths: Lengths | None = None,
     kernel: str = "",
-    inside: tuple[Call, ...] = (),
-) -> Call:
+    inside: tuple[OperatorCall, ...] = (),
+) -> OperatorCall:
     """A call from the texts of the table ``ops``.
 
     Parameters
@@ -295,7 +251,7 @@ def recorded(
     shapes, dtypes, strides, inputs : str, optional
         Lists in JSON with an entry for each argument, as :data:`llmprof.trace.schema.OPS` holds them.
     lengths, kernel, inside
-        As for :class:`Call`.
+        As for :class:`OperatorCall`.
 
     Raises
     ------
@@ -305,13 +261,13 @@ def recorded(
 
     Examples
     --------
-    >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
+    >>> call = parse_call("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> call.tensor(1).bytes
     32
     """  # noqa: E501
     sizes, types = _listed(shapes), _listed(dtypes)
     if operator == ALLOCATION:
-        return Call(operator, (_value((_listed(inputs) or [None])[0]),))
+        return OperatorCall(operator, (_value((_listed(inputs) or [None])[0]),))
     if sizes is None or types is None:
         raise NoWorkError(
             "shapes and types were not recorded", hint="record with record_shapes=True"
@@ -323,9 +279,11 @@ def recorded(
         for each in (_listed(strides), _listed(inputs))
     )
     given = tuple(_argument(*each) for each in zip(sizes, types, steps, values, strict=True))
-    if not any(isinstance(each, Tensor) or (isinstance(each, tuple) and each) for each in given):
+    if not any(
+        isinstance(each, CallTensor) or (isinstance(each, tuple) and each) for each in given
+    ):
         raise NoWorkError("no tensor was recorded among its arguments")
-    return Call(operator, given, lengths, kernel, inside)
+    return OperatorCall(operator, given, lengths, kernel, inside)
 
 
 def _listed(text: str | None) -> list[Any] | None:
@@ -336,7 +294,7 @@ def _listed(text: str | None) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _argument(size: Any, kind: Any, step: Any, value: Any) -> Argument:
+def _argument(size: Any, kind: Any, step: Any, value: Any) -> CallArgument:
     """One argument; sizes that are no whole numbers (symbolic ones) are an error, since a guess
     would be wrong.
     """
@@ -347,23 +305,23 @@ def _argument(size: Any, kind: Any, step: Any, value: Any) -> Argument:
             _tensor(each, str(its), strides)
             for each, its, strides in zip(size, kinds, steps, strict=True)
         )
-    known = isinstance(kind, str) and number_of(kind)[0]
+    known = isinstance(kind, str) and type_format(kind)[0]
     if size or known:
         number = _value(value) if not size else None
         return _tensor(size, str(kind), step) if number is None else number
     return _value(value)
 
 
-def _tensor(size: Any, kind: str, step: Any) -> Tensor:
+def _tensor(size: Any, kind: str, step: Any) -> CallTensor:
     if not isinstance(size, list) or not all(isinstance(each, int) and each >= 0 for each in size):
         raise NoWorkError(f"a recorded shape is {str(size)[:60]}", expected="whole numbers")
-    known, width = number_of(kind)
+    known, width = type_format(kind)
     if kind == "TensorList":  # types of a list of tensors are not recorded
         known, width = "", 0
     elif not known:
         raise NoWorkError(f"the bytes of the type {kind[:40]!r} are not known")
     whole = isinstance(step, list) and all(isinstance(each, int) for each in step)
-    return Tensor(
+    return CallTensor(
         tuple(size), known, width, tuple(step) if whole and len(step) == len(size) else None
     )
 

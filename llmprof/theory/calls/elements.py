@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from llmprof.theory.calls.call import Call, NoWorkError, Tensor, number_of, widest
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.names.dtypes import type_format
+from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall, widest
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _COMPARES: Final = tuple(
     f"aten::{name}"
@@ -52,7 +53,7 @@ division.
 """
 
 
-def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of an elementwise result."""
     turned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
     sizes = [next((size for size in axis if size != 1), 1) for axis in turned]
@@ -73,16 +74,16 @@ _OF_THREE: Final = frozenset(
 """Functions that take three tensors."""
 
 
-def _inputs(call: Call) -> list[Tensor]:
+def _inputs(call: OperatorCall) -> list[CallTensor]:
     """Tensors that a function reads: one after two arguments is where the result of a function
     of two goes.
     """
     if not any(
-        isinstance(each, tuple) or (isinstance(each, Tensor) and each.shape)
+        isinstance(each, tuple) or (isinstance(each, CallTensor) and each.shape)
         for each in call.arguments
     ):
         scalars = [
-            each for each in call.arguments if isinstance(each, Tensor)
+            each for each in call.arguments if isinstance(each, CallTensor)
         ]  # tensors without axes: an element each
         return scalars or call.tensors()
     third = call.optional(2) or call.optional(3)
@@ -92,10 +93,10 @@ def _inputs(call: Call) -> list[Tensor]:
             each for each in found if each.shape != (0,)
         ] or found  # a result that is not yet of its size
     given = [each for place in range(2) if (each := call.optional(place)) is not None]
-    return given if broadcast([each.shape for each in given]) == third.shape else call.tensors()
+    return given if _broadcast([each.shape for each in given]) == third.shape else call.tensors()
 
 
-def elementwise(call: Call) -> Work:
+def _elementwise(call: OperatorCall) -> CallWork:
     """One operation for each element of the result; a function such as exp counts as one."""
     inputs = _inputs(call)
     of_one = _OF_ONE.fullmatch(call.operator) or (
@@ -104,7 +105,7 @@ def elementwise(call: Call) -> Work:
     if of_one and len(inputs) == 2 and inputs[1].shape == inputs[0].shape:
         inputs = inputs[:1]
     own = call.operator.endswith("_") and not call.operator.endswith("__")
-    shape = call.tensor(0).shape if own else broadcast([each.shape for each in inputs])
+    shape = call.tensor(0).shape if own else _broadcast([each.shape for each in inputs])
     width = (
         call.tensor(0).width
         if own
@@ -116,19 +117,19 @@ def elementwise(call: Call) -> Work:
     floats = any(each.format.startswith(("fp", "bf")) for each in inputs)
     if not (floats or own) and _DIVIDES.fullmatch(call.operator) and len(call.arguments) <= 2:
         floats, width = True, 4
-    return Work(
+    return CallWork(
         float(elements) if floats else 0.0, sum(each.bytes for each in inputs), elements * width
     )
 
 
-def _values(call: Call, inputs: list[Tensor]) -> list[Tensor]:
+def _values(call: OperatorCall, inputs: list[CallTensor]) -> list[CallTensor]:
     """The tensors whose types decide that of the result: not the condition of a choice."""
     return [each for each in inputs if each.format != "bool"] or inputs
 
 
-def moved(
+def movement(
     places: str, flops: float = 0.0, *, of: str = "", unless: int | None = None, assumed: str = ""
-) -> Callable[[Call], Work]:
+) -> Callable[[OperatorCall], CallWork]:
     """Work of operators that move whole arguments: places of those read, then ``>`` and of those
     written.
 
@@ -140,43 +141,45 @@ def moved(
         [int(place) for place in part.split()] for part in (*places.split(">"), of)
     )
 
-    def work(call: Call) -> Work:
-        if unless is not None and isinstance(call.get(unless), Tensor):
+    def work(call: OperatorCall) -> CallWork:
+        if unless is not None and isinstance(call.get(unless), CallTensor):
             raise NoWorkError(
                 f"how many rows of {call.operator} count is the value of argument {unless}"
             )
         sources, targets = _at(call, reads), _at(call, writes)
         elements = sum(each.elements for each in _at(call, counted or reads[:1]))
         results = sum(each.elements * each.width for each in targets)
-        return Work(flops * elements, sum(each.bytes for each in sources), results, "", assumed)
+        return CallWork(flops * elements, sum(each.bytes for each in sources), results, "", assumed)
 
     return work
 
 
-def placed(name: str, operators: str, places: str, flops: float, source: str, **more: Any) -> Kind:
-    """A kind of operators of which :func:`moved` is the work."""
+def placed(
+    name: str, operators: str, places: str, flops: float, source: str, **more: Any
+) -> OperatorKind:
+    """A kind of operators of which :func:`movement` is the work."""
     formula = (
         f"{flops:g} an element; inputs and results"
         f" once{more.get('assumed', '') and '; ' + more['assumed']}"
     )
-    return Kind(name, operators, moved(places, flops, **more), formula, source)
+    return OperatorKind(name, operators, movement(places, flops, **more), formula, source)
 
 
-def _at(call: Call, places: list[int]) -> list[Tensor]:
+def _at(call: OperatorCall, places: list[int]) -> list[CallTensor]:
     """The tensors at places, of which the first has to be one."""
     first = [call.tensor(place) for place in places[:1]]
-    return first + [each for place in places[1:] if isinstance(each := call.get(place), Tensor)]
+    return first + [each for place in places[1:] if isinstance(each := call.get(place), CallTensor)]
 
 
 def rounded(
     places: str, flops: float, *, group: int | None = None, halves: bool = False
-) -> Callable[[Call], Work]:
-    """As :func:`moved`, and a new result of a byte an element with a scale of 32 bits a row, or
+) -> Callable[[OperatorCall], CallWork]:
+    """As :func:`movement`, and a new result of a byte an element with a scale of 32 bits a row, or
     a group of a size.
     """
-    rest = moved(places, flops)
+    rest = movement(places, flops)
 
-    def work(call: Call) -> Work:
+    def work(call: OperatorCall) -> CallWork:
         x, found = call.tensor(0), rest(call)
         size = x.shape[-1] // (1 + halves) if group is None else call.number(group)
         out = x.elements // (1 + halves)
@@ -185,18 +188,18 @@ def rounded(
     return work
 
 
-def dropout(call: Call) -> Work:
+def _dropout(call: OperatorCall) -> CallWork:
     """The result, and a mask with a byte for each element."""
     x = call.tensor(0)
-    return Work(float(x.elements), x.bytes, x.elements * (x.width + 1))
+    return CallWork(float(x.elements), x.bytes, x.elements * (x.width + 1))
 
 
-def halved(call: Call) -> Work:
+def _halved(call: OperatorCall) -> CallWork:
     """One half times the sigmoid, or another function, of the other half: two operations an
     element of the result.
     """
     x = call.tensor(0)
-    return Work(float(x.elements), x.bytes, x.elements // 2 * x.width)
+    return CallWork(float(x.elements), x.bytes, x.elements // 2 * x.width)
 
 
 _OF_LIST: Final = re.compile(
@@ -207,10 +210,10 @@ of the source.
 """
 
 
-def _lists(call: Call) -> tuple[list[tuple[int, float]], str]:
+def _lists(call: OperatorCall) -> tuple[list[tuple[int, float]], str]:
     """Elements and bytes of an element of each list of tensors, and what was assumed."""
     given = (
-        [each for each in part if isinstance(each, Tensor)]
+        [each for each in part if isinstance(each, CallTensor)]
         for part in call.arguments
         if isinstance(part, tuple)
     )
@@ -222,15 +225,15 @@ def _lists(call: Call) -> tuple[list[tuple[int, float]], str]:
     named = _OF_LIST.search(call.kernel)
     if named is None:
         raise NoWorkError("types of the tensors in a list are not recorded")
-    width = number_of(named[2])[1]
-    source = number_of(named[3] or "")[1] if named[1] else width
+    width = type_format(named[2])[1]
+    source = type_format(named[3] or "")[1] if named[1] else width
     widths = [width, *[source] * (len(lists) - 1)]
     return [
         (size, each) for (size, _), each in zip(lists, widths, strict=True)
     ], "types from the kernel's name"
 
 
-def foreach(call: Call) -> Work:
+def _foreach(call: OperatorCall) -> CallWork:
     """One operation for each element of the lists, into the first one or one like it; a norm is
     a number a tensor.
     """
@@ -239,42 +242,42 @@ def foreach(call: Call) -> Work:
     sources = [] if name == "zero" else others if name == "copy" else [first, *others]
     written = float(first[0]) if name not in _REDUCED else len(call.arguments[0])  # type: ignore[arg-type]
     read = sum(size * width for size, width in sources)
-    return Work(
+    return CallWork(
         0.0 if name in ("copy", "zero") else float(first[0]), read, written * first[1], "", assumed
     )
 
 
-def optimizer(call: Call) -> Work:
+def _optimizer(call: OperatorCall) -> CallWork:
     """``(weights, gradients, states …, steps)``: all but the steps are read; weights and states
     are written.
     """
     lists, assumed = _lists(call)
     bytes_ = [size * width for size, width in (lists if "sgd" in call.operator else lists[:-1])]
-    return Work(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
+    return CallWork(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
 
 
-def arange(call: Call) -> Work:
+def _arange(call: OperatorCall) -> CallWork:
     """``(start, end, step or number of steps, out)``: a number for each step."""
     start, end, step = (call.number(place) for place in range(3))
     if call.operator == "aten::linspace":
-        return Work(0.0, 0.0, step * call.tensor(3).width)
+        return CallWork(0.0, 0.0, step * call.tensor(3).width)
     if not step:
         raise NoWorkError(f"the step of {call.operator} is 0")
-    return Work(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
+    return CallWork(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
 
 
-def fill(call: Call) -> Work:
+def _fill(call: OperatorCall) -> CallWork:
     """A number into every element; a random one by the chance of each, if there is a tensor of
     them.
     """
     target, chances = call.tensor(0), call.optional(1)
-    return Work(0.0, chances.bytes if chances else 0.0, target.elements * target.width)
+    return CallWork(0.0, chances.bytes if chances else 0.0, target.elements * target.width)
 
 
 _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\))?(\d+)u?>")
 
 
-def cat(call: Call) -> Work:
+def _cat(call: OperatorCall) -> CallWork:
     """Tensors one after another; profilers do not write their types, but the kernel's name has
     their width.
     """
@@ -284,7 +287,7 @@ def cat(call: Call) -> Work:
         named = _WIDTH_IN_NAME.search(call.kernel)
         if named is None:
             raise NoWorkError("types of the tensors in a list are not recorded")
-        parts = [Tensor(each.shape, each.format, int(named[1])) for each in parts]
+        parts = [CallTensor(each.shape, each.format, int(named[1])) for each in parts]
         assumed = "width of an element from the kernel's name"
     read = sum(each.elements * each.width for each in parts)
     formats = {each.format for each in parts}
@@ -293,35 +296,35 @@ def cat(call: Call) -> Work:
         if len(formats) > 1 and all(formats)
         else max((each.width for each in parts), default=0)
     )
-    return Work(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
+    return CallWork(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
 
 
-def chunk_cat(call: Call) -> Work:
+def _chunk_cat(call: OperatorCall) -> CallWork:
     """``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room
     that fills chunks.
     """
     out, read = call.tensor(3), sum(each.elements for each in call.tensors()[:-1])
-    return Work(
+    return CallWork(
         0.0, read * out.width, out.elements * out.width, "", "inputs of the type of the result"
     )
 
 
-def gather(call: Call) -> Work:
+def _gather(call: OperatorCall) -> CallWork:
     """Elements of a tensor by an index for each (aten::gather), or rows by an index."""
     source = call.tensor(0)
     place = 1 if call.operator == "aten::embedding" else 2
     index = call.get(place)
-    if not isinstance(index, Tensor):
+    if not isinstance(index, CallTensor):
         raise NoWorkError("the index was not recorded as a tensor")
     if call.operator == "aten::gather":
         elements = index.elements
     else:
         elements = _named(call, index, 0 if place == 1 else None)
     moved = elements * source.width
-    return Work(0.0, min(moved, source.bytes) + index.bytes, moved)
+    return CallWork(0.0, min(moved, source.bytes) + index.bytes, moved)
 
 
-def _named(call: Call, index: Tensor, axis: int | None = None) -> int:
+def _named(call: OperatorCall, index: CallTensor, axis: int | None = None) -> int:
     """Elements of the first argument that an index of one axis names, by default of the second
     argument's.
     """
@@ -335,7 +338,7 @@ def _named(call: Call, index: Tensor, axis: int | None = None) -> int:
 _DISTINCT: Final = "each index names another place"
 
 
-def scatter(call: Call) -> Work:
+def _scatter(call: OperatorCall) -> CallWork:
     """``(target, axis, index, source or number)``: an index for each element, or for each row of
     the axis.
     """
@@ -346,29 +349,29 @@ def scatter(call: Call) -> Work:
     adds = "_add" in call.operator or "_reduce" in call.operator
     changed = elements * target.width
     read = index.bytes + (elements * source.width if source else 0) + (changed if adds else 0)
-    return Work(float(elements) if adds else 0.0, read, changed, "", _DISTINCT)
+    return CallWork(float(elements) if adds else 0.0, read, changed, "", _DISTINCT)
 
 
-def embedding_backward(call: Call) -> Work:
+def _embedding_backward(call: OperatorCall) -> CallWork:
     """``(gradient, index, rows of the table)``: the gradient is added to the rows that are
     named.
     """
     grad, index = call.tensor(0), call.tensor(1)
     rows = min(index.elements, call.number(2, index.elements))
     written = rows * (grad.shape[-1] if grad.shape else 1) * grad.width
-    return Work(float(grad.elements), grad.bytes + index.bytes, written, "", _DISTINCT)
+    return CallWork(float(grad.elements), grad.bytes + index.bytes, written, "", _DISTINCT)
 
 
-def bags(call: Call) -> Work:
+def _bags(call: OperatorCall) -> CallWork:
     """``(table, index, offsets, …)``: the sum of the rows of each bag."""
     table, index, offsets = call.tensor(0, 2), call.tensor(1), call.tensor(2)
     summed, size = index.elements * table.shape[1], table.shape[1] * table.width
     count = offsets.elements - (call.get(7) is True)
     read = min(summed * table.width, table.bytes) + index.bytes + offsets.bytes
-    return Work(float(summed), read, count * size)
+    return CallWork(float(summed), read, count * size)
 
 
-def indexed(call: Call) -> Work:
+def _indexed(call: OperatorCall) -> CallWork:
     """``source[indices]``, with an index for each of the first axes; other axes whole.
 
     Types in a list are not recorded: an index that could be a mask, of which the number of results
@@ -376,7 +379,7 @@ def indexed(call: Call) -> Work:
     """
     source, given = call.tensor(0), call.get(1)
     lists = (
-        tuple(each for each in given if isinstance(each, Tensor))
+        tuple(each for each in given if isinstance(each, CallTensor))
         if isinstance(given, tuple)
         else ()
     )
@@ -388,7 +391,7 @@ def indexed(call: Call) -> Work:
             "one index of the first axis by the kernel's name, as long as in the first of these"
             " calls"
         )
-        return Work(
+        return CallWork(
             0.0, min(moved, source.bytes) + index.bytes, moved, "", assumed, "shapes inside"
         )
     if not lists or any(not each.shape for each in lists):
@@ -400,7 +403,7 @@ def indexed(call: Call) -> Work:
         for at, each in enumerate(lists)
     ):
         raise NoWorkError("an index may be a mask, whose values say how many elements it names")
-    named = math.prod(broadcast([each.shape for each in lists]))
+    named = math.prod(_broadcast([each.shape for each in lists]))
     moved = named * math.prod(source.shape[len(lists) :]) * source.width
     places = sum(each.elements * (each.width or _INDEX) for each in lists)
     assumed = (
@@ -408,14 +411,14 @@ def indexed(call: Call) -> Work:
         if all(each.width for each in lists)
         else "indices of 8 bytes, one for each of the first axes"
     )
-    return Work(0.0, min(moved, source.bytes) + places, moved, "", assumed)
+    return CallWork(0.0, min(moved, source.bytes) + places, moved, "", assumed)
 
 
 _INDEX: Final = 8
 """Bytes of torch's usual index."""
 
 
-def put(call: Call) -> Work:
+def _put(call: OperatorCall) -> CallWork:
     """Values into places of the first argument; of the places a recording has neither number nor
     type.
     """
@@ -423,10 +426,12 @@ def put(call: Call) -> Work:
     accumulates = call.get(3) in (True, 1)
     moved = values.elements * target.width
     read = values.bytes + (moved if accumulates else 0)
-    return Work(float(values.elements) if accumulates else 0.0, read, moved, "", "places left out")
+    return CallWork(
+        float(values.elements) if accumulates else 0.0, read, moved, "", "places left out"
+    )
 
 
-def rope(call: Call) -> Work:
+def _rope(call: OperatorCall) -> CallWork:
     """Rotation of queries and keys in place, with a row of the cache for each position: three
     operations an element.
 
@@ -438,20 +443,20 @@ def rope(call: Call) -> Work:
     turned = part * (query.bytes + (key.bytes if key else 0))
     rows = min(positions.elements, cache.shape[0]) * cache.shape[1] * cache.width
     elements = part * (query.elements + (key.elements if key else 0))
-    return Work(3.0 * elements, turned + positions.bytes + rows, turned)
+    return CallWork(3.0 * elements, turned + positions.bytes + rows, turned)
 
 
-def norm_rope(call: Call) -> Work:
+def _norm_rope(call: OperatorCall) -> CallWork:
     """``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in
     place.
     """
     x = call.tensor(0)
     heads = [call.number(place) for place in (1, 2, 3)]
     part = sum(heads[:2]) / max(1.0, sum(heads))
-    return Work(7.0 * part * x.elements, part * x.bytes, part * x.bytes)
+    return CallWork(7.0 * part * x.elements, part * x.bytes, part * x.bytes)
 
 
-def latent_rope(call: Call) -> Work:
+def _latent_rope(call: OperatorCall) -> CallWork:
     """``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q
     and keys in place.
     """
@@ -461,20 +466,20 @@ def latent_rope(call: Call) -> Work:
         out = given
     query, key = (sum(each.elements for each in pair) for pair in (parts[:2], parts[2:]))
     turned = parts[1].elements + parts[3].elements
-    return Work(
+    return CallWork(
         3.0 * turned, sum(each.bytes for each in parts), query * out.width + key * cache.width
     )
 
 
-def cache_write(call: Call) -> Work:
+def _cache_write(call: OperatorCall) -> CallWork:
     """New keys and values into their slots of the cache."""
     key, value, cache = (call.tensor(place) for place in range(3))
     slots = call.tensor(6 if "quant" in call.operator else 4)  # after scales
     elements = key.elements + value.elements
-    return Work(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
+    return CallWork(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
 
 
-def latent_write(call: Call) -> Work:
+def _latent_write(call: OperatorCall) -> CallWork:
     """Latents and turned keys of new tokens, one after the other, into a slot of the cache each."""
     latent, turned, cache, slots = (
         call.tensor(0, 2),
@@ -485,33 +490,35 @@ def latent_write(call: Call) -> Work:
     read = slots.elements * (
         latent.shape[1] * latent.width + turned.shape[-1] * turned.width + slots.width
     )
-    return Work(0.0, read, slots.elements * cache.shape[2] * cache.width)
+    return CallWork(0.0, read, slots.elements * cache.shape[2] * cache.width)
 
 
-def index_write(call: Call) -> Work:
+def _index_write(call: OperatorCall) -> CallWork:
     """Keys of an indexer, rounded, with their scales into a slot of the cache each."""
     key, cache, slots = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 1)
     tokens, size = slots.elements, key.shape[1]
-    return Work(
+    return CallWork(
         2.0 * tokens * size,
         tokens * (size * key.width + slots.width),
         tokens * cache.shape[2] * cache.width,
     )
 
 
-def four_bits(call: Call) -> Work:
+def _four_bits(call: OperatorCall) -> CallWork:
     """``(input, scale, …)``, or the result and then the input; rows that fill the layout of the
     scales are left out.
     """
     source = call.tensor(1 if len(call.tensor(1).shape) > 1 else 0)
-    return Work(2.0 * source.elements, source.bytes, source.elements / 2 + source.elements / _BLOCK)
+    return CallWork(
+        2.0 * source.elements, source.bytes, source.elements / 2 + source.elements / _BLOCK
+    )
 
 
 _BLOCK: Final = 16
 """Elements of four bits with a scale of a byte."""
 
 
-def row_bytes(call: Call) -> Work:
+def _row_bytes(call: OperatorCall) -> CallWork:
     """FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or
     back.
     """
@@ -519,18 +526,19 @@ def row_bytes(call: Call) -> Work:
     scales = (
         0 if "HFP8" in call.operator else 8 * x.elements // max(1, x.shape[-1] if x.shape else 1)
     )
-    return Work(
+    return CallWork(
         float(x.elements),
         x.bytes,
         (x.elements - scales) * 4 if "ToFloat" in call.operator else x.elements + scales,
     )
 
 
-def compiled(call: Call) -> Work:
+def _compiled(call: OperatorCall) -> CallWork:
     """A kernel of torch.compile: each of its tensors moves once, the last one is the result.
 
     A tensor with more elements than the kernel's sizes has room for is an indexed table, of which
-    one element for each place is read.
+    one element for each place is read. A pointwise kernel writes an element for each place: where
+    the last tensor is smaller, the first with as many is read and written in place.
     """
     tensors = call.tensors()
     numbers = [
@@ -544,8 +552,12 @@ def compiled(call: Call) -> Work:
         else max(each.elements for each in tensors[-1:])
     )
     moved = [min(each.elements, most) * each.width for each in tensors]
+    whole = [tensor for tensor in tensors if tensor.elements == most]
+    if call.operator.startswith("triton_poi_") and whole and tensors[-1].elements < most:
+        assumed = f"each tensor moves once, and the one of {most:,} elements also holds the result"
+        return CallWork(None, sum(moved), most * whole[0].width, "", assumed)
     assumed = "each tensor moves once, and the last one is the result"
-    return Work(None, sum(moved[:-1]), moved[-1], "", assumed)
+    return CallWork(None, sum(moved[:-1]), moved[-1], "", assumed)
 
 
 _BY_ELEMENT: Final = (
@@ -580,21 +592,21 @@ that are turned.
 _ONCE: Final = "each input and the result once, a broadcast input with its own size"
 
 KINDS: Final = [
-    Kind(
+    OperatorKind(
         "elementwise",
         " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split())
         + " aten::__lshift__ aten::__rshift__ aten::__ilshift__ aten::__irshift__",
-        elementwise,
+        _elementwise,
         f"1 an element of the result, where numbers are floats; {_ONCE}",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "activation",
         "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul"
         " _C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul"
         " sgl_kernel::gelu_tanh_and_mul _C::fatrelu_and_mul aiter::silu_and_mul"
         " aiter::scaled_silu_and_mul aiter::gelu_and_mul aiter::gelu_tanh_and_mul",
-        moved("1 > 0", 2, of="0"),
+        movement("1 > 0", 2, of="0"),
         "2 an element of the result; input and result once",
         "vllm/csrc/activation_kernels.cu",
     ),
@@ -606,10 +618,10 @@ KINDS: Final = [
         1,
         "vllm/csrc/activation_kernels.cu",
     ),
-    Kind(
+    OperatorKind(
         "activation",
         "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul",
-        halved,
+        _halved,
         "2 an element of the result; input and result once",
         "tensorrt_llm/_torch/custom_ops",
     ),
@@ -627,58 +639,64 @@ KINDS: Final = [
     placed(
         "activation", "_C::silu_and_mul_nvfp4_quant", "2 3 > 0 1", 2, "vllm/csrc/quantization/fp4"
     ),
-    Kind(
+    OperatorKind(
         "activation",
         "vllm::rocm_aiter_act_mul_and_fp8_group_quant",
         rounded("0 >", 2, group=1, halves=True),
         "2 an element; input, result and scales once",
         "vllm/_aiter_ops.py",
     ),
-    Kind("copy", "aten::copy_", moved("1 > 0"), "0; source and target once", "their definition"),
-    Kind(
+    OperatorKind(
+        "copy", "aten::copy_", movement("1 > 0"), "0; source and target once", "their definition"
+    ),
+    OperatorKind(
         "copy",
         "_C_custom_ar::all_reduce",
-        moved("1 > 1"),
+        movement("1 > 1"),
         "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
         "vllm/csrc/custom_all_reduce.cu",
     ),
-    Kind(
+    OperatorKind(
         "copy",
         "aten::_local_scalar_dense",
-        moved("0 > 0"),
+        movement("0 > 0"),
         "0; an element read and written",
         "its definition",
     ),
     placed("copy", "aten::split_with_sizes_copy", "0 > 0", 0, "its definition"),
-    Kind("copy", "aten::_chunk_cat", chunk_cat, "0; inputs and result once", "its definition"),
-    Kind("fill", "aten::arange aten::linspace", arange, "0; the result once", "its definition"),
-    Kind(
+    OperatorKind(
+        "copy", "aten::_chunk_cat", _chunk_cat, "0; inputs and result once", "its definition"
+    ),
+    OperatorKind(
+        "fill", "aten::arange aten::linspace", _arange, "0; the result once", "its definition"
+    ),
+    OperatorKind(
         "copy",
         "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll",
-        moved("0 > 0"),
+        movement("0 > 0"),
         "0; source and result once, of one type",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "copy",
         "aten::cat aten::stack aten::_cat",
-        cat,
+        _cat,
         "0; inputs and result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "fill",
         "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
         "aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_",
-        fill,
+        _fill,
         "0; the target once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "elementwise",
         "aten::native_dropout aten::_fused_dropout aten::fake_quantize_per_tensor_affine_cachemask"
         " aten::fake_quantize_per_channel_affine_cachemask",
-        dropout,
+        _dropout,
         "1 an element; input, result and a mask of bytes once",
         "their definition",
     ),
@@ -689,58 +707,58 @@ KINDS: Final = [
         1,
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "elementwise",
         "aten::glu",
-        halved,
+        _halved,
         "2 an element of the result; input and result once",
         "its definition",
     ),
     placed("elementwise", "aten::glu_backward", "0 1 > 1", 4, "its definition"),
-    Kind(
+    OperatorKind(
         "foreach",
         "aten::_foreach_*",
-        foreach,
+        _foreach,
         "1 an element (copies: 0); each list and the result once, in place read and written",
         "their definition",
     ),
     placed("elementwise", "aten::polar aten::complex", "0 1 > 0 1", 1, "their definition"),
     placed("elementwise", "aten::_amp_update_scale_", "0 1 2 > 0 1", 1, "its definition"),
-    Kind(
+    OperatorKind(
         "foreach",
         "aten::_amp_foreach_non_finite_check_and_unscale_",
-        foreach,
+        _foreach,
         "1 an element; the list twice",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "optimizer",
         "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_",
-        optimizer,
+        _optimizer,
         "not known; weights, gradients and states read, weights and states written",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "gather",
         "aten::embedding aten::index_select aten::gather",
-        gather,
+        _gather,
         "0; indices, the elements that they name (at most the whole source) and the result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "gather",
         "aten::index",
-        indexed,
+        _indexed,
         "0; indices, the elements that they name (at most the whole source) and the result once",
         "their definition",
         inside="aten::reshape",
     ),
-    Kind(
+    OperatorKind(
         "rope",
         "_C::rotary_embedding _C::batched_rotary_embedding sgl_kernel::rotary_embedding "
         "vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding "
         "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace",
-        rope,
+        _rope,
         "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
         "vllm/csrc/pos_encoding_kernels.cu",
     ),
@@ -765,40 +783,40 @@ KINDS: Final = [
         )
         for names, places, of in _ROPES
     ),
-    Kind(
+    OperatorKind(
         "rope",
         "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope",
-        norm_rope,
+        _norm_rope,
         "7 an element of queries and keys; these twice (in place)",
         "vllm/csrc/fused_qknorm_rope_kernel.cu",
     ),
-    Kind(
+    OperatorKind(
         "rope",
         "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla",
-        latent_rope,
+        _latent_rope,
         "3 a turned element; inputs, joined queries and as many slots of the cache once",
         "aiter/ops/triton/fusions",
     ),
-    Kind(
+    OperatorKind(
         "kv_cache_write",
         "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache"
         " aiter::reshape_and_cache aiter::reshape_and_cache_flash"
         " aiter::reshape_and_cache_with_pertoken_quant",
-        cache_write,
+        _cache_write,
         "0; keys, values, slots and as many slots of the cache once",
         "vllm/csrc/cache_kernels.cu",
     ),
-    Kind(
+    OperatorKind(
         "kv_cache_write",
         "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla",
-        latent_write,
+        _latent_write,
         "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
         "vllm/csrc/cache_kernels.cu",
     ),
-    Kind(
+    OperatorKind(
         "kv_cache_write",
         "_C_cache_ops::indexer_k_quant_and_cache",
-        index_write,
+        _index_write,
         "2 an element; keys and slots of the tokens, and as many slots of the cache once",
         "vllm/csrc/cache_kernels.cu",
     ),
@@ -822,22 +840,22 @@ KINDS: Final = [
     ),
     placed("copy", "sgl_kernel::concat_mla_k", "1 2 > 0", 0, "sgl-kernel/csrc/elementwise"),
     placed("quantize", "_C_cache_ops::convert_fp8", "1 > 0", 1, "vllm/csrc/cache_kernels.cu"),
-    Kind(
+    OperatorKind(
         "quantize",
         "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant"
         " _C::dynamic_per_token_scaled_fp8_quant _C::static_scaled_int8_quant"
         " _C::dynamic_scaled_int8_quant",
-        moved("1 > 0", 2),
+        movement("1 > 0", 2),
         "2 an element; input and result once",
         "vllm/csrc/quantization",
     ),
-    Kind(
+    OperatorKind(
         "quantize",
         "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
         "_C::per_token_group_fp8_quant_packed sgl_kernel::sgl_per_token_group_quant_fp8 "
         "sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit "
         "sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8",
-        moved("0 > 1 2", 2),
+        movement("0 > 1 2", 2),
         "2 an element; input, result and scales once",
         "vllm/csrc/quantization",
     ),
@@ -867,32 +885,32 @@ KINDS: Final = [
         "aiter/ops/quant.py",
         assumed="scales left out",
     ),
-    Kind(
+    OperatorKind(
         "quantize",
         "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant",
-        four_bits,
+        _four_bits,
         "2 an element; input, result and scales once",
         "vllm/csrc/quantization/fp4",
     ),
-    Kind(
+    OperatorKind(
         "quantize",
         "vllm::rocm_aiter_group_fp8_quant vllm::triton_per_token_group_quant_fp8",
         rounded("0 >", 2, group=1),
         "2 an element; input, result and scales once",
         "vllm/_aiter_ops.py",
     ),
-    Kind(
+    OperatorKind(
         "quantize",
         "vllm::rocm_aiter_per_token_quant",
         rounded("0 >", 2),
         "2 an element; input, result and scales once",
         "vllm/_aiter_ops.py",
     ),
-    Kind(
+    OperatorKind(
         "quantize",
         "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat "
         "fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat",
-        row_bytes,
+        _row_bytes,
         "1 an element; input and result once, with 8 bytes a row of FP8",
         "fbgemm_gpu/src/quantize_ops",
     ),
@@ -921,27 +939,27 @@ KINDS: Final = [
         "fbgemm_gpu/src/sparse_ops",
         assumed="each row taken once",
     ),
-    Kind(
+    OperatorKind(
         "scatter",
         "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
         "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
         "aten::index_fill_ aten::index_reduce_",
-        scatter,
+        _scatter,
         "0, or 1 a value that is added; index, values and as many elements of the target once, read"
         " if added to",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "embedding backward",
         "aten::embedding_dense_backward",
-        embedding_backward,
+        _embedding_backward,
         "1 an element of the gradient; gradient, index and as many rows of the result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "gather",
         "aten::_embedding_bag aten::_embedding_bag_forward_only",
-        bags,
+        _bags,
         "1 an element that is added; index, offsets, the rows that they name (at most the whole"
         " table) and the result once",
         "their definition",
@@ -954,17 +972,17 @@ KINDS: Final = [
         "their definition",
         assumed="results left out",
     ),
-    Kind(
+    OperatorKind(
         "scatter",
         "aten::_index_put_impl_ aten::index_put_",
-        put,
+        _put,
         "0, or 1 a value that is added; values and as many elements of the target once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "compiled",
         "triton_poi_* triton_red_* triton_per_*",
-        compiled,
+        _compiled,
         "not known; each tensor once, at most as many elements as the kernel has places",
         "torch/_inductor/codegen/triton.py",
     ),

@@ -8,13 +8,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from llmprof.theory.calls.call import ALLOCATION, Argument, Call, NoWorkError, Tensor
+from llmprof.theory.calls.call import (
+    ALLOCATION,
+    CallArgument,
+    CallTensor,
+    NoWorkError,
+    OperatorCall,
+)
 from llmprof.theory.calls.products import row_of
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.work import CallWork, OperatorKind
 from llmprof.theory.work import distinct_experts
 
 
-def choose(call: Call) -> Work:
+def _choose(call: OperatorCall) -> CallWork:
     """``(weights, experts, rows, logits)``: a softmax over the experts, and the chosen ones."""
     weights, experts, rows, logits = (
         call.tensor(0, 2),
@@ -23,13 +29,13 @@ def choose(call: Call) -> Work:
         call.tensor(3, 2),
     )
     written = sum(each.elements * each.width for each in (weights, experts, rows))
-    return Work(5.0 * logits.elements, logits.bytes, written)
+    return CallWork(5.0 * logits.elements, logits.bytes, written)
 
 
-def add_up(call: Call) -> Work:
+def _add_up(call: OperatorCall) -> CallWork:
     """``(tokens, experts of a token, size)`` into ``(tokens, size)``."""
     parts, out = call.tensor(0, 3), call.tensor(1, 2)
-    return Work(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
+    return CallWork(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
 
 
 _ROUTES: Final = ("_moe_C::topk_softmax", "_moe_C::grouped_topk")
@@ -45,7 +51,7 @@ _BLOCK_OF_4_BITS: Final = 17 / 32
 """Bytes of a weight of four bits with a scale of eight for each block of 32."""
 
 
-def fused(call: Call) -> Work:
+def _fused(call: OperatorCall) -> CallWork:
     """Both products of the chosen experts; their sizes are those of the routing and the
     activation inside.
     """
@@ -72,7 +78,7 @@ def fused(call: Call) -> Work:
     written = routed * (columns * inner + size) * hidden.width
     kind = "4 bits by the kernel's name" if narrow else "the type of the tokens"
     assumed = f"even routing ({touched:.0f} of {experts} experts), weights of {kind}"
-    return Work(
+    return CallWork(
         2.0 * routed * (columns + 1) * inner * size, read, written, matrix, assumed, "shapes inside"
     )
 
@@ -85,12 +91,12 @@ _MAPS: Final = {"aten::index": 0, "_moe_C::moe_align_block_size": 6, "_moe_C::mo
 """Calls inside and their argument that says which experts of all are on a rank."""
 
 
-def _is_map(given: Argument, experts: int) -> bool:
+def _is_map(given: CallArgument, experts: int) -> bool:
     """Whether an argument holds a whole number for each of all experts."""
-    return isinstance(given, Tensor) and given.shape == (experts,) and "int" in given.format
+    return isinstance(given, CallTensor) and given.shape == (experts,) and "int" in given.format
 
 
-def _experts(call: Call, logits: Tensor, size: int) -> int:
+def _experts(call: OperatorCall, logits: CallTensor, size: int) -> int:
     """Number of experts: columns of what routes, which is inside where the second argument is
     the tokens again.
     """
@@ -102,7 +108,7 @@ def _experts(call: Call, logits: Tensor, size: int) -> int:
     return logits.shape[1]
 
 
-def _active(call: Call, tokens: int, experts: int) -> int:
+def _active(call: OperatorCall, tokens: int, experts: int) -> int:
     """Experts of a token."""
     found: set[int] = set()
     for each in call.inside:
@@ -123,17 +129,17 @@ def _active(call: Call, tokens: int, experts: int) -> int:
 _MOST_ACTIVE: Final = 65
 
 
-def _allocated(call: Call) -> Iterator[tuple[int, int]]:
+def _allocated(call: OperatorCall) -> Iterator[tuple[int, int]]:
     """Rows and columns of the matrices that are allocated inside, also in batches of one."""
     for each in call.inside:
         sizes = each.get(0) if each.operator == ALLOCATION else None
         if isinstance(sizes, tuple) and len(sizes) >= 2 and all(size == 1 for size in sizes[:-2]):
             rows, columns = sizes[-2:]
-            if not isinstance(rows, Tensor) and not isinstance(columns, Tensor):
+            if not isinstance(rows, CallTensor) and not isinstance(columns, CallTensor):
                 yield int(rows), int(columns)
 
 
-def _inner(call: Call, routed: int, size: int) -> tuple[int, int]:
+def _inner(call: OperatorCall, routed: int, size: int) -> tuple[int, int]:
     """Inner size of an expert, and whether its first product has two columns for each (a gate)
     or one.
     """
@@ -166,7 +172,7 @@ _HELD: Final = {
 _WHOLE: Final = ("int32", "int64")
 
 
-def _layout(call: Call, weight: Tensor, k: int) -> tuple[int, int, int]:
+def _layout(call: OperatorCall, weight: CallTensor, k: int) -> tuple[int, int, int]:
     """Experts, columns of an expert's product, and weights in an element:
 
     (experts, columns, k) or (experts, k, …).
@@ -182,7 +188,7 @@ def _layout(call: Call, weight: Tensor, k: int) -> tuple[int, int, int]:
     return experts, columns, 1
 
 
-def _beside(call: Call, tokens: int, *weights: Tensor) -> float:
+def _beside(call: OperatorCall, tokens: int, *weights: CallTensor) -> float:
     """Bytes of scales and biases: small tensors with a row for each expert, or for each column of
     each.
 
@@ -192,12 +198,14 @@ def _beside(call: Call, tokens: int, *weights: Tensor) -> float:
         tokens
     }
     most = max(each.elements for each in weights) / 8
-    given = [each for each in call.arguments if isinstance(each, Tensor) and len(each.shape) > 1]
+    given = [
+        each for each in call.arguments if isinstance(each, CallTensor) and len(each.shape) > 1
+    ]
     small = [each for each in given if each.shape[0] in rows and each.elements <= most]
     return sum(each.bytes for each in small if each.format not in _WHOLE)
 
 
-def _matrix(x: Tensor, weight: Tensor) -> str:
+def _matrix(x: CallTensor, weight: CallTensor) -> str:
     """Format of the products: rows of 16 bits meet narrower numbers in the type of these, which
     is never slower.
     """
@@ -210,9 +218,13 @@ def _matrix(x: Tensor, weight: Tensor) -> str:
     )
 
 
-def grouped(
-    call: Call, x: int = 0, weight: int = 1, out: int | None = None, chosen: int | None = None
-) -> Work:
+def _grouped(
+    call: OperatorCall,
+    x: int = 0,
+    weight: int = 1,
+    out: int | None = None,
+    chosen: int | None = None,
+) -> CallWork:
     """Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n,
     k)``.
 
@@ -239,19 +251,19 @@ def grouped(
         assumed = f"even routing ({used:.0f} of {groups} experts)"
     held = weights.bytes + _beside(call, given.shape[0], weights)
     read = given.bytes + used / max(1, groups) * held
-    return Work(2.0 * rows * k * n, read, written, _matrix(given, weights), assumed)
+    return CallWork(2.0 * rows * k * n, read, written, _matrix(given, weights), assumed)
 
 
-def megablocks(call: Call) -> Work:
+def _megablocks(call: OperatorCall) -> CallWork:
     """``(rows, weights, sizes, transposed)``; other libraries give their functions of this name
     other arguments.
     """
     if not isinstance(call.get(3), bool):
         raise NoWorkError(f"this {call.operator} is not that of grouped_gemm")
-    return grouped(call)
+    return _grouped(call)
 
 
-def _gradient(call: Call, a: Tensor, b: Tensor) -> Work:
+def _gradient(call: OperatorCall, a: CallTensor, b: CallTensor) -> CallWork:
     """Gradient of the weights of each group: its columns of a (torch) or its rows, times its
     rows of b.
     """
@@ -263,29 +275,37 @@ def _gradient(call: Call, a: Tensor, b: Tensor) -> Work:
         raise NoWorkError(f"the inner sizes {rows} and {b.shape[0]} of {call.operator} differ")
     n = b.shape[1]
     written = ends[0].elements * m * n * max(2, a.width)
-    return Work(2.0 * rows * m * n, a.bytes + b.bytes, written, _matrix(a, b))
+    return CallWork(2.0 * rows * m * n, a.bytes + b.bytes, written, _matrix(a, b))
 
 
-def _lists(call: Call, after: int = 0) -> list[Tensor]:
+def _lists(call: OperatorCall, after: int = 0) -> list[CallTensor]:
     """Lists of whole numbers in memory: ends of groups, maps of experts."""
-    found = [each for each in call.arguments[after:] if isinstance(each, Tensor)]
+    found = [each for each in call.arguments[after:] if isinstance(each, CallTensor)]
     return [each for each in found if len(each.shape) == 1 and each.format in _WHOLE]
 
 
-def _number_of(call: Call, chosen: int) -> int:
+def _number_of(call: OperatorCall, chosen: int) -> int:
     """Experts of a token: a number, or the columns of those that each token chose."""
     given = call.get(chosen)
     active = (
-        call.tensor(chosen, 2).shape[1] if isinstance(given, Tensor) else int(call.number(chosen))
+        call.tensor(chosen, 2).shape[1]
+        if isinstance(given, CallTensor)
+        else int(call.number(chosen))
     )
     if active < 1:
         raise NoWorkError(f"the tokens of {call.operator} have {active} experts")
     return active
 
 
-def with_weights(
-    call: Call, x: int = 0, first: int = 1, second: int = 2, chosen: int = 4, *, fused: bool = False
-) -> Work:
+def _with_weights(
+    call: OperatorCall,
+    x: int = 0,
+    first: int = 1,
+    second: int = 2,
+    chosen: int = 4,
+    *,
+    fused: bool = False,
+) -> CallWork:
     """Both products by ``(tokens, first weights, second weights, …, chosen, …)``.
 
     Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size), maybe
@@ -319,14 +339,14 @@ def with_weights(
 
 
 def _both(
-    call: Call,
-    x: Tensor,
-    weights: tuple[Tensor, Tensor],
+    call: OperatorCall,
+    x: CallTensor,
+    weights: tuple[CallTensor, CallTensor],
     sizes: tuple[int, int, int],
     active: int,
     *,
     fused: bool,
-) -> Work:
+) -> CallWork:
     """Both products of the experts that an even routing reaches; sizes are experts and both
     inner sizes.
     """
@@ -336,7 +356,7 @@ def _both(
     ids = [
         each
         for each in call.arguments[1:]
-        if isinstance(each, Tensor) and each.shape == (tokens, active)
+        if isinstance(each, CallTensor) and each.shape == (tokens, active)
     ]
     read = (
         touched / max(1, experts) * held
@@ -348,12 +368,12 @@ def _both(
     if not fused:
         read, written = read + routed * inner * width, routed * (wide + size) * width
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
-    return Work(
+    return CallWork(
         2.0 * routed * (wide + inner) * size, read, written, _matrix(x, weights[1]), assumed
     )
 
 
-def tensorrt(call: Call) -> Work:
+def _tensorrt(call: OperatorCall) -> CallWork:
     """TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,] second weights, …, type, tp,
     rank, ep, …)``.
     """
@@ -362,10 +382,10 @@ def tensorrt(call: Call) -> Work:
     numbers = [each for each in call.arguments[second + 1 :] if isinstance(each, float)]
     if len(numbers) < 4 or numbers[3] != 1:
         raise NoWorkError(SPREAD)
-    return with_weights(call, 0, 3, second, 1, fused=True)
+    return _with_weights(call, 0, 3, second, 1, fused=True)
 
 
-def runner(call: Call, first: int = 4, second: int = 6) -> Work:
+def _runner(call: OperatorCall, first: int = 4, second: int = 6) -> CallWork:
     """``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert,
     experts here, …)``.
     """
@@ -395,13 +415,13 @@ def runner(call: Call, first: int = 4, second: int = 6) -> Work:
     )
 
 
-def packed(call: Call) -> Work:
+def _packed(call: OperatorCall) -> CallWork:
     """Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts,
     …, n) or (…, n, …).
     """
     x, out = call.tensor(0, 2), call.tensor(1)
     given = [
-        each for each in call.arguments[2:] if isinstance(each, Tensor) and len(each.shape) == 3
+        each for each in call.arguments[2:] if isinstance(each, CallTensor) and len(each.shape) == 3
     ]
     if len(given) < 2 or "int" not in given[0].format or not out.elements:
         raise NoWorkError(
@@ -418,7 +438,7 @@ def packed(call: Call) -> Work:
     touched = distinct_experts(experts, rows // tokens, tokens)
     read = x.bytes + touched / experts * sum(each.bytes for each in given)
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
-    return Work(2.0 * rows * n * k, read, out.elements * out.width, x.format, assumed)
+    return CallWork(2.0 * rows * n * k, read, out.elements * out.width, x.format, assumed)
 
 
 _BOTH: Final = "2 x routed tokens x size x (both inner sizes)"
@@ -429,152 +449,152 @@ _GROUPS: Final = (
 )
 
 KINDS: Final = [
-    Kind(
+    OperatorKind(
         "moe_routing",
         "_moe_C::topk_softmax",
-        choose,
+        _choose,
         "5 a logit; logits and results once",
         "vllm/csrc/moe",
     ),
-    Kind(
+    OperatorKind(
         "moe_routing",
         "_moe_C::moe_sum sgl_kernel::moe_sum",
-        add_up,
+        _add_up,
         "an addition for each part but the first; parts and result once",
         "vllm/csrc/moe",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "vllm::moe_forward vllm::moe_forward_shared",
-        fused,
+        _fused,
         "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1"
         " - k/E)^T) of E experts once",
         "llmprof.theory.work",
         inside=" ".join((*_ROUTES, *_MAPS, ALLOCATION, *_GATED, *_PLAIN)),
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts "
         "sglang::inplace_fused_experts sglang::outplace_fused_experts",
-        with_weights,
+        _with_weights,
         f"{_BOTH}; tokens, activations, result and {_REACHED}",
         "vllm, layers/fused_moe/fused_moe.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "vllm::rocm_aiter_fused_moe vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
-        partial(with_weights, fused=True),
+        partial(_with_weights, fused=True),
         f"{_BOTH}; {_ENDS}",
         "vllm/_aiter_ops.py, aiter/fused_moe.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "aiter::fmoe aiter::fmoe_g1u1 aiter::fmoe_g1u1_a16 aiter::fmoe_int8_g1u0 "
         "aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
-        partial(with_weights, x=1, first=2, second=3, chosen=8, fused=True),
+        partial(_with_weights, x=1, first=2, second=3, chosen=8, fused=True),
         f"{_BOTH}; {_ENDS}",
         "aiter/ops/moe_op.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "trtllm::fused_moe",
-        tensorrt,
+        _tensorrt,
         f"{_BOTH}; {_ENDS}",
         "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner "
         "vllm::flashinfer_fused_moe_blockscale_fp8",
-        runner,
+        _runner,
         f"{_BOTH}; {_ENDS}",
         "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm,"
         " layers/fused_moe/flashinfer_trtllm_moe.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "vllm::flashinfer_fused_moe_bf16",
-        partial(runner, first=3, second=4),
+        partial(_runner, first=3, second=4),
         f"{_BOTH}; {_ENDS}",
         "vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
-        packed,
+        _packed,
         f"2 rows k n; rows, result, and zero points and {_REACHED}",
         "vllm/_custom_ops.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
-        partial(grouped, out=3, chosen=8),
+        partial(_grouped, out=3, chosen=8),
         f"2 rows k n; rows, result and {_REACHED}",
         "sglang, layers/moe/fused_moe_triton",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
-        partial(grouped, out=2, chosen=6),
+        partial(_grouped, out=2, chosen=6),
         f"2 rows k n; rows, result and {_REACHED}",
         "aiter/ops/moe_op.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "aiter::ck_moe_stage1",
-        partial(grouped, out=6, chosen=7),
+        partial(_grouped, out=6, chosen=7),
         f"2 rows k n; rows, result and {_REACHED}",
         "aiter/ops/moe_op.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "aiter::ck_moe_stage2",
-        partial(grouped, weight=2, out=6, chosen=7),
+        partial(_grouped, weight=2, out=6, chosen=7),
         f"2 rows k n; rows, result and {_REACHED}",
         "aiter/ops/moe_op.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm"
         " _C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm"
         " sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
-        partial(grouped, x=1, weight=2, out=0),
+        partial(_grouped, x=1, weight=2, out=0),
         _GROUPS,
         "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "sgl_kernel::fp8_blockwise_scaled_grouped_mm",
-        partial(grouped, x=6, weight=7, out=0),
+        partial(_grouped, x=6, weight=7, out=0),
         _GROUPS,
         "sglang, sgl-kernel/csrc/common_extension.cc",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "aten::_grouped_mm aten::_scaled_grouped_mm",
-        grouped,
+        _grouped,
         _GROUPS,
         "torch/utils/flop_counter.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_experts",
         "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked",
-        grouped,
+        _grouped,
         _GROUPS,
         "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize",
     ),
-    Kind("moe_experts", "GroupedGemm", megablocks, _GROUPS, "grouped_gemm/ops.py"),
-    Kind(
+    OperatorKind("moe_experts", "GroupedGemm", _megablocks, _GROUPS, "grouped_gemm/ops.py"),
+    OperatorKind(
         "moe_experts",
         "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
         "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
         "primus_turbo::grouped_gemm_fp8_variable_k_impl",
-        grouped,
+        _grouped,
         _GROUPS,
         "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm",
         whole=True,

@@ -13,8 +13,8 @@ import math
 from typing import Final
 
 from llmprof.theory.calls.attention import pairs_of
-from llmprof.theory.calls.call import Call, NoWorkError, Tensor
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 PREFIX: Final = "cann::"
 _SOURCE: Final = "shapes of the kernel"
@@ -26,16 +26,16 @@ lengths.
 """
 
 
-def _side(call: Call, place: int) -> tuple[Tensor, ...]:
+def _side(call: OperatorCall, place: int) -> tuple[CallTensor, ...]:
     found = call.get(place)
     return (
-        tuple(each for each in found if isinstance(each, Tensor))
+        tuple(each for each in found if isinstance(each, CallTensor))
         if isinstance(found, tuple)
         else ()
     )
 
 
-def _given(call: Call, place: int, number: int) -> Tensor:
+def _given(call: OperatorCall, place: int, number: int) -> CallTensor:
     found = _side(call, place)
     if number >= len(found) or not found[number].elements:
         raise NoWorkError(
@@ -44,18 +44,18 @@ def _given(call: Call, place: int, number: int) -> Tensor:
     return found[number]
 
 
-def _bytes(tensors: tuple[Tensor, ...]) -> float:
+def _bytes(tensors: tuple[CallTensor, ...]) -> float:
     return sum(each.bytes for each in tensors)
 
 
-def _matrix(tensor: Tensor) -> str:
+def _matrix(tensor: CallTensor) -> str:
     """Format of the matrix unit; products of fp32 run in one of several (HF32), which is not
     recorded.
     """
     return "" if tensor.format == "fp32" else tensor.format
 
 
-def matmul(call: Call) -> Work:
+def _matmul(call: OperatorCall) -> CallWork:
     """``a b (+ bias)``; whether an operand is transposed follows from the shape of the result."""
     a, b, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
     if min(len(a.shape), len(b.shape), len(out.shape)) < 2:
@@ -69,48 +69,50 @@ def matmul(call: Call) -> Work:
         )
     batch = math.prod(batches)
     flops = 2.0 * batch * m * n * k
-    return Work(flops, _bytes(_side(call, 0)), out.bytes, _matrix(a), "", _SOURCE, (batch, m, n))
+    return CallWork(
+        flops, _bytes(_side(call, 0)), out.bytes, _matrix(a), "", _SOURCE, (batch, m, n)
+    )
 
 
-def stream(call: Call) -> Work:
+def _stream(call: OperatorCall) -> CallWork:
     """Every input and every result once."""
     inputs, results = _side(call, 0), _side(call, 1)
     if not _bytes(inputs + results):
         raise NoWorkError(f"neither inputs nor results of {call.operator} were recorded")
-    return Work(
+    return CallWork(
         None, _bytes(inputs), _bytes(results), "", "" if _bytes(results) else _IN_PLACE, _SOURCE
     )
 
 
-def fill(call: Call) -> Work:
+def _fill(call: OperatorCall) -> CallWork:
     """A value into every element of the result, whatever has its shape among the inputs."""
-    return Work(0.0, 0.0, _given(call, 1, 0).bytes, "", "", _SOURCE)
+    return CallWork(0.0, 0.0, _given(call, 1, 0).bytes, "", "", _SOURCE)
 
 
-def part(call: Call) -> Work:
+def _part(call: OperatorCall) -> CallWork:
     """What the result has, read and written."""
     out = _given(call, 1, 0)
-    return Work(0.0, out.bytes, out.bytes, "", "", _SOURCE)
+    return CallWork(0.0, out.bytes, out.bytes, "", "", _SOURCE)
 
 
-def gather(call: Call) -> Work:
+def _gather(call: OperatorCall) -> CallWork:
     """``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and
     the result.
     """
     table, indices, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
-    return Work(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
+    return CallWork(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
 
 
-def adam(call: Call) -> Work:
+def _adam(call: OperatorCall) -> CallWork:
     """``(weights, first moment, second moment, gradient, …)``: all are read, the first three are
     written in place.
     """
     inputs = [_given(call, 0, place) for place in range(4)]
-    return Work(None, _bytes(_side(call, 0)), _bytes(tuple(inputs[:3])), "", "", _SOURCE)
+    return CallWork(None, _bytes(_side(call, 0)), _bytes(tuple(inputs[:3])), "", "", _SOURCE)
 
 
 def _sizes(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, sums: Tensor
+    call: OperatorCall, q: CallTensor, k: CallTensor, v: CallTensor, sums: CallTensor
 ) -> tuple[int, int, int, int, int, int]:
     """Batch, heads, queries, keys, and sizes of a key and of a value, from the sums of the
     softmax and the layout.
@@ -137,7 +139,7 @@ def _sizes(
     return batch, heads, queries, keys, size, v.elements // (batch * keys * max(1, shared))
 
 
-def _pairs(call: Call, queries: int, keys: int, mask: int) -> tuple[float, str]:
+def _pairs(call: OperatorCall, queries: int, keys: int, mask: int) -> tuple[float, str]:
     """Pairs of a query and a key: all without a mask, those of a causal one if the mask is the
     one for any lengths.
     """
@@ -150,7 +152,7 @@ def _pairs(call: Call, queries: int, keys: int, mask: int) -> tuple[float, str]:
     return pairs_of(queries, keys, causal=True), "the mask for any lengths is causal"
 
 
-def attention(call: Call) -> Work:
+def _attention(call: OperatorCall) -> CallWork:
     """``FlashAttentionScore``:
 
     ``(q, k, v, pse, drop, padding, mask, …)`` into ``(maxima, sums, …, result)``.
@@ -159,12 +161,12 @@ def attention(call: Call) -> Work:
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v, _given(call, 1, 0))
     pairs, assumed = _pairs(call, queries, keys, 6)
     flops = 2.0 * batch * heads * pairs * (size + value)
-    return Work(
+    return CallWork(
         flops, _bytes(_side(call, 0)[:3]), _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE
     )
 
 
-def attention_backward(call: Call) -> Work:
+def _attention_backward(call: OperatorCall) -> CallWork:
     """``FlashAttentionScoreGrad``:
 
     ``(q, k, v, dy, mask, maxima, sums, …, result, …)`` into three gradients.
@@ -175,7 +177,7 @@ def attention_backward(call: Call) -> Work:
     flops = 2.0 * batch * heads * pairs * (3 * size + 2 * value)
     inputs = _side(call, 0)
     read = _bytes(inputs[:4]) + _bytes(inputs[5:])
-    return Work(flops, read, _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE)
+    return CallWork(flops, read, _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE)
 
 
 def _of(types: str) -> str:
@@ -186,100 +188,104 @@ _ONCE: Final = "not known; inputs and results once, of the shapes of the kernel"
 _PROTO: Final = "CANN, ops/built-in/op_proto"
 
 KINDS: Final = [
-    Kind(
+    OperatorKind(
         "gemm",
         _of("MatMul MatMulV2 MatMulV3 BatchMatMul BatchMatMulV2 BatchMatMulV3"),
-        matmul,
+        _matmul,
         "2 m n k; inputs and result once, of the shapes of the kernel",
         _PROTO,
     ),
-    Kind(
+    OperatorKind(
         "attention",
         _of("FlashAttentionScore"),
-        attention,
+        _attention,
         "2 heads pairs (size of a key + size of a value); queries, keys, values and results once;"
         " the mask of 2048 x 2048 for any lengths leaves half of the pairs",
         _PROTO,
     ),
-    Kind(
+    OperatorKind(
         "attention backward",
         _of("FlashAttentionScoreGrad"),
-        attention_backward,
+        _attention_backward,
         "2 heads pairs (3 x size of a key + 2 x size of a value); inputs but the mask, and"
         " gradients once",
         _PROTO,
     ),
-    Kind(
-        "norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), stream, _ONCE, _PROTO
+    OperatorKind(
+        "norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), _stream, _ONCE, _PROTO
     ),
-    Kind(
+    OperatorKind(
         "norm backward",
         _of("RmsNormGrad LayerNormGrad LayerNormGradV3 LayerNormV3Grad"),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
-    Kind(
+    OperatorKind(
         "activation",
         _of(
             "SwiGlu SwiGluGrad Gelu GeluV2 GeluGrad GeluGradV2 FastGelu FastGeluGrad Swish"
             " SwishGrad Relu ReluGrad Sigmoid SigmoidGrad Tanh TanhGrad"
         ),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
-    Kind(
+    OperatorKind(
         "rope",
         _of("RotaryPositionEmbedding RotaryPositionEmbeddingGrad RotaryMul RotaryMulGrad"),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
-    Kind(
-        "softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), stream, _ONCE, _PROTO
+    OperatorKind(
+        "softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), _stream, _ONCE, _PROTO
     ),
-    Kind(
+    OperatorKind(
         "elementwise",
         _of(
             "Add Adds Sub Subs Mul Muls Div RealDiv Neg Abs Exp Log Sqrt Rsqrt Pow Pows Square"
             " Reciprocal Cos Sin Maximum Minimum Greater GreaterEqual Less LessEqual Equal NotEqual"
             " LogicalAnd LogicalOr LogicalNot Cast ForeachAddListV2 ForeachMulScalarV2"
         ),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
-    Kind(
-        "reduction", _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"), stream, _ONCE, _PROTO
+    OperatorKind(
+        "reduction",
+        _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"),
+        _stream,
+        _ONCE,
+        _PROTO,
     ),
-    Kind("top-k", _of("Sort TopKV2"), stream, _ONCE, _PROTO),
-    Kind(
+    OperatorKind("top-k", _of("Sort TopKV2"), _stream, _ONCE, _PROTO),
+    OperatorKind(
         "copy",
         _of("TensorMove Transpose ConcatD ConcatV2 Split SplitD SplitV SplitVD Pack"),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
-    Kind(
+    OperatorKind(
         "copy",
         _of("Slice SliceD StridedSlice StridedSliceD"),
-        part,
+        _part,
         "0; the result read and written",
         _PROTO,
     ),
-    Kind("fill", _of("ZerosLike OnesLike Fill"), fill, "0; the result once", _PROTO),
-    Kind(
+    OperatorKind("fill", _of("ZerosLike OnesLike Fill"), _fill, "0; the result once", _PROTO),
+    OperatorKind(
         "gather",
         _of("GatherV2"),
-        gather,
+        _gather,
         "0; indices, the rows that they name (at most the whole table) and the result once",
         _PROTO,
     ),
-    Kind(
+    OperatorKind(
         "optimizer",
         _of("ApplyAdamWV2"),
-        adam,
+        _adam,
         "not known; weights, both moments, gradient and what else it takes read, the first three"
         " written",
         _PROTO,

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from llmprof.theory.calls.call import Call, NoWorkError, Tensor
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _RESULTS: Final = {5: 2, 6: 4, 7: 8, 15: 2}
 """Bytes of torch's numbers of element types: half, float, double, bfloat16."""
@@ -17,7 +17,7 @@ _HALF_IN: Final = {"fp8", "fp4", "int8", "uint8"}
 """Formats whose products have results of 16 bits unless the call says otherwise."""
 
 
-def matrix_format(call: Call, tensor: Tensor) -> str:
+def _matrix_format(call: OperatorCall, tensor: CallTensor) -> str:
     """Format that the matrix unit computes in; products of fp32 are those of tf32 where the
     kernel's name says so.
     """
@@ -28,17 +28,17 @@ def matrix_format(call: Call, tensor: Tensor) -> str:
     return tensor.format
 
 
-def product(
-    call: Call,
-    a: Tensor,
-    b: Tensor,
+def _product(
+    call: OperatorCall,
+    a: CallTensor,
+    b: CallTensor,
     mnk: tuple[int, int, int],
     *,
     batch: int = 1,
-    bias: Tensor | None = None,
+    bias: CallTensor | None = None,
     width: float = 0,
     more: float = 0,
-) -> Work:
+) -> CallWork:
     """``batch`` products of m x k with k x n, with an addend of the result; ``more`` bytes are
     read besides.
     """
@@ -46,57 +46,57 @@ def product(
     added = bias.bytes if bias else 0.0
     out = width or (2 if a.format in _HALF_IN else a.width)
     flops = batch * m * n * (2.0 * k + (1 if bias else 0))
-    return Work(
+    return CallWork(
         flops,
         a.bytes + b.bytes + added + more,
         batch * m * n * out,
-        matrix_format(call, a),
+        _matrix_format(call, a),
         result=(batch, m, n),
     )
 
 
-def _agree(call: Call, one: int, other: int) -> int:
+def _agree(call: OperatorCall, one: int, other: int) -> int:
     if one != other:
         raise NoWorkError(f"the inner sizes {one} and {other} of {call.operator} differ")
     return one
 
 
-def mm(call: Call) -> Work:
+def _mm(call: OperatorCall) -> CallWork:
     """``a @ b``, with ``a`` and ``b`` at the places 0 and 1."""
     a, b = call.tensor(0, 2), call.tensor(1, 2)
     width = 4 if call.operator == "aten::_int_mm" else 0
-    return product(
+    return _product(
         call, a, b, (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0])), width=width
     )
 
 
-def addmm(call: Call) -> Work:
+def _addmm(call: OperatorCall) -> CallWork:
     """``bias + a @ b``."""
     a, b = call.tensor(1, 2), call.tensor(2, 2)
     sizes = (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0]))
-    return product(call, a, b, sizes, bias=call.tensor(0) if call.number(3, 1) else None)
+    return _product(call, a, b, sizes, bias=call.tensor(0) if call.number(3, 1) else None)
 
 
-def bmm(call: Call) -> Work:
+def _bmm(call: OperatorCall) -> CallWork:
     """Products of batches."""
     place = 1 if call.operator.startswith("aten::baddbmm") else 0
     a, b = call.tensor(place, 3), call.tensor(place + 1, 3)
     sizes = (a.shape[1], b.shape[2], _agree(call, a.shape[2], b.shape[1]))
     bias = call.tensor(0) if place and call.number(3, 1) else None
-    return product(call, a, b, sizes, batch=_agree(call, a.shape[0], b.shape[0]), bias=bias)
+    return _product(call, a, b, sizes, batch=_agree(call, a.shape[0], b.shape[0]), bias=bias)
 
 
-def mv(call: Call) -> Work:
+def _mv(call: OperatorCall) -> CallWork:
     """A matrix times a vector."""
     a, x = call.tensor(0, 2), call.tensor(1, 1)
-    return product(call, a, x, (a.shape[0], 1, _agree(call, a.shape[1], x.shape[0])))
+    return _product(call, a, x, (a.shape[0], 1, _agree(call, a.shape[1], x.shape[0])))
 
 
-def linear(call: Call) -> Work:
+def _linear(call: OperatorCall) -> CallWork:
     """``x @ weight.T + bias``, with a weight of n x k."""
     x, weight = call.tensor(0), call.tensor(1, 2)
     k = _agree(call, x.shape[-1] if x.shape else 0, weight.shape[1])
-    return product(
+    return _product(
         call,
         x,
         weight,
@@ -106,21 +106,21 @@ def linear(call: Call) -> Work:
     )
 
 
-def skinny(call: Call) -> Work:
+def _skinny(call: OperatorCall) -> CallWork:
     """AMD's kernels for few rows, whose weight comes first."""
     weight, x = call.tensor(0, 2), call.tensor(1, 2)
     k = _agree(call, x.shape[1], weight.shape[1])
-    return product(call, x, weight, (x.shape[0], weight.shape[0], k))
+    return _product(call, x, weight, (x.shape[0], weight.shape[0], k))
 
 
-def matmul(call: Call) -> Work:
+def _matmul(call: OperatorCall) -> CallWork:
     """``a @ b`` of any axes, with broadcast batches."""
     a, b = call.tensor(0), call.tensor(1)
     if len(a.shape) < 2 or len(b.shape) < 2:
         raise NoWorkError("a product with a vector")
     batch = math.prod(max(pair) for pair in _broadcast(a.shape[:-2], b.shape[:-2]))
     sizes = (a.shape[-2], b.shape[-1], _agree(call, a.shape[-1], b.shape[-2]))
-    return product(call, a, b, sizes, batch=batch)
+    return _product(call, a, b, sizes, batch=batch)
 
 
 def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -129,7 +129,7 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, 
     return list(zip(first, second, strict=True))
 
 
-def scaled_mm(call: Call) -> Work:
+def _scaled_mm(call: OperatorCall) -> CallWork:
     """``(a * scale_a) @ (b * scale_b) + bias`` of 8 bits."""
     out_first = call.operator.startswith("_C::")
     place = 1 if out_first else 0
@@ -143,10 +143,10 @@ def scaled_mm(call: Call) -> Work:
         ]
         width = _RESULTS[int(said[0])] if said else 2
     bias = call.optional(place + 4)
-    return product(call, a, b, sizes, bias=bias, width=width, more=scales)
+    return _product(call, a, b, sizes, bias=bias, width=width, more=scales)
 
 
-def quantized(call: Call) -> Work:
+def _quantized(call: OperatorCall) -> CallWork:
     """``x @ weight.T`` of narrow numbers:
 
     ``x`` (…, k) and ``weight`` (n, k) in order, scales and a result anywhere.
@@ -167,7 +167,7 @@ def quantized(call: Call) -> Work:
         each for each in call.tensors() if each is not x and each is not weight and each is not out
     ]
     usual = 4 if call.operator == "bitsandbytes::int8_linear_matmul" else 2
-    work = product(
+    work = _product(
         call,
         x,
         weight,
@@ -178,12 +178,12 @@ def quantized(call: Call) -> Work:
     return replace(work, matrix="fp4") if k != x.shape[-1] else work
 
 
-def row_of(tensor: Tensor) -> int:
+def row_of(tensor: CallTensor) -> int:
     """Numbers of a row; two of 4 bits are in an element, for which unsigned bytes may stand."""
     return tensor.shape[-1] * (2 if tensor.format in ("fp4", "uint8") else 1)
 
 
-def into(call: Call) -> Work:
+def _into(call: OperatorCall) -> CallWork:
     """``(result, a, b, …)``, of narrow numbers also with scales: m, n and k follow from the
     sizes of the three.
     """
@@ -194,11 +194,11 @@ def into(call: Call) -> Work:
             f"the sizes {list(out.shape)}, {list(a.shape)} and {list(b.shape)} do not fit"
         )
     scales = sum(each.bytes for place in (3, 4) if (each := call.optional(place)))
-    work = product(call, a, b, (m, n, k), width=out.width, more=scales)
+    work = _product(call, a, b, (m, n, k), width=out.width, more=scales)
     return replace(work, matrix="fp4") if k != a.shape[1] else work
 
 
-def of_three(call: Call) -> Work:
+def _of_three(call: OperatorCall) -> CallWork:
     """TransformerEngine's ``(a, …, b, …, result)`` at the places 0, 5 and 10, each of them
     turned or not.
     """
@@ -207,24 +207,24 @@ def of_three(call: Call) -> Work:
     m, n = math.prod(out.shape[:-1]), out.shape[-1]
     if inner * inner * out.elements != a.elements * b.elements:
         raise NoWorkError(f"the sizes of the three matrices of {call.operator} do not fit")
-    return product(call, a, b, (m, n, inner), width=out.width)
+    return _product(call, a, b, (m, n, inner), width=out.width)
 
 
-def packed_scales(call: Call) -> Work:
+def _packed_scales(call: OperatorCall) -> CallWork:
     """``(a, weights, group, scales and zero points)`` of torch's products with 4 bits, or ``(a,
     weights, scales)``.
     """
     a, weights = call.tensor(0, 2), call.tensor(1)
     scales = call.tensor(3 if "int4" in call.operator else 2)
     n = scales.shape[1] if "int4" in call.operator else scales.shape[0]
-    return product(call, a, weights, (a.shape[0], n, a.shape[1]), more=scales.bytes)
+    return _product(call, a, weights, (a.shape[0], n, a.shape[1]), more=scales.bytes)
 
 
 _PACKED: Final = (2, 3, 4, 8)
 """Bits of a weight in the packed matrices of GPTQ, AWQ, Marlin and Machete."""
 
 
-def packed(call: Call) -> Work:
+def _packed(call: OperatorCall) -> CallWork:
     """``a @ unpacked(weights)``: whole numbers hold several weights each, scales have a column for
     each of the result.
 
@@ -232,7 +232,7 @@ def packed(call: Call) -> Work:
     workspace is not.
     """
     a = call.tensor(0)
-    given = [each for each in call.arguments[1:] if isinstance(each, Tensor)]
+    given = [each for each in call.arguments[1:] if isinstance(each, CallTensor)]
     at = next(
         (n for n, each in enumerate(given) if "int" in each.format and len(each.shape) == 2), None
     )
@@ -251,10 +251,10 @@ def packed(call: Call) -> Work:
         )
     m = math.prod(a.shape[:-1])
     more = sum(each.bytes for each in after if len(each.shape) == 2 or each.shape in ((n,), (k,)))
-    return product(call, a, weights, (m, n, k), more=more)
+    return _product(call, a, weights, (m, n, k), more=more)
 
 
-def convolution(call: Call) -> Work:
+def _convolution(call: OperatorCall) -> CallWork:
     """A convolution, forward; its places differ by library."""
     x, weight = call.tensor(0), call.tensor(1)
     if len(x.shape) != len(weight.shape) or len(x.shape) < 3:
@@ -292,7 +292,7 @@ def convolution(call: Call) -> Work:
         elements = x.shape[0] * weight.shape[1] * groups * math.prod(outs)
         read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
         flops = 2.0 * x.elements * math.prod(weight.shape[1:])
-        return Work(flops, read, elements * x.width, matrix_format(call, x))
+        return CallWork(flops, read, elements * x.width, _matrix_format(call, x))
     outs = [
         int((size + 2 * pad - step * (taps - 1) - 1) // by + 1)
         for size, taps, by, pad, step, _ in sizes
@@ -300,16 +300,16 @@ def convolution(call: Call) -> Work:
     elements = x.shape[0] * weight.shape[0] * math.prod(outs)
     read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
     result = (groups, elements // weight.shape[0], weight.shape[0] // groups) if elements else None
-    return Work(
+    return CallWork(
         2.0 * elements * math.prod(weight.shape[1:]),
         read,
         elements * x.width,
-        matrix_format(call, x),
+        _matrix_format(call, x),
         result=result,
     )
 
 
-def convolution_backward(call: Call) -> Work:
+def _convolution_backward(call: OperatorCall) -> CallWork:
     """Gradients of the input and of the weight: each as many products as forward."""
     grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     masks = call.get(10)
@@ -318,11 +318,11 @@ def convolution_backward(call: Call) -> Work:
     read = grad.bytes + (weight.bytes if wanted[0] else 0) + (x.bytes if wanted[1] else 0)
     written = (x.bytes if wanted[0] else 0) + (weight.bytes if wanted[1] else 0)
     assumed = "" if masks is not None else "both gradients are computed"
-    return Work(
+    return CallWork(
         each * (bool(wanted[0]) + bool(wanted[1])),
         read,
         written,
-        matrix_format(call, grad),
+        _matrix_format(call, grad),
         assumed,
     )
 
@@ -355,90 +355,96 @@ _QUANTIZED: Final = (
 )
 
 KINDS: Final = [
-    Kind("gemm", "aten::mm aten::_int_mm", mm, _DENSE, _TORCH),
-    Kind("gemm", "aten::addmm aten::_addmm_activation", addmm, _DENSE, _TORCH),
-    Kind(
+    OperatorKind("gemm", "aten::mm aten::_int_mm", _mm, _DENSE, _TORCH),
+    OperatorKind("gemm", "aten::addmm aten::_addmm_activation", _addmm, _DENSE, _TORCH),
+    OperatorKind(
         "gemm",
         "aten::bmm aten::baddbmm aten::baddbmm_",
-        bmm,
+        _bmm,
         f"{_DENSE}, for each product of the batch",
         _TORCH,
     ),
-    Kind("gemm", "aten::mv", mv, _DENSE, _TORCH),
-    Kind("gemm", "aten::matmul", matmul, f"{_DENSE}, broadcast operands once", _TORCH),
-    Kind("gemm", "aten::linear", linear, _DENSE, _TORCH),
-    Kind(
+    OperatorKind("gemm", "aten::mv", _mv, _DENSE, _TORCH),
+    OperatorKind("gemm", "aten::matmul", _matmul, f"{_DENSE}, broadcast operands once", _TORCH),
+    OperatorKind("gemm", "aten::linear", _linear, _DENSE, _TORCH),
+    OperatorKind(
         "gemm",
         "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16",
-        linear,
+        _linear,
         _DENSE,
         "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py",
         whole=True,
     ),
-    Kind(
-        "gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", skinny, _DENSE, "vllm/csrc/rocm/skinny_gemms.cu"
+    OperatorKind(
+        "gemm",
+        "_rocm_C::wvSplitK _rocm_C::LLMM1",
+        _skinny,
+        _DENSE,
+        "vllm/csrc/rocm/skinny_gemms.cu",
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm"
         " sgl_kernel::int8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm",
-        scaled_mm,
+        _scaled_mm,
         f"{_DENSE}; scales once",
         _TORCH,
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         " ".join(_QUANTIZED),
-        quantized,
+        _quantized,
         f"{_DENSE}; scales once",
         "vllm/model_executor/kernels/linear, aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm _C::dsv3_fused_a_gemm "
         "sgl_kernel::dsv3_fused_a_gemm _moe_C::dsv3_router_gemm sgl_kernel::dsv3_router_gemm",
-        into,
+        _into,
         f"{_DENSE}; scales once",
         "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc/common_extension.cc",
     ),
-    Kind("gemm", "tex_ts::te_gemm_ts", of_three, _DENSE, "transformer_engine/pytorch/csrc"),
-    Kind(
+    OperatorKind(
+        "gemm", "tex_ts::te_gemm_ts", _of_three, _DENSE, "transformer_engine/pytorch/csrc"
+    ),
+    OperatorKind(
         "gemm",
         "aten::_weight_int4pack_mm aten::_weight_int8pack_mm",
-        packed_scales,
+        _packed_scales,
         "2 m n k in the type of a; a, packed weights, scales and the result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm"
         " sgl_kernel::gptq_gemm sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm",
-        packed,
+        _packed,
         "2 m n k in the type of a; a, packed weights, "
         "scales, zero points, bias, order of the inputs and the result once",
         "vllm/_custom_ops.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "aten::convolution",
-        convolution,
+        _convolution,
         "2 x elements of the result x taps of a filter; input, weight, bias and result once",
         _TORCH,
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "aten::_convolution aten::cudnn_convolution aten::miopen_convolution",
-        convolution,
+        _convolution,
         "as aten::convolution",
         _TORCH,
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "aten::convolution_backward",
-        convolution_backward,
+        _convolution_backward,
         "as forward for each gradient; gradients, input and weight once",
         _TORCH,
         whole=True,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from llmprof.theory.calls.call import Call, NoWorkError
-from llmprof.theory.calls.elements import moved, placed, rounded
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.call import NoWorkError, OperatorCall
+from llmprof.theory.calls.elements import movement, placed, rounded
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _RMS: Final = 4.0
 """Operations an element of an RMS norm: square, sum, times the inverse root, times the weight."""
@@ -30,18 +30,18 @@ _RMS_BACKWARD: Final = 9.0
 """Inverse root, times the weight, a sum (2), its term (3), the sum for the weight (2)."""
 
 
-def rms_norm(call: Call) -> Work:
+def _rms_norm(call: OperatorCall) -> CallWork:
     """``(out, input, weight)`` of vLLM and SGLang; ``(input, weight)`` where the second is the
     weight.
     """
     out, second = call.tensor(0), call.tensor(1)
     x, weight = (out, second) if len(second.shape) == 1 else (second, call.optional(2))
-    return Work(
+    return CallWork(
         _RMS * x.elements, x.bytes + (weight.bytes if weight else 0), x.elements * out.width
     )
 
 
-def layer_norm_backward(call: Call) -> Work:
+def _layer_norm_backward(call: OperatorCall) -> CallWork:
     """``(gradient, input, …, weight)``: gradients of input, weight and bias."""
     grad, x = call.tensor(0), call.tensor(1)
     weights = [
@@ -49,10 +49,10 @@ def layer_norm_backward(call: Call) -> Work:
     ]
     weight = max((each.bytes for each in weights), default=0)
     work = _RMS_BACKWARD if "rms" in call.operator else _LAYER_BACKWARD
-    return Work(work * x.elements, grad.bytes + x.bytes + weight, x.elements * x.width + weight)
+    return CallWork(work * x.elements, grad.bytes + x.bytes + weight, x.elements * x.width + weight)
 
 
-def pooled(call: Call) -> Work:
+def _pooled(call: OperatorCall) -> CallWork:
     """``(input, taps, stride, padding, dilation if the largest, ceil)``: a result for each
     window, or its place too.
     """
@@ -74,18 +74,18 @@ def pooled(call: Call) -> Work:
         if call.get(5 if largest else 4) in (False, 0)
         else "windows that begin inside of the input only"
     )
-    return Work(
+    return CallWork(
         float(out * math.prod(each[0])), x.bytes, out * (x.width + 8 * largest), "", assumed
     )
 
 
-def pooled_backward(call: Call) -> Work:
+def _pooled_backward(call: OperatorCall) -> CallWork:
     """``(gradient, input, …, places)`` into the gradient of the input."""
     grad, x = call.tensor(0), call.tensor(1)
-    return Work(float(grad.elements), grad.bytes + grad.elements * 8, x.elements * x.width)
+    return CallWork(float(grad.elements), grad.bytes + grad.elements * 8, x.elements * x.width)
 
 
-def _sized(call: Call, place: int) -> int:
+def _sized(call: OperatorCall, place: int) -> int:
     """Elements with the sizes of the last axes at a place, and the others of the first argument."""
     shape, sizes = call.tensor(0).shape, call.numbers(place)
     if not sizes or len(sizes) > len(shape):
@@ -93,13 +93,13 @@ def _sized(call: Call, place: int) -> int:
     return math.prod(shape[: len(shape) - len(sizes)]) * int(math.prod(sizes))
 
 
-def pooled_to(call: Call) -> Work:
+def _pooled_to(call: OperatorCall) -> CallWork:
     """``(input, sizes)``: each element of the input counts in a result; the largest has a place."""
     x, out = call.tensor(0), _sized(call, 1)
-    return Work(float(x.elements), x.bytes, out * (x.width + 8 * ("max" in call.operator)))
+    return CallWork(float(x.elements), x.bytes, out * (x.width + 8 * ("max" in call.operator)))
 
 
-def upsampled(call: Call) -> Work:
+def _upsampled(call: OperatorCall) -> CallWork:
     """``(input, sizes, …)``, or backward ``(gradient, sizes, sizes of the input, …)``: two
     operations a neighbour.
     """
@@ -108,10 +108,10 @@ def upsampled(call: Call) -> Work:
     out = int(math.prod(call.numbers(2))) if back else _sized(call, 1)
     taps = next((taps for name, taps in _NEIGHBOURS.items() if name in call.operator), 0)
     read = x.elements if back or "_aa" in call.operator else min(x.elements, max(taps, 1) * out)
-    return Work(2.0 * taps * (x.elements if back else out), read * x.width, out * x.width)
+    return CallWork(2.0 * taps * (x.elements if back else out), read * x.width, out * x.width)
 
 
-def padded(call: Call) -> Work:
+def _padded(call: OperatorCall) -> CallWork:
     """``(input, rows before and after each axis, the last axis first)``."""
     x, around = call.tensor(0), call.numbers(1)
     axes = x.shape[: len(x.shape) - len(around) // 2]
@@ -119,62 +119,64 @@ def padded(call: Call) -> Work:
         size + sum(around[2 * at : 2 * at + 2])
         for at, size in enumerate(x.shape[: len(axes) - 1 : -1])
     ]
-    return Work(0.0, x.bytes, math.prod(axes) * math.prod(wide) * x.width)
+    return CallWork(0.0, x.bytes, math.prod(axes) * math.prod(wide) * x.width)
 
 
-def sampled(call: Call) -> Work:
+def _sampled(call: OperatorCall) -> CallWork:
     """``(input, grid)``: each place of the grid lies between the elements of a cell."""
     x, grid = call.tensor(0), call.tensor(1)
     out = grid.elements // max(1, grid.shape[-1]) * x.shape[1]
     near = 2 ** grid.shape[-1]
-    return Work(2.0 * near * out, min(x.bytes, near * out * x.width) + grid.bytes, out * x.width)
+    return CallWork(
+        2.0 * near * out, min(x.bytes, near * out * x.width) + grid.bytes, out * x.width
+    )
 
 
 _NEIGHBOURS: Final = {"bilinear": 4, "trilinear": 8, "bicubic": 16, "linear": 2}
 """Elements of the input that a result lies between."""
 
 
-def squared_error(call: Call) -> Work:
+def _squared_error(call: OperatorCall) -> CallWork:
     """Difference, square and sum; the sum or mean of all unless the call asks for none."""
     x, target = call.tensor(0), call.tensor(1)
     out = x.elements if call.number(3 if "entropy" in call.operator else 2, 1) == 0 else 1
-    return Work(3.0 * x.elements, x.bytes + target.bytes, out * x.width)
+    return CallWork(3.0 * x.elements, x.bytes + target.bytes, out * x.width)
 
 
-def picked(call: Call) -> Work:
+def _picked(call: OperatorCall) -> CallWork:
     """``(logarithms, targets, weights, reduction)``: the one that each target names; their mean
     unless told not to.
     """
     x, target = call.tensor(0), call.tensor(1)
     out = target.elements if call.number(3, 1) == 0 else 1
-    return Work(float(target.elements), target.bytes + target.elements * x.width, out * x.width)
+    return CallWork(float(target.elements), target.bytes + target.elements * x.width, out * x.width)
 
 
-def picked_backward(call: Call) -> Work:
+def _picked_backward(call: OperatorCall) -> CallWork:
     """``(gradient, logarithms, targets, …)``: one element for each target; the zeros are another
     operator's.
     """
     grad, x, target = (call.tensor(place) for place in range(3))
-    return Work(float(target.elements), grad.bytes + target.bytes, target.elements * x.width)
+    return CallWork(float(target.elements), grad.bytes + target.bytes, target.elements * x.width)
 
 
-def softmax_backward(call: Call) -> Work:
+def _softmax_backward(call: OperatorCall) -> CallWork:
     """``(gradient, result, axis, type of the input)``: product, sum, difference and product of
     each element.
     """
     grad, out = call.tensor(0), call.tensor(1)
     width = _width(call, 3, grad.width)
-    return Work(4.0 * grad.elements, grad.bytes + out.bytes, grad.elements * width)
+    return CallWork(4.0 * grad.elements, grad.bytes + out.bytes, grad.elements * width)
 
 
-def softmax(call: Call) -> Work:
+def _softmax(call: OperatorCall) -> CallWork:
     """Maximum, difference, exp, sum and quotient of each element."""
     x, said = call.tensor(0), call.get(2)
     width = (4 if said else x.width) if isinstance(said, bool) else _width(call, 2, x.width)
-    return Work(5.0 * x.elements, x.bytes, x.elements * width)
+    return CallWork(5.0 * x.elements, x.bytes, x.elements * width)
 
 
-def _width(call: Call, place: int, usual: float) -> float:
+def _width(call: OperatorCall, place: int, usual: float) -> float:
     """Bytes of an element of the result by the type that is asked for at a place; a usual one if
     none is.
     """
@@ -193,7 +195,7 @@ _PAIRS: Final = ("aten::var_mean", "aten::std_mean", "aten::aminmax")
 """Reductions to two numbers."""
 
 
-def reduction(call: Call) -> Work:
+def _reduction(call: OperatorCall) -> CallWork:
     """One operation an element of the input; the result has an element for each of the other
     axes.
     """
@@ -219,10 +221,10 @@ def reduction(call: Call) -> Work:
         width += 8  # and its place
     elif call.operator in _PAIRS:
         width *= 2
-    return Work(float(x.elements) if floats else 0.0, x.bytes, out * width)
+    return CallWork(float(x.elements) if floats else 0.0, x.bytes, out * width)
 
 
-def scan(call: Call) -> Work:
+def _scan(call: OperatorCall) -> CallWork:
     """A result for each element."""
     x = call.tensor(0)
     floats = x.format.startswith(("fp", "bf"))
@@ -230,41 +232,41 @@ def scan(call: Call) -> Work:
         width = x.width + 8  # and its place
     else:
         width = _width(call, 2, x.width if floats else 8)
-    return Work(float(x.elements) if floats else 0.0, x.bytes, x.elements * width)
+    return CallWork(float(x.elements) if floats else 0.0, x.bytes, x.elements * width)
 
 
-def chosen(call: Call) -> Work:
+def _chosen(call: OperatorCall) -> CallWork:
     """The largest values of each row and their places."""
     x = call.tensor(0)
     many = call.number(1) if call.operator == "aten::topk" else x.shape[-1] if x.shape else 1
     axis = call.number(2, -1) if call.operator == "aten::topk" else -1
     along = x.shape[int(axis)] if -len(x.shape) <= axis < len(x.shape) else 1
     out = x.elements / max(1, along) * many
-    return Work(0.0, x.bytes, out * (x.width + 8))
+    return CallWork(0.0, x.bytes, out * (x.width + 8))
 
 
-def drawn(call: Call) -> Work:
+def _drawn(call: OperatorCall) -> CallWork:
     """``(weights of each row, number)``: places that are drawn by chance."""
     x = call.tensor(0)
     rows = x.elements // max(1, x.shape[-1]) if x.shape else 1
-    return Work(float(x.elements), x.bytes, rows * call.number(1) * 8)
+    return CallWork(float(x.elements), x.bytes, rows * call.number(1) * 8)
 
 
-def routed(call: Call) -> Work:
+def _routed(call: OperatorCall) -> CallWork:
     """``(logits, …)`` into weights of 32 bits and places of 32 bits of the chosen experts, whose
     number is a place.
     """
     x = call.tensor(0, 2)
     biased = call.optional(1) or call.optional(6)
     place = 2 if "kimi" in call.operator else 4 if call.optional(1) else 3
-    return Work(
+    return CallWork(
         5.0 * x.elements,
         x.bytes + (biased.bytes if biased else 0),
         x.shape[0] * call.number(place) * 8,
     )
 
 
-def unpacked(call: Call) -> Work:
+def _unpacked(call: OperatorCall) -> CallWork:
     """``(numbers of four bits, scales, …)`` into numbers of the type of the scales, or of one
     that is asked for.
     """
@@ -272,14 +274,16 @@ def unpacked(call: Call) -> Work:
     zeros = call.optional(2)
     width = scales.width if "awq" in call.operator else _WIDTHS.get(int(call.number(5)), 0)
     out = packed.elements * packed.width * 2
-    return Work(2.0 * out, packed.bytes + scales.bytes + (zeros.bytes if zeros else 0), out * width)
+    return CallWork(
+        2.0 * out, packed.bytes + scales.bytes + (zeros.bytes if zeros else 0), out * width
+    )
 
 
-def looked_up(call: Call) -> Work:
+def _looked_up(call: OperatorCall) -> CallWork:
     """Places of values among sorted boundaries, ``(values, boundaries)`` or the other way."""
     sort = "search" in call.operator
     x, bounds = call.tensor(1 if sort else 0), call.tensor(0 if sort else 1)
-    return Work(0.0, x.bytes + bounds.bytes, x.elements * (4 if call.get(2) is True else 8))
+    return CallWork(0.0, x.bytes + bounds.bytes, x.elements * (4 if call.get(2) is True else 8))
 
 
 _VLLM: Final = "vllm/csrc/layernorm_quant_kernels.cu"
@@ -323,45 +327,45 @@ _UPSAMPLES: Final = (
 )
 
 KINDS: Final = [
-    Kind(
+    OperatorKind(
         "norm",
         "aten::layer_norm aten::native_layer_norm FusedLayerNormAffineFunction"
         " aten::native_group_norm aten::group_norm aiter::_groupnorm_run",
-        moved("0 2 3 > 0", _LAYER),
+        movement("0 2 3 > 0", _LAYER),
         "7 an element; input, weight, bias and result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "norm",
         "_C::rms_norm sgl_kernel::rmsnorm aiter::rmsnorm aiter::rms_norm aiter::rmsnorm2d_fwd_ck"
         " aiter::rmsnorm2d_fwd aiter::rms_norm_cu sgl_kernel::gemma_rmsnorm flashinfer::rmsnorm"
         " flashinfer::gemma_rmsnorm trtllm::flashinfer_rmsnorm trtllm::flashinfer_gemma_rmsnorm"
         " LigerRMSNormFunction FusedRMSNormAffineFunction",
-        rms_norm,
+        _rms_norm,
         "4 an element; input, weight and result once",
         "vllm/csrc/layernorm_kernels.cu",
     ),
-    Kind(
+    OperatorKind(
         "norm",
         "aten::rms_norm aten::_fused_rms_norm",
-        moved("0 2 > 0", _RMS),
+        movement("0 2 > 0", _RMS),
         "4 an element; input, weight and result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "norm",
         "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm sgl_kernel::gemma_fused_add_rmsnorm"
         " aiter::fused_add_rms_norm_cu flashinfer::fused_add_rmsnorm"
         " flashinfer::gemma_fused_add_rmsnorm trtllm::flashinfer_fused_add_rmsnorm"
         " trtllm::flashinfer_gemma_fused_add_rmsnorm",
-        moved("0 1 2 > 0 1", _RMS + 1),
+        movement("0 1 2 > 0 1", _RMS + 1),
         "5 an element; weight once, input and residual twice (in place)",
         "vllm/csrc/layernorm_kernels.cu",
     ),
-    Kind(
+    OperatorKind(
         "norm",
         "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add",
-        moved("1 2 4 > 0 3", _RMS + 1),
+        movement("1 2 4 > 0 3", _RMS + 1),
         "5 an element; input, residual, weight and both results once",
         "aiter/ops/rmsnorm.py",
     ),
@@ -403,7 +407,7 @@ KINDS: Final = [
         assumed="padding left out",
     ),
     *(
-        Kind(
+        OperatorKind(
             "norm",
             f"vllm::rocm_aiter_{name}",
             rounded(places, flops, group=group),
@@ -412,29 +416,29 @@ KINDS: Final = [
         )
         for name, places, flops, group in _ROUNDED_NORMS
     ),
-    Kind(
+    OperatorKind(
         "norm backward",
         "aten::native_layer_norm_backward aten::native_group_norm_backward "
         "aten::_fused_rms_norm_backward",
-        layer_norm_backward,
+        _layer_norm_backward,
         "13 an element (RMS norm: 9); gradient, input, weight, and the gradients of input and"
         " weight once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "norm",
         "aten::native_batch_norm aten::cudnn_batch_norm aten::miopen_batch_norm"
         " aten::_batch_norm_with_update aten::_native_batch_norm_legit"
         " aten::_native_batch_norm_legit_no_training aten::_batch_norm_no_update",
-        moved("0 > 0", _LAYER),
+        movement("0 > 0", _LAYER),
         "7 an element; input and result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "norm backward",
         "aten::native_batch_norm_backward aten::cudnn_batch_norm_backward "
         "aten::miopen_batch_norm_backward aten::batch_norm_backward",
-        moved("0 1 > 0", _LAYER_BACKWARD),
+        movement("0 1 > 0", _LAYER_BACKWARD),
         "13 an element; input, gradient, and the gradient of the input once",
         "its definition",
     ),
@@ -450,19 +454,19 @@ KINDS: Final = [
         6,
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "pooling",
         "aten::max_pool2d_with_indices aten::max_pool3d_with_indices aten::avg_pool2d"
         " aten::avg_pool3d",
-        pooled,
+        _pooled,
         "an operation for each tap of each result; input, results and places of the largest once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "pooling",
         "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d aten::adaptive_max_pool2d "
         "aten::adaptive_max_pool3d",
-        pooled_to,
+        _pooled_to,
         "1 an element; input, results and places of the largest once",
         "its definition",
     ),
@@ -474,102 +478,102 @@ KINDS: Final = [
         1,
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "upsampling",
         " ".join(f"aten::{how} aten::{how}_backward" for how in _UPSAMPLES.split()),
-        upsampled,
+        _upsampled,
         "2 a neighbour of a result (nearest: 0); input and result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "copy",
         "aten::reflection_pad1d aten::reflection_pad2d aten::reflection_pad3d"
         " aten::replication_pad1d aten::replication_pad2d aten::replication_pad3d",
-        padded,
+        _padded,
         "0; input and result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "upsampling",
         "aten::grid_sampler_2d aten::grid_sampler_3d",
-        sampled,
+        _sampled,
         "2 a neighbour of a result; grid, input and result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "pooling",
         "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward "
         "aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
-        pooled_backward,
+        _pooled_backward,
         "1 a result; its gradient, places, and the gradient of the input once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "loss",
         "aten::mse_loss aten::smooth_l1_loss aten::huber_loss aten::binary_cross_entropy",
-        squared_error,
+        _squared_error,
         "3 an element; input, target and result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "loss",
         "aten::nll_loss_forward aten::nll_loss2d_forward",
-        picked,
+        _picked,
         "1 a target; targets, the logarithms that they name, and the result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "loss",
         "aten::nll_loss_backward aten::nll_loss2d_backward",
-        picked_backward,
+        _picked_backward,
         "1 a target; targets and the elements that they name once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "loss",
         "aten::mse_loss_backward aten::smooth_l1_loss_backward aten::huber_loss_backward "
         "aten::binary_cross_entropy_backward",
-        moved("1 2 0 > 1", 3),
+        movement("1 2 0 > 1", 3),
         "3 an element; input, target, gradient and the gradient of the input once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "softmax",
         "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax"
         " ScaledUpperTriangMaskedSoftmax aten::_masked_softmax",
-        softmax,
+        _softmax,
         "5 an element; input and result once",
         "its definition",
     ),
     placed("softmax backward", "aten::_masked_softmax_backward", "0 1 2 > 0", 4, "its definition"),
-    Kind(
+    OperatorKind(
         "softmax backward",
         "aten::_softmax_backward_data aten::_log_softmax_backward_data",
-        softmax_backward,
+        _softmax_backward,
         "4 an element; gradient, result and the gradient of the input once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "reduction",
         "aten::mean aten::sum aten::amax aten::amin aten::max aten::min aten::argmax aten::argmin "
         "aten::prod aten::any aten::all aten::var aten::std aten::norm aten::linalg_vector_norm "
         "aten::nansum aten::var_mean aten::std_mean aten::aminmax",
-        reduction,
+        _reduction,
         "1 an element of the input, where numbers are floats; input and result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "reduction",
         "aten::cumsum aten::cumprod aten::logcumsumexp aten::cummax aten::cummin "
         "aten::cumsum_ aten::cumprod_",
-        scan,
+        _scan,
         "1 an element; input and result once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "top-k",
         "aten::topk aten::sort",
-        chosen,
+        _chosen,
         "0; input, values and places once",
         "its definition",
     ),
@@ -604,10 +608,10 @@ KINDS: Final = [
         5,
         "aiter/ops/topk.py",
     ),
-    Kind(
+    OperatorKind(
         "moe_routing",
         "_moe_C::grouped_topk sgl_kernel::moe_fused_gate sgl_kernel::kimi_k2_moe_fused_gate",
-        routed,
+        _routed,
         "5 a logit; logits, bias, weights and places once",
         "vllm/csrc/moe, sgl-kernel/csrc/moe",
     ),
@@ -690,24 +694,24 @@ KINDS: Final = [
         3,
         "sgl-kernel/csrc/attention",
     ),
-    Kind(
+    OperatorKind(
         "quantize",
         "_C::awq_dequantize sgl_kernel::awq_dequantize bitsandbytes::dequantize_4bit",
-        unpacked,
+        _unpacked,
         "2 an element of the result; packed numbers, scales, zero points and result once",
         "vllm/csrc/quantization/awq, bitsandbytes/_ops.py",
     ),
-    Kind(
+    OperatorKind(
         "sampling",
         "aten::multinomial",
-        drawn,
+        _drawn,
         "1 an element; input and places once",
         "its definition",
     ),
-    Kind(
+    OperatorKind(
         "search",
         "aten::bucketize aten::searchsorted",
-        looked_up,
+        _looked_up,
         "0; values, boundaries and places once",
         "their definition",
     ),

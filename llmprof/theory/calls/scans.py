@@ -8,13 +8,13 @@ import math
 from functools import partial
 from typing import Final
 
-from llmprof.theory.calls.call import Call, NoWorkError, Tensor
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _LEAST: Final = "token by token: chunked kernels do more"
 
 
-def selective(call: Call) -> Work:
+def _selective(call: OperatorCall) -> CallWork:
     """Mamba's ``(u, delta, A, B, C, D, z, …, ends, …, states)``: inputs of (…, channels, tokens),
     states of a channel.
 
@@ -41,20 +41,20 @@ def selective(call: Call) -> Work:
         + sum(each.bytes for each in inputs)
         + (gate.bytes if gate else 0)
     )
-    return Work(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
+    return CallWork(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
 
 
-def chunked(call: Call) -> Work:
+def _chunked(call: OperatorCall) -> CallWork:
     """Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens,
     heads, size).
     """
     x, delta, b, c = call.tensor(0, 4), call.tensor(1), call.tensor(3, 4), call.tensor(4, 4)
     more = sum(each.bytes for place in (7, 9) if (each := call.optional(place)))
     read = sum(each.bytes for each in (x, delta, b, c)) + more
-    return Work(4.0 * x.elements * b.shape[3], read, x.elements * x.width, x.format, _LEAST)
+    return CallWork(4.0 * x.elements * b.shape[3], read, x.elements * x.width, x.format, _LEAST)
 
 
-def split(call: Call) -> Work:
+def _split(call: OperatorCall) -> CallWork:
     """Mamba-2 between its projections, ``(projected, taps, bias, …, A, D, chunk, …, heads' size,
     groups, …)``.
 
@@ -69,7 +69,7 @@ def split(call: Call) -> Work:
     if groups < 1 or inner <= 0 or state <= 0 or rest:
         raise NoWorkError(f"the sizes of {call.operator} do not fit each other")
     weights = taps.bytes + (first.bytes if (first := call.optional(7)) else 0)
-    return Work(
+    return CallWork(
         4.0 * batch * tokens * inner * state,
         projected.bytes + weights,
         batch * tokens * inner * projected.width,
@@ -78,7 +78,7 @@ def split(call: Call) -> Work:
     )
 
 
-def convolution(call: Call) -> Work:
+def _convolution(call: OperatorCall) -> CallWork:
     """A causal convolution of each channel, ``(x, taps, bias, …)`` or ``(x, states, taps, bias,
     …)`` of one step.
 
@@ -104,10 +104,10 @@ def convolution(call: Call) -> Work:
         )
         kept = [sequences * channels * (wide - 1) * (states.width if states else 0)] * 2
     read = x.bytes + taps.bytes + (bias.bytes if bias else 0) + kept[0]
-    return Work(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
+    return CallWork(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
 
 
-def convolution_backward(call: Call) -> Work:
+def _convolution_backward(call: OperatorCall) -> CallWork:
     """``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as
     large as forward.
     """
@@ -115,10 +115,12 @@ def convolution_backward(call: Call) -> Work:
     written = sum(
         each.elements * each.width for place in (7, 8, 9) if (each := call.optional(place))
     )
-    return Work(4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written)
+    return CallWork(
+        4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written
+    )
 
 
-def mixer(call: Call) -> Work:
+def _mixer(call: OperatorCall) -> CallWork:
     """Mamba-2 of vLLM between its projections, ``(projected, out)``: convolution and scan of each
     token.
 
@@ -132,7 +134,7 @@ def mixer(call: Call) -> Work:
     prompts = 0
     for each in call.inside:
         first = each.get(0)
-        if not isinstance(first, Tensor):
+        if not isinstance(first, CallTensor):
             continue
         shape = first.shape
         if (
@@ -164,12 +166,12 @@ def mixer(call: Call) -> Work:
     said = _LEAST
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
-    return Work(
+    return CallWork(
         flops, read, tokens * width * out.width + states, projected.format, said, "shapes inside"
     )
 
 
-def linear(call: Call, products: int = 3) -> Work:
+def _linear(call: OperatorCall, products: int = 3) -> CallWork:
     """``(q, k, v, gates …, states, ends, …)`` of (batch, tokens, heads, size): the least work,
     token by token.
 
@@ -182,7 +184,7 @@ def linear(call: Call, products: int = 3) -> Work:
     ):  # vLLM's has its scale after two gates and fla's after three
         products = 3 if isinstance(call.get(5), float) else 2
     *tokens, heads, value = v.shape
-    more = [each for each in call.arguments[3:] if isinstance(each, Tensor)]
+    more = [each for each in call.arguments[3:] if isinstance(each, CallTensor)]
     gates = [each for each in more if len(each.shape) > 2 and [*each.shape[:2]] == tokens]
     states = [
         each
@@ -201,10 +203,10 @@ def linear(call: Call, products: int = 3) -> Work:
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
-    return Work(flops, read, v.elements * v.width + kept, q.format, _LEAST)
+    return CallWork(flops, read, v.elements * v.width + kept, q.format, _LEAST)
 
 
-def lightning(call: Call) -> Work:
+def _lightning(call: OperatorCall) -> CallWork:
     """A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key
     size, value size).
     """
@@ -214,7 +216,7 @@ def lightning(call: Call) -> Work:
         call.tensor(5, 4),
     )
     read = states.bytes + sum(each.bytes for each in given)
-    return Work(
+    return CallWork(
         4.0 * states.elements,
         read,
         out.elements * out.width + states.elements * states.width,
@@ -222,7 +224,7 @@ def lightning(call: Call) -> Work:
     )
 
 
-def gated_delta(call: Call) -> Work:
+def _gated_delta(call: OperatorCall) -> CallWork:
     """``(queries, keys and values of a token, gates, gates, out, …)`` between projections;
     states are those inside.
     """
@@ -233,11 +235,11 @@ def gated_delta(call: Call) -> Work:
     prompts = 0.0
     for each in call.inside:
         state, new = each.get(6 if each.operator.endswith("Function") else 0), each.get(2)
-        if isinstance(state, Tensor) and len(state.shape) == 4 and state.shape[1] == heads:
+        if isinstance(state, CallTensor) and len(state.shape) == 4 and state.shape[1] == heads:
             size = math.prod(state.shape[2:]) // value
             if value in state.shape[2:] and size and keys % size == 0:
                 states.add((size, state.width))
-                if isinstance(new, Tensor) and not each.operator.endswith("Function"):
+                if isinstance(new, CallTensor) and not each.operator.endswith("Function"):
                     prompts = new.elements * state.width
     if len({size for size, _ in states}) != 1:
         raise NoWorkError(
@@ -251,7 +253,7 @@ def gated_delta(call: Call) -> Work:
     said = _LEAST + (
         "; states of sequences that generate beside prompts left out" if prompts else ""
     )
-    return Work(
+    return CallWork(
         6.0 * tokens * matrix,
         read,
         out.elements * out.width + kept,
@@ -261,13 +263,13 @@ def gated_delta(call: Call) -> Work:
     )
 
 
-def kimi(call: Call) -> Work:
+def _kimi(call: OperatorCall) -> CallWork:
     """Kimi's delta attention, ``(q, k, v, decay, beta, out)``: the least work, token by token."""
     q, k, v = (call.tensor(place, 2) for place in range(3))
     decay, beta, out = call.tensor(3, 4), call.tensor(4), call.tensor(5, 4)
     _, tokens, heads, key = decay.shape
     value = out.shape[3]
-    puts = [each for each in call.inside if isinstance(each.get(2), Tensor)]
+    puts = [each for each in call.inside if isinstance(each.get(2), CallTensor)]
     prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[-3:] == (heads, key, value)]
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
     read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
@@ -278,114 +280,114 @@ def kimi(call: Call) -> Work:
         else "; states of 4 bytes"
     )
     flops = 6.0 * tokens * heads * key * value
-    return Work(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
+    return CallWork(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
 
 
 _WORK: Final = "llmprof.theory.work"
 _ONCE: Final = "inputs and result once, and the state of each sequence read and written"
 
 KINDS: Final = [
-    Kind(
+    OperatorKind(
         "scan",
         "vllm::mamba_mixer2",
-        mixer,
+        _mixer,
         "6 heads size states and 2 taps channels a token; inputs and result "
         "once, and the states of each sequence written, and read where it generates",
         _WORK,
         whole=True,
         inside="aten::_index_put_impl_ aten::to aten::transpose",
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "_C::selective_scan_fwd SelectiveScanFn",
-        selective,
+        _selective,
         "8 channels states a token; inputs and result "
         "once, and the state of each sequence that has one read and written",
         "mamba_ssm, csrc/selective_scan",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "MambaChunkScanCombinedFn",
-        chunked,
+        _chunked,
         "4 heads size states a token; inputs and result once",
         "mamba_ssm/ops/triton/ssd_combined.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "MambaSplitConv1dScanCombinedFn",
-        split,
+        _split,
         "4 heads size states a token; inputs and result once",
         "mamba_ssm/ops/triton/ssd_combined.py",
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "DaoAILab::_causal_conv1d_fwd_cpp DaoAILab::_causal_conv1d_update_cpp _C::causal_conv1d_fwd"
         " _C::causal_conv1d_update sgl_kernel::causal_conv1d_fwd sgl_kernel::causal_conv1d_update"
         " trtllm::causal_conv1d_fwd trtllm::causal_conv1d_update",
-        convolution,
+        _convolution,
         "2 taps a channel and token; inputs, "
         "result and taps once, and the last inputs of each sequence that has them read and written",
         "causal_conv1d/cpp_functions.py, vllm/csrc/torch_bindings.cpp",
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "DaoAILab::_causal_conv1d_bwd_cpp",
-        convolution_backward,
+        _convolution_backward,
         "4 taps a channel and token; inputs and gradients once",
         "causal_conv1d/cpp_functions.py",
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "vllm::kda_attention",
-        kimi,
+        _kimi,
         "6 K V a head and token; inputs and result once, and the state of each "
         "sequence written, and read where it generates",
         _WORK,
         whole=True,
         inside="aten::_index_put_impl_",
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "vllm::gdn_attention_core vllm::qwen_gdn_attention_core"
         " aiter::linear_attention_with_output_base",
-        gated_delta,
+        _gated_delta,
         "6 K V a head and token; inputs and result once, and the state of each sequence written,"
         " and read where it generates",
         _WORK,
         whole=True,
         inside="aten::_index_put_impl_ ChunkGatedDeltaRuleFunction FusedRecurrentFunction",
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "ChunkGatedDeltaRuleFunction ChunkDeltaRuleFunction ChunkKDAFunction"
         " FusedRecurrentFunction",
-        linear,
+        _linear,
         f"6 K V a head and token; {_ONCE}",
         _WORK,
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "ChunkGLAFunction ChunkSimpleGLAFunction ChunkRWKV6Function",
-        partial(linear, products=2),
+        partial(_linear, products=2),
         f"4 K V a head and token; {_ONCE}",
         "flash-linear-attention, fla/ops",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "ChunkDPLRDeltaRuleFunction FusedRecurrentRWKV7Function",
-        partial(linear, products=4),
+        partial(_linear, products=4),
         f"8 K V a head and token; {_ONCE}",
         "flash-linear-attention, fla/ops",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "scan",
         "sgl_kernel::lightning_attention_decode",
-        lightning,
+        _lightning,
         f"4 K V a head and token; {_ONCE}",
         "sglang, sgl-kernel/csrc/attention",
     ),

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmprof.theory.calls.call import Call
+from llmprof.theory.calls.call import OperatorCall
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CallWork:
     """Work of one call.
 
     Parameters
@@ -42,7 +42,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperatorKind:
     """A kind of operator.
 
     Parameters
@@ -53,8 +53,8 @@ class Kind:
         Names of its operators, separated by spaces; a name that ends with ``*`` stands for all with
         this beginning.
     work : callable
-        From a :class:`Call` to its :class:`Work`; it raises :class:`NoWorkError` with the reason
-        where it has none.
+        From an :class:`OperatorCall` to its :class:`CallWork`; it raises :class:`NoWorkError` with
+        the reason where it has none.
     formula : str
         FLOPs and bytes in a line, for the documentation.
     source : str
@@ -69,7 +69,7 @@ class Kind:
 
     name: str
     operators: str
-    work: Callable[[Call], Work]
+    work: Callable[[OperatorCall], CallWork]
     formula: str
     source: str
     whole: bool = False

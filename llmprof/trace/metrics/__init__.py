@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.errors import LlmprofError
-from llmprof.trace.metrics.data import SAME, STALLS, base, parts
+from llmprof.trace.metrics.data import SAME, STALLS, base_name, parts
 from llmprof.trace.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
 
 __all__ = ["Explanation", "explain", "glossary"]
@@ -92,7 +92,7 @@ def explain(name: str) -> Explanation:
         No part of the name is known; the message has similar names.
     """
     label = name.rsplit(": ", 1)[-1].strip()
-    key = base(name)
+    key = base_name(name)
     state = _STALL.search(key)
     reason = state[1] if state else SAME.get(label.lower(), label.lower())
     reason = SAME.get(reason, reason)

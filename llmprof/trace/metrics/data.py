@@ -11,9 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, listed
-from llmprof.lazy import Carded
+from llmprof.errors import LlmprofError, checked, listed
 from llmprof.trace import schema
 
 _LAUNCH = ("kernel_id", "kernel_name", "grid", "block", "stream", "device")
@@ -29,7 +27,7 @@ _DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 _DEVICE = "device__attribute_display_name"
 
 
-class Metrics(Carded):
+class Metrics:
     """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` returns them.
 
     The object does not change: frames and ``coverage`` are copies, which the caller may change.
@@ -57,9 +55,11 @@ class Metrics(Carded):
         launches: pl.DataFrame | None = None,
         coverage: Mapping[str, Any] | None = None,
     ) -> None:
-        self._metrics = schema.fit(metrics, schema.METRICS).clone()
+        self._metrics = schema.fit_columns(metrics, schema.METRICS).clone()
         self._rules = (
-            schema.RULES.empty() if rules is None else schema.fit(rules, schema.RULES).clone()
+            schema.RULES.empty()
+            if rules is None
+            else schema.fit_columns(rules, schema.RULES).clone()
         )
         self._launches = None if launches is None else launches.clone()
         self._coverage = copy.deepcopy(dict(coverage or {}))
@@ -209,7 +209,10 @@ class Metrics(Carded):
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
 
-    _card = "of_metrics"
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_metrics
+
+        return of_metrics(self)
 
     def __repr__(self) -> str:
         kernels = self.kernels
@@ -283,7 +286,7 @@ SUBMETRICS: Final = {
 _PREFIX: Final = re.compile(r"^(?:(?:breakdown|group|pmsampling|smsp):|[A-Z_]+\.Triage\w*\.)")
 
 
-def base(name: str) -> str:
+def base_name(name: str) -> str:
     """Name without prefixes, rollup and submetrics:
 
     ``dram__bytes_read.sum.per_second`` is ``dram__bytes_read``.

@@ -50,11 +50,11 @@ def sources(frame: pl.LazyFrame) -> Iterator[str]:
     return (found[1] for found in _SOURCE.finditer(frame.explain(optimized=False)))
 
 
-Tables = Mapping[str, pl.DataFrame | pl.LazyFrame]
+QueryTables = Mapping[str, pl.DataFrame | pl.LazyFrame]
 
 
-def answer(
-    compute: Callable[..., pl.DataFrame], query: Mapping[str, str], tables: Tables
+def compute_bounded(
+    compute: Callable[..., pl.DataFrame], query: Mapping[str, str], tables: QueryTables
 ) -> pl.DataFrame:
     """Result of a function of tables and a query, called in a process within the limits."""
     with (
@@ -100,7 +100,7 @@ def answer(
     )
 
 
-def _write(file: IO[bytes], job: dict[str, Any], tables: Tables) -> int:
+def _write(file: IO[bytes], job: dict[str, Any], tables: QueryTables) -> int:
     """Write the tables, rows or only their plan, and then the job; where that begins."""
     job |= {"tables": [], "most": [MOST_BYTES, MOST_RESULT, MOST_S]}
     for name, table in tables.items():

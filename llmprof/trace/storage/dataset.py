@@ -21,7 +21,7 @@ from llmprof.errors import OutputError, ReadError
 from llmprof.trace import schema
 from llmprof.trace.storage.files import checksum, finite
 from llmprof.trace.storage.places import Place
-from llmprof.trace.storage.typed import plain
+from llmprof.trace.storage.typed import bounded_value
 
 MANIFEST: Final = "llmprof-dataset.json"
 
@@ -76,7 +76,7 @@ THREADS: Final = pl.Schema(
 )
 
 
-def threads(tables: Mapping[str, pl.DataFrame | pl.LazyFrame]) -> pl.DataFrame:
+def thread_spans(tables: Mapping[str, pl.DataFrame | pl.LazyFrame]) -> pl.DataFrame:
     """For each rank and kind of row its threads, their number of spans, the first start and the
     last end (ns).
     """
@@ -125,7 +125,7 @@ class Partition(msgspec.Struct, frozen=True):
     processes: tuple[int, ...] = ()
     launches: bool = False
     threads: tuple[tuple[str, int | None, int, int, int], ...] | None = None
-    """Rows of :func:`threads` without the rank, on the clock of the file; None in older
+    """Rows of :func:`thread_spans` without the rank, on the clock of the file; None in older
     datasets.
     """
     version: int = VERSION
@@ -150,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True):
     coverage: dict[str, Any]
     partitions: tuple[Partition, ...]
     failed: tuple[Failed, ...] = ()
-    format: str = "llmprof.report.dataset"
+    format: str = "llmprof.dataset"
     version: int = VERSION
     schema: int = schema.VERSION
     llmprof: str = ""
@@ -190,9 +190,9 @@ def write_partition(
             stored[name] = Stored(
                 frame.height, file.stat().st_size, checksum(file), tuple(frame.columns)
             )
-        host = threads(frames).drop("rank").sort("kind", "thread").rows()
+        host = thread_spans(frames).drop("rank").sort("kind", "thread").rows()
         partition = msgspec.structs.replace(partition, tables=stored, threads=tuple(host))
-        (work / PART_FILE).write_bytes(sealed(partition))
+        (work / PART_FILE).write_bytes(sealed_record(partition))
     return partition
 
 
@@ -233,7 +233,7 @@ def damage(place: Place, partition: Partition) -> str:
 
 def write_manifest(place: Place, manifest: Manifest) -> None:
     """Write the manifest; a failure leaves the earlier one in place."""
-    place.write(MANIFEST, sealed(manifest))
+    place.write(MANIFEST, sealed_record(manifest))
 
 
 def read_manifest(place: Place) -> Manifest:
@@ -257,11 +257,11 @@ def read_manifest(place: Place) -> Manifest:
         )
     try:
         return msgspec.convert(head, Manifest)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         raise ReadError(f"{place.at(MANIFEST)} is damaged: {error}", hint=AGAIN) from error
 
 
-def sealed(value: Any) -> bytes:
+def sealed_record(value: Any) -> bytes:
     """A record as JSON with a checksum: infinity and NaN become null, values of types that JSON
     lacks become text.
     """
@@ -272,7 +272,7 @@ def sealed(value: Any) -> bytes:
 
 def _opened(content: bytes) -> dict[str, Any]:
     """A record whose checksum is right; one of another version need not have one."""
-    record = plain(msgspec.json.decode(content), len(content))
+    record = bounded_value(msgspec.json.decode(content), len(content))
     if not isinstance(record, dict):
         raise ValueError("it is no record")
     seal = record.pop("checksum", None)

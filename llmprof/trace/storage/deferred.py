@@ -231,7 +231,7 @@ class Deferred(Mapping[str, pl.DataFrame]):
             )
             return frame.filter(pl.col("kind").replace_strict(_TABLE_OF).is_in(list(self)))
         names = [name for name in dict.fromkeys(_TABLE_OF.values()) if name in self]
-        return dataset.threads({name: self.scan(name) for name in names})
+        return dataset.thread_spans({name: self.scan(name) for name in names})
 
     def columns(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
         """Some columns of a table; the others are not read."""
@@ -304,7 +304,7 @@ def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:
     return sorted({rank for frame in tables.values() for rank in frame["rank"].unique()})
 
 
-def span_of(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
+def span_of_tables(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
     """First start and last end of the events in tables (ns); samples and memory count only if
     there are no events.
     """

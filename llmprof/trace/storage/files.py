@@ -24,6 +24,8 @@ from isal import isal_zlib
 
 from llmprof.errors import OutputError, ReadError
 
+PathLike = str | os.PathLike[str]
+
 _INPUTS: Final[dict[Path, float]] = {}
 """Files and folders that were named as inputs in this process, without links, and when (s since
 the epoch).

@@ -128,7 +128,7 @@ def _checksum_of_head(head: Mapping[str, Any]) -> int:
     return isal_zlib.crc32(json.dumps(head).encode())
 
 
-def packed(
+def pack_trace(
     tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]
 ) -> bytes:
     """Zip archive of a saved trace, which can be embedded in another file."""
@@ -142,8 +142,8 @@ def packed(
     return buffer.getvalue()
 
 
-def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
-    """Tables, metadata and coverage from an archive that :func:`packed` made."""
+def unpack_trace(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
+    """Tables, metadata and coverage from an archive that :func:`pack_trace` made."""
     allowed = {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}
     with tempfile.TemporaryDirectory() as place:
         try:
@@ -212,7 +212,7 @@ def _footer(data: bytes) -> int:
     return len(data) - _TAIL - int.from_bytes(data[-_TAIL:-4], "little")
 
 
-class _Rank(TypedDict):
+class _RankMeta(TypedDict):
     rank: int
     devices: NotRequired[list[str | int] | None]
     groups: NotRequired[dict[str, list[int]] | None]
@@ -226,10 +226,10 @@ class _Meta(TypedDict, total=False):
     start_epoch_ns: int | float | None
     missing_ranks: list[int]
     versions: dict[str, str | int | float | None] | None
-    ranks: list[_Rank]
+    ranks: list[_RankMeta]
 
 
-class _File(TypedDict, total=False):
+class _FileCounts(TypedDict, total=False):
     rank: int | None
     events: int | None
     kept: int | None
@@ -242,7 +242,7 @@ class _File(TypedDict, total=False):
 
 
 class _Coverage(TypedDict, total=False):
-    files: list[_File] | None
+    files: list[_FileCounts] | None
     warnings: list[str] | None
     asked: dict[str, list[str] | None] | None
     events: int | None
@@ -263,7 +263,7 @@ def check_head(source: str | Path, meta: object, coverage: object) -> None:
     """Raise unless the metadata and the coverage of a file have the types that are relied on."""
     try:
         msgspec.convert({"meta": meta, "coverage": coverage}, _Head)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         raise ReadError(f"{source} is damaged: {error}", hint=_AGAIN) from error
 
 

@@ -146,8 +146,8 @@ class Place:
             listed = store.ls(f"{path}/{folder}", detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        files = [item for item in listed if item["type"] == "file"]
-        return {str(item["name"]).rpartition("/")[2]: int(item.get("size") or 0) for item in files}
+        items = [item for item in listed if item["type"] == "file"]
+        return {str(item["name"]).rpartition("/")[2]: int(item.get("size") or 0) for item in items}
 
     @contextmanager
     def folder(self, name: str, *, last: str) -> Iterator[Path]:

@@ -281,7 +281,7 @@ class _Token(NamedTuple):
     start: int
 
 
-def answer(frames: bounded.Tables, query: str) -> pl.DataFrame:
+def query_tables(frames: bounded.QueryTables, query: str) -> pl.DataFrame:
     """Result of one ``SELECT`` in Polars' dialect or ``SHOW TABLES``; what does more than read
     is refused.
     """
@@ -290,10 +290,10 @@ def answer(frames: bounded.Tables, query: str) -> pl.DataFrame:
     named = {
         name: frame if name.lower() in words else pl.DataFrame() for name, frame in frames.items()
     }
-    return bounded.answer(computed, {"query": plain}, named)
+    return bounded.compute_bounded(compute_select, {"query": plain}, named)
 
 
-def computed(frames: bounded.Tables, query: str) -> pl.DataFrame:
+def compute_select(frames: bounded.QueryTables, query: str) -> pl.DataFrame:
     """Result of a query that was checked, in this process."""
     lazy = any(isinstance(frame, pl.LazyFrame) for frame in frames.values())
     try:
@@ -335,7 +335,7 @@ _MISSING: Final = re.compile(
 )
 
 
-def _placed(query: str, said: str, frames: bounded.Tables) -> dict[str, object]:
+def _placed(query: str, said: str, frames: bounded.QueryTables) -> dict[str, object]:
     """Where in a query an error of Polars is, and which known name is meant, as far as that can
     be told.
     """

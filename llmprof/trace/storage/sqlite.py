@@ -24,7 +24,7 @@ from adbc_driver_sqlite import connect as adbc_connect
 
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.trace.storage import arrow_stream, bounded
-from llmprof.trace.storage.files import regular
+from llmprof.trace.storage.files import PathLike, regular
 
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
@@ -32,8 +32,6 @@ RANGE_ROWS = 1 << 18
 """Fewest rows of a range; several threads read the ranges of a larger table."""
 MOST_RANGES = 32
 MOST_THREADS = 8
-
-PathLike = str | os.PathLike[str]
 
 
 def uri(path: PathLike) -> str:
@@ -101,7 +99,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-class Names(list[str]):
+class ColumnNames(list[str]):
     """Names of columns, in order. As in SQLite, upper and lower case are the same."""
 
     def spelled(self, name: str) -> str | None:
@@ -112,13 +110,13 @@ class Names(list[str]):
         return isinstance(name, str) and self.spelled(name) is not None
 
 
-class Tables(dict[str, Names]):
+class DatabaseTables(dict[str, ColumnNames]):
     """Columns by table, in any case; views and virtual tables, which may never end, are
     ``refused``.
     """
 
     def __init__(self, columns_of: Mapping[str, Iterable[str]], views: Iterable[str] = ()) -> None:
-        super().__init__({name: Names(names) for name, names in columns_of.items()})
+        super().__init__({name: ColumnNames(names) for name, names in columns_of.items()})
         self._own = {name.lower(): name for name in self}
         self._views = {name.lower(): name for name in views}
         self.refused: set[str] = set()
@@ -151,7 +149,7 @@ class Tables(dict[str, Names]):
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.spelled(name) is not None
 
-    def __getitem__(self, name: str) -> Names:
+    def __getitem__(self, name: str) -> ColumnNames:
         return super().__getitem__(self.spelled(name) or name)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -160,22 +158,22 @@ class Tables(dict[str, Names]):
         return default if own is None else super().__getitem__(own)
 
 
-def tables(connection: sqlite3.Connection) -> Tables:
+def database_tables(connection: sqlite3.Connection) -> DatabaseTables:
     """Tables of a database with their columns, found in upper and lower case, without views."""
     listed = connection.execute(
         "SELECT name, type = 'table' AND rootpage > 0 FROM sqlite_master WHERE type IN ('table',"
         " 'view')"
     )
     names = {name: is_table for name, is_table in listed if isinstance(name, str)}
-    return Tables(
-        {name: columns(connection, name) for name, is_table in names.items() if is_table},
+    return DatabaseTables(
+        {name: table_columns(connection, name) for name, is_table in names.items() if is_table},
         [name for name, is_table in names.items() if not is_table],
     )
 
 
-def columns(connection: sqlite3.Connection, table: str) -> Names:
+def table_columns(connection: sqlite3.Connection, table: str) -> ColumnNames:
     """Columns of a table, in order; empty if there is no such table."""
-    return Names(
+    return ColumnNames(
         row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     )
 
@@ -202,7 +200,7 @@ def read(
             " COLLATE NOCASE",
             (table,),
         ).fetchone()
-        present = columns(connection, table) if stored[0] else Names()
+        present = table_columns(connection, table) if stored[0] else ColumnNames()
     if not present:
         raise ReadError(
             f"{Path(path).name} has no table {table}", expected="a table of the profiler's export"
@@ -259,7 +257,7 @@ def _row_ranges(path: PathLike, table: str) -> list[str]:
     view.
     """
     with connect(path) as connection:
-        names = {name.lower() for name in columns(connection, table)}
+        names = {name.lower() for name in table_columns(connection, table)}
         row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
         if row_id is None:
             return []
@@ -295,10 +293,12 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
     refused.
     """
     with connect(path):  # says here what is wrong with the file
-        return bounded.answer(computed, {"path": str(Path(path).resolve()), "sql": sql}, {})
+        return bounded.compute_bounded(
+            compute_query, {"path": str(Path(path).resolve()), "sql": sql}, {}
+        )
 
 
-def computed(_: object, path: str, sql: str) -> pl.DataFrame:
+def compute_query(_: object, path: str, sql: str) -> pl.DataFrame:
     """Result of a query of a file, in this process."""
     _check(path, sql)
     try:
@@ -475,7 +475,7 @@ def _explain(path: Path, message: str) -> ReadError:
     elif "not a database" in lower or "malformed" in lower:
         hint = "it is damaged or not a database: export it again"
     elif "no such" in lower or "syntax" in lower:
-        hint = "llmprof.trace.storage.sqlite.tables lists the tables and columns of a file"
+        hint = "llmprof.trace.storage.sqlite.database_tables lists the tables and columns of a file"
     else:
         hint = "check the file and its permissions"
     return ReadError(

@@ -48,7 +48,7 @@ def found(path: Path, kind: Any) -> Any:
         raise
 
 
-def whole(path: Path, kind: Any) -> Any:
+def read_if_whole(path: Path, kind: Any) -> Any:
     """As :func:`read`; None if the file is missing or damaged, for what a process may have left
     half written.
     """
@@ -58,7 +58,7 @@ def whole(path: Path, kind: Any) -> Any:
         return None
 
 
-def kept(path: Path, kind: Any) -> Any:
+def read_or_set_aside(path: Path, kind: Any) -> Any:
     """As :func:`read`; None if the file is missing.
 
     A damaged one is set aside, so that a new one can begin.
@@ -92,19 +92,21 @@ def decoded(
 ) -> Any:
     """Value of a JSON text, with the types of ``kind``."""
     try:
-        value = plain(json.loads(content), len(content))
-        return checked(value, kind, name, error=error, hint=hint)
+        value = bounded_value(json.loads(content), len(content))
+        if "\\ud" in str(content).lower():  # half a surrogate pair could not be written again
+            json.dumps(value, ensure_ascii=False).encode()
+        return validated(value, kind, name, error=error, hint=hint)
     except (ValueError, RecursionError) as why:
         raise error(f"{name} is damaged: {why}", hint=hint, path=name) from why
 
 
-def checked(
+def validated(
     value: Any, kind: Any, name: str, *, error: type[LlmprofError] = ReadError, hint: str = AGAIN
 ) -> Any:
     """The value itself, if it has the types of ``kind``."""
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as why:
+    except ValueError as why:  # also half a surrogate pair
         raise error(f"{name} is damaged: {why}", hint=hint, path=name) from why
     return value
 
@@ -125,7 +127,7 @@ def from_yaml(text: str, name: str, *, error: type[LlmprofError] = ReadError) ->
 
     hint = "correct it at that place"
     try:
-        return plain(yaml.load(text, Loader=Loader), len(text))  # noqa: S506 - a safe one
+        return bounded_value(yaml.load(text, Loader=Loader), len(text))  # noqa: S506 - a safe one
     except yaml.constructor.ConstructorError as why:
         raise error(
             f"{name} has a value that is not plain data: {_place(why)}",
@@ -172,7 +174,7 @@ def _place(error: Any) -> str:
     return f"{getattr(error, 'problem', None) or type(error).__name__}{where}"
 
 
-def plain(value: Any, length: int) -> Any:
+def bounded_value(value: Any, length: int) -> Any:
     """The value, or ValueError if it is nested too deeply, multiplied by aliases, or has too
     large numbers.
     """
@@ -197,20 +199,20 @@ def plain(value: Any, length: int) -> Any:
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Ns = Annotated[int, Meta(ge=0, le=2**62)]
-Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
+FiniteNumber = Annotated[float, Meta(ge=-1e30, le=1e30)]
 """A number whose squares and sums are finite."""
 Seconds = Annotated[float, Meta(ge=-4e9, le=4e9)]
 """A time whose nanoseconds fit 64 bits."""
 Name = Annotated[str, Meta(pattern=r"\A(?!\.{0,2}\Z)[^/\0]{1,255}\Z")]
 """Name of a file or folder in a known folder; no path."""
 Line = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
-Value = None | bool | Int | Number | str | list[Any] | dict[str, Any]
+OptionValue = None | bool | Int | FiniteNumber | str | list[Any] | dict[str, Any]
 """Value of an option."""
 
 _OF_COLUMNS: Final[dict[Any, Any]] = {
     pl.String: str,
     pl.Int64: Int,
-    pl.Float64: Number,
+    pl.Float64: FiniteNumber,
     pl.Boolean: bool,
     pl.List(pl.Int64): list[Int],
 }
@@ -279,7 +281,7 @@ class LoadJson(TypedDict, total=False):
     """Rates of a phase under load."""
 
     phase: Required[str]
-    answered_per_s: Required[Number | None]
+    answered_per_s: Required[FiniteNumber | None]
 
 
 class CacheJson(TypedDict, total=False):
@@ -289,7 +291,7 @@ class CacheJson(TypedDict, total=False):
     blocks: Count | None
     block_size: Count | None
     bytes: Count | None
-    peak_usage: Number | None
+    peak_usage: FiniteNumber | None
 
 
 class HitsJson(TypedDict, total=False):
@@ -363,10 +365,10 @@ class JoulesJson(TypedDict, total=False):
     """Energy of a phase."""
 
     phase: Required[str]
-    joules_per_output_token: Required[Number | None]
-    watts: Required[Number | None]
-    ci95_low: Number | None
-    ci95_high: Number | None
+    joules_per_output_token: Required[FiniteNumber | None]
+    watts: Required[FiniteNumber | None]
+    ci95_low: FiniteNumber | None
+    ci95_high: FiniteNumber | None
 
 
 class EnergyJson(TypedDict, total=False):
@@ -381,15 +383,15 @@ class MetricJson(TypedDict, total=False):
     phase: Required[str]
     metric: Required[str]
     unit: Required[str]
-    mean: Required[Number | None]
-    p99: Required[Number | None]
+    mean: Required[FiniteNumber | None]
+    p99: Required[FiniteNumber | None]
 
 
 class OverheadJson(TypedDict, total=False):
     """Row of what the profiler costs."""
 
     metric: Required[str]
-    overhead: Number | None
+    overhead: FiniteNumber | None
     clear: bool | None
 
 
@@ -474,10 +476,10 @@ class WindowJson(TypedDict):
 class CostJson(TypedDict, total=False):
     """What a capture of a server cost."""
 
-    seconds: Number
+    seconds: FiniteNumber
     bytes: Required[Count]
     stop_s: Required[Seconds]
-    overhead: Required[Number | None]
+    overhead: Required[FiniteNumber | None]
 
 
 class DeviceJson(TypedDict, total=False):
@@ -489,8 +491,8 @@ class DeviceJson(TypedDict, total=False):
 class DevicesJson(TypedDict, total=False):
     """State of the devices beside a capture."""
 
-    others: Number | None
-    others_utilization: Number | None
+    others: FiniteNumber | None
+    others_utilization: FiniteNumber | None
     devices: Required[list[DeviceJson]]
 
 
@@ -501,7 +503,7 @@ class RecordingJson(TypedDict, total=False):
     told_by: list[str] | None
     window: WindowJson | None
     cost: CostJson | None
-    counters: dict[str, dict[str, Number | None]] | None
+    counters: dict[str, dict[str, FiniteNumber | None]] | None
     devices: dict[str, DevicesJson | None] | None
     notes: list[str] | None
 
@@ -510,7 +512,7 @@ class ChangedJson(TypedDict, total=False):
     """``changed.json`` of a capture."""
 
     says: str
-    counters: dict[str, Number | None] | None
+    counters: dict[str, FiniteNumber | None] | None
 
 
 class EventJson(TypedDict, total=False):
@@ -542,7 +544,7 @@ class FindingJson(TypedDict, total=False):
 
     rule: Required[str]
     severity: Required[str]
-    share_of_recorded: Number | None
+    share_of_recorded: FiniteNumber | None
     title: str | None
 
 
@@ -567,7 +569,7 @@ class PartJson(TypedDict):
     phase: str | None
     part: str
     ns: Ns
-    share: Number | None
+    share: FiniteNumber | None
     steps: Int | None
     ranks: Int | None
 
@@ -575,7 +577,7 @@ class PartJson(TypedDict):
 class ResultJson(TypedDict, total=False):
     """Result of a point."""
 
-    measures: dict[str, bool | Int | Number | str | None] | None
+    measures: dict[str, bool | Int | FiniteNumber | str | None] | None
     where: list[PartJson] | None
     note: str | None
 
@@ -584,10 +586,10 @@ class CalibrationJson(TypedDict, total=False):
     """Calibration of the theory to a device."""
 
     device: Required[str]
-    values: Required[dict[str, Number]]
+    values: Required[dict[str, FiniteNumber]]
     source: str
-    errors: list[dict[str, Value]]
-    covers: dict[str, list[Value]]
+    errors: list[dict[str, OptionValue]]
+    covers: dict[str, list[OptionValue]]
 
 
 class StepJson(TypedDict, total=False):
@@ -596,10 +598,10 @@ class StepJson(TypedDict, total=False):
     model: Required[str]
     batch: Required[Count]
     prompt: Required[Count]
-    decode_step_s: Required[Number | None]
-    prefill_last_s: Required[Number | None]
-    prefill_first_s: Number | None
-    prefill_span_s: Number | None
+    decode_step_s: Required[FiniteNumber | None]
+    prefill_last_s: Required[FiniteNumber | None]
+    prefill_first_s: FiniteNumber | None
+    prefill_span_s: FiniteNumber | None
     tp: Count | None
     out: Count | None
     dtype: str | None
@@ -616,8 +618,8 @@ class PointsJson(TypedDict, total=False):
     """``points.json`` of an experiment."""
 
     format: Required[str]
-    rows: Required[list[dict[str, Value]]]
-    communication: list[dict[str, Value]] | None
+    rows: Required[list[dict[str, OptionValue]]]
+    communication: list[dict[str, OptionValue]] | None
     model: str | None
     left_out: str | None
     gpu: str | None
@@ -626,7 +628,7 @@ class PointsJson(TypedDict, total=False):
 class NotesJson(TypedDict, total=False):
     """Metadata of the monitors' samples."""
 
-    hz: Number | None
+    hz: FiniteNumber | None
     late: Count | None
     notes: list[str] | None
 
@@ -648,18 +650,18 @@ class PointJson(TypedDict, total=False):
     """Point of a sweep or of a search."""
 
     point: Required[Count]
-    values: Required[dict[str, Value]]
+    values: Required[dict[str, OptionValue]]
     state: Required[Literal["pending", "running", "finished", "failed", "interrupted"]]
     run: Required[Name | None]
     error: Required[str | None]
     started: str | None
-    seconds: Number | None
+    seconds: FiniteNumber | None
     start: Count | None
-    predicted: Number | None
+    predicted: FiniteNumber | None
     trial: Count | None
-    metrics: dict[str, Number | None] | None
+    metrics: dict[str, FiniteNumber | None] | None
     result: ResultJson | None
-    probes: list[dict[str, bool | Int | Number | str | None]] | None
+    probes: list[dict[str, bool | Int | FiniteNumber | str | None]] | None
 
 
 class StartsJson(TypedDict):
@@ -672,15 +674,15 @@ class StartsJson(TypedDict):
 class ExcludedJson(TypedDict):
     """Point that a bound excludes."""
 
-    values: dict[str, Value]
+    values: dict[str, OptionValue]
     reason: str
 
 
 class RankedJson(TypedDict):
     """Point that findings advise."""
 
-    values: dict[str, Value]
-    gain: Number | None
+    values: dict[str, OptionValue]
+    gain: FiniteNumber | None
 
 
 class TuneJson(TypedDict, total=False):
@@ -688,15 +690,15 @@ class TuneJson(TypedDict, total=False):
 
     objective: Required[str]
     slo: Required[str]
-    start: Required[dict[str, Value]]
-    spent_s: Required[Number]
+    start: Required[dict[str, OptionValue]]
+    spent_s: Required[FiniteNumber]
     excluded: Required[list[ExcludedJson]]
     notes: Required[list[str]]
     ranking: list[RankedJson] | None
     stopped: str | None
     bound: str | None
     confirmation: Name | None
-    importance: dict[str, Number] | None
+    importance: dict[str, FiniteNumber] | None
     engine_version: str | None
     profile_mode: str | None
     workload: str | None
@@ -707,7 +709,7 @@ class SweepJson(TypedDict, total=False):
 
     version: Required[Literal[1]]
     config: Required[ConfigJson]
-    parameters: Required[dict[str, list[Value]]]
+    parameters: Required[dict[str, list[OptionValue]]]
     points: Required[list[PointJson]]
     order: list[Count] | None
     starts: list[StartsJson] | None
@@ -719,7 +721,7 @@ class SideJson(TypedDict):
     """A side of a pair of measurements."""
 
     at_ns: Int
-    means: dict[str, Number | None]
+    means: dict[str, FiniteNumber | None]
 
 
 class PairJson(TypedDict, total=False):
@@ -732,23 +734,23 @@ class PairJson(TypedDict, total=False):
 class GainJson(TypedDict):
     """Predicted gain, as a share."""
 
-    gain: Number
-    low: Number
-    high: Number
+    gain: FiniteNumber
+    low: FiniteNumber
+    high: FiniteNumber
 
 
 class DriftJson(TypedDict):
     """How the machine became slower or faster."""
 
-    t: Number | None
-    per_hour: Number | None
+    t: FiniteNumber | None
+    per_hour: FiniteNumber | None
 
 
 class EqualJson(TypedDict, total=False):
     """Share of tokens that are equal."""
 
-    between: Number | None
-    within: Number | None
+    between: FiniteNumber | None
+    within: FiniteNumber | None
 
 
 class SidesJson(TypedDict, total=False):
@@ -770,9 +772,9 @@ class TrialJson(TypedDict, total=False):
     version: Required[Literal[1]]
     config: Required[OfConfigJson]
     change: Required[str]
-    fields: Required[dict[str, Value]]
+    fields: Required[dict[str, OptionValue]]
     objective: Required[str]
-    until: Required[Number]
+    until: Required[FiniteNumber]
     pairs: Required[list[PairJson]]
     notes: Required[list[str]]
     slo: str | None

@@ -61,7 +61,7 @@ SPEC: dict[str, Any] = {
 """Default options of the measurement; ``ranks`` 0 means one per device (2 on a CPU)."""
 
 
-class Bench:
+class _Bench:
     """Measurements of one process (``rank`` of ``world`` ranks) with the options ``spec``."""
 
     def __init__(self, torch: Any, spec: Mapping[str, Any], rank: int, world: int) -> None:
@@ -406,12 +406,12 @@ def device_facts(torch: Any) -> list[dict[str, Any]]:
     return devices
 
 
-def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
+def _work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
     """Measure as one process and write to the folder ``out``; ``address`` joins the processes
     (not under torchrun).
     """
     torch: Any = importlib.import_module("torch")
-    bench = Bench(torch, spec, rank, world)
+    bench = _Bench(torch, spec, rank, world)
     kept = Kept(Path(out, f"rank{rank}.json"), torch, spec, world)
     bench.notes = kept.document["notes"]
     parts = set(spec["parts"])
@@ -492,7 +492,7 @@ class Kept:
         _write(self.path, {**self.document, "finished": True})
 
 
-def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Join the results of all ranks in one document."""
     torch: Any = importlib.import_module("torch")
     document: dict[str, Any] = {
@@ -570,9 +570,9 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if "RANK" in os.environ:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        work(rank, world, spec, str(folder), "")
+        _work(rank, world, spec, str(folder), "")
         if rank == 0:
-            _write(args.out, gather(str(folder), world, spec))
+            _write(args.out, _gather(str(folder), world, spec))
         return 0
     count = torch.cuda.device_count() if spec["device"] == "cuda" else 2
     world = int(spec["ranks"]) or count
@@ -580,15 +580,15 @@ def main() -> int:
         print(f"{world} devices are needed, this machine has {count}", file=sys.stderr)  # noqa: T201
         return 3
     if world == 1:
-        work(0, 1, spec, str(folder), "")
+        _work(0, 1, spec, str(folder), "")
     else:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         meeting = f"tcp://127.0.0.1:{port}"
         spawn = importlib.import_module("torch.multiprocessing").spawn
-        spawn(work, (world, spec, str(folder), meeting), nprocs=world)
-    _write(args.out, gather(str(folder), world, spec))
+        spawn(_work, (world, spec, str(folder), meeting), nprocs=world)
+    _write(args.out, _gather(str(folder), world, spec))
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 

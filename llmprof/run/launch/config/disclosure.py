@@ -49,14 +49,14 @@ def _tells(value: object) -> bool:
     return bool(_TOLD_KINDS & seen.counts.keys())
 
 
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
+def disclosed_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables in which a word replaces every value that may not be written or
     shown.
     """
     return {name: value if harmless(name, value) else REMOVED for name, value in variables.items()}
 
 
-def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+def disclosed_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of an engine in which a word replaces every value that may not be written,
     nested values included.
     """
@@ -92,9 +92,9 @@ def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
 def config(given: ExperimentConfig) -> ExperimentConfig:
     """Configuration in which a word replaces every value that may not be written."""
     return given.replace(
-        environment=environment(given.environment),
-        engine_args=arguments(given.engine_args),
-        server=arguments(given.server),
+        environment=disclosed_environment(given.environment),
+        engine_args=disclosed_arguments(given.engine_args),
+        server=disclosed_arguments(given.server),
     )
 
 

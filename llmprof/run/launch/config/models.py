@@ -19,7 +19,7 @@ random weights.
 def _known(name: str) -> str:
     short = name.removeprefix(PREFIX)
     try:
-        return catalog.known(short)
+        return catalog.catalogue_name(short)
     except LlmprofError as error:
         near, names = error.facts["near"], catalog.names()
         hint = (
@@ -31,9 +31,9 @@ def _known(name: str) -> str:
         raise ConfigError(found, expected=expected, hint=hint, known=names) from error
 
 
-def config_of(name: str) -> dict[str, Any]:
+def catalog_config(name: str) -> dict[str, Any]:
     """Read the ``config.json`` of a model in the catalogue."""
-    return catalog.config_of(_known(name))
+    return catalog.model_config(_known(name))
 
 
 def resolve(name: str, folder: str | Path) -> Path:
@@ -43,7 +43,7 @@ def resolve(name: str, folder: str | Path) -> Path:
         try:
             target.mkdir(parents=True, exist_ok=True)
             (target / "config.json").write_text(
-                json.dumps(config_of(name), indent=1) + "\n", encoding="utf-8"
+                json.dumps(catalog_config(name), indent=1) + "\n", encoding="utf-8"
             )
         except OSError as error:
             raise refused(target, error) from error

@@ -5,7 +5,6 @@ between options.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -19,7 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from llmprof.errors import ConfigError, LaunchError, needs
+from llmprof.errors import ConfigError, LaunchError, nearest, needs
 from llmprof.run.launch.engines import engine, engines, interpreter
 from llmprof.text import shorten
 from llmprof.trace.storage import files, typed
@@ -33,7 +32,7 @@ def load(path: Path) -> Any:
     if path.suffix != ".json":
         return typed.from_yaml(text, path.name, error=ConfigError)
     try:
-        return typed.plain(
+        return typed.bounded_value(
             json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path)), len(text)
         )
     except (ValueError, RecursionError) as error:
@@ -42,7 +41,7 @@ def load(path: Path) -> Any:
         ) from error
 
 
-def save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
+def _save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
     """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it
     was.
     """
@@ -110,7 +109,7 @@ _WORDS: Final[dict[Any, str]] = {
 }
 
 
-def checked(value: Any, hint: Any, name: str) -> Any:
+def checked_option(value: Any, hint: Any, name: str) -> Any:
     """Check that a value has its declared type, and return it.
 
     Whole numbers pass as numbers and lists as tuples; nothing else is converted, so that ``"4"`` or
@@ -119,7 +118,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     plain = str(value) if isinstance(value, Path) else value
     try:
         converted = msgspec.convert(plain, hint, strict=True)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also half a surrogate pair
         raise _wrong(*_innermost(plain, hint, name)) from error
     if isinstance(converted, float) and not math.isfinite(converted):
         raise _wrong(value, hint, name)
@@ -148,26 +147,20 @@ def _innermost(value: Any, hint: Any, name: str) -> tuple[Any, Any, str]:
 def _converts(value: Any, hint: Any) -> bool:
     try:
         msgspec.convert(value, hint, strict=True)
-    except msgspec.ValidationError:
+    except ValueError:
         return False
     return True
 
 
-def nearest(key: object, known: Iterable[object]) -> str:
-    """``did you mean X?`` with the known key that is most similar; empty if none is."""
-    names = [str(k) for k in known]
-    matches = difflib.get_close_matches(str(key).replace("-", "_").lower(), names, n=1, cutoff=0.6)
-    return f"did you mean {matches[0]}?" if matches else ""
-
-
-def refuse_unknown(given: Iterable[object], known: Iterable[str], what: str) -> None:
+def refuse_unknown_keys(given: Iterable[object], known: Iterable[str], what: str) -> None:
     """Raise for the first key that is not known."""
     names = list(known)
     for key in given:
         if key not in names:
             found = f"{what} has the unknown key {key!r}"
-            expected = "" if nearest(key, names) else f"some of {', '.join(names)}"
-            raise ConfigError(found, expected=expected, hint=nearest(key, names), key=key)
+            hint = nearest(str(key), names)
+            expected = "" if hint else f"some of {', '.join(names)}"
+            raise ConfigError(found, expected=expected, hint=hint, key=key)
 
 
 def _wrong(value: Any, hint: Any, name: str) -> ConfigError:
@@ -202,7 +195,11 @@ def plain_value(text: str) -> Any:
     """Value of an option as text: JSON or a constant of Python, else the text itself."""
     constants = {"True": True, "False": False, "None": None}
     try:
-        return constants[text] if text in constants else typed.plain(json.loads(text), len(text))
+        return (
+            constants[text]
+            if text in constants
+            else typed.bounded_value(json.loads(text), len(text))
+        )
     except (ValueError, RecursionError):
         return text
 
@@ -388,10 +385,10 @@ def check_together(config: ExperimentConfig) -> None:
     _check_engine(config)
     for name, group_options in _GROUPS.items():
         given = getattr(config, name)
-        refuse_unknown(given, group_options, name)
+        refuse_unknown_keys(given, group_options, name)
         for key, value in given.items():
             number, least = (
-                checked(value, group_options[key][0], f"{name}.{key}"),
+                checked_option(value, group_options[key][0], f"{name}.{key}"),
                 _LEAST.get(key, 1),
             )
             if isinstance(number, int | float) and not isinstance(number, bool) and number < least:
@@ -628,7 +625,7 @@ def _by_other_names(made: type) -> type:
     @functools.wraps(of_fields)
     def init(self: ExperimentConfig, **values: Any) -> None:
         ours = with_our_names(values)
-        refuse_unknown(ours, _hints(), "the configuration")
+        refuse_unknown_keys(ours, _hints(), "the configuration")
         if "model" not in ours:
             raise ConfigError(
                 "the configuration names no model",
@@ -763,7 +760,7 @@ class ExperimentConfig:
                 given, Mapping
             ):  # YAML reads NAME: 1 as a number
                 given = {k: str(v) if type(v) in {int, float} else v for k, v in given.items()}
-            value = checked(given, _hints()[field_.name], field_.name)
+            value = checked_option(given, _hints()[field_.name], field_.name)
             least = field_.metadata.get("least")
             if least is not None and value is not None and value < least:
                 raise ConfigError(
@@ -797,7 +794,7 @@ class ExperimentConfig:
     def replace(self, **changes: Any) -> ExperimentConfig:
         """Copy of the configuration with other values, checked like the first."""
         changes = with_our_names(changes)
-        refuse_unknown(changes, _hints(), "the configuration")
+        refuse_unknown_keys(changes, _hints(), "the configuration")
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -857,4 +854,4 @@ class ConfigManager:
         """Write a configuration, whole or not at all; an OutputError says why it could not be
         written.
         """
-        return save(config.to_dict(), Path(path), overwrite=overwrite)
+        return _save(config.to_dict(), Path(path), overwrite=overwrite)

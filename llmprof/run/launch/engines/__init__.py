@@ -8,7 +8,6 @@ inference_script.py --out FOLDER``.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import json
 import os
@@ -17,26 +16,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import ConfigError
-from llmprof.run.launch.engines.engine import (
-    SGLANG_SERVED,
-    TENSORRT_LLM_SERVED,
-    TRANSFORMERS,
-    VLLM_OFFLINE,
-    VLLM_SERVED,
-    Engine,
-)
+from llmprof.errors import ConfigError, nearest
+from llmprof.plugins import records_in
+from llmprof.run.launch.engines.engine import ENGINES, Engine
 
 __all__ = ["BUILT_IN", "Engine", "engine", "engines", "interpreter", "script"]
 
-BUILT_IN: Final = (
-    VLLM_OFFLINE,
-    VLLM_SERVED,
-    TRANSFORMERS,
-    SGLANG_SERVED,
-    TENSORRT_LLM_SERVED,
-)
-"""List of the engines: a new engine needs its own modules and its record here."""
+BUILT_IN: Final = records_in(globals(), Engine)
+"""The engines: a new one needs its own modules and a line above."""
 
 _COMMON: Final = ("_machine", "_job")
 
@@ -55,13 +42,8 @@ def engine(name: str, *, served: bool = False) -> Engine:
     named = [entry for entry in engines() if entry.name == name]
     if not named:
         names = sorted({entry.name for entry in engines()})
-        near = difflib.get_close_matches(name, names, 1)
-        found = f"there is no engine {name!r}"
-        raise ConfigError(
-            found,
-            expected=f"one of {', '.join(names)}",
-            hint=f"did you mean {near[0]}?" if near else "",
-        )
+        found, expected = f"there is no engine {name!r}", f"one of {', '.join(names)}"
+        raise ConfigError(found, expected=expected, hint=nearest(name, names))
     for entry in named:
         if entry.served == served:
             return entry

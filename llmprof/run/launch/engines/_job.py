@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._machine import OwnLog, Refused, failure, gpu_names, tail
+from llmprof.run.launch.engines._machine import OwnLog, Refused, describe_failure, gpu_names, tail
 
 _UNKNOWN = (
     *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
@@ -36,7 +36,7 @@ requests take.
 """
 
 
-class Record:
+class RunRecord:
     """Files of one run of an engine script, or of its current point if it measures several."""
 
     def __init__(self, out: Path, job: Mapping[str, Any]) -> None:
@@ -215,7 +215,7 @@ def version_of(*distributions: str) -> str | None:
     return None
 
 
-def name_gpus(job: Mapping[str, Any], record: Record) -> None:
+def name_gpus(job: Mapping[str, Any], record: RunRecord) -> None:
     """Record the names of the GPUs of a run, and check that there are enough."""
     ranks, names = job["tensor_parallel_size"] * job["pipeline_parallel_size"], gpu_names()
     if names is not None:
@@ -282,7 +282,7 @@ _EXPLAINED = 3
 _INTERRUPTED = 130
 
 
-def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], None]) -> int:
+def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], RunRecord], None]) -> int:
     """Run a job and write its record, however it ends."""
     parser = argparse.ArgumentParser(description="Repeat this run.")
     parser.add_argument(
@@ -292,7 +292,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
         parser.parse_args().out
         or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
     )
-    record = Record(out.absolute(), job)
+    record = RunRecord(out.absolute(), job)
     log = OwnLog()
     with contextlib.suppress(
         OSError, AttributeError
@@ -304,7 +304,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     try:
         work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
     except BaseException as error:
-        record.document["error"] = error_record = failure(
+        record.document["error"] = error_record = describe_failure(
             error, tail(record.out / "server.log") + log.tail()
         )
         with contextlib.suppress(OSError):  # the error may be a full disk
@@ -364,7 +364,7 @@ _OF_THE_POINT = (Refused, ValueError)
 
 
 def each_point(
-    job: Mapping[str, Any], record: Record, work: Callable[[Mapping[str, Any]], None]
+    job: Mapping[str, Any], record: RunRecord, work: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Do the work of a job, or of each of its points in order.
 
@@ -390,7 +390,7 @@ def each_point(
             work({**job, **point["job"]})
             record.event("done")
         except BaseException as error:
-            record.document["error"] = failure(error, "")
+            record.document["error"] = describe_failure(error, "")
             record.event("error", record.document["error"]["message"])
             if not isinstance(error, _OF_THE_POINT):
                 raise
@@ -401,7 +401,7 @@ def each_point(
             record.events = record.home / "events.jsonl"
 
 
-def _followed(record: Record) -> Iterator[dict[str, Any]]:
+def _followed(record: RunRecord) -> Iterator[dict[str, Any]]:
     """Points that another process appends to ``points.jsonl``, until it appends an empty line."""
     path, seen = record.home / "points.jsonl", 0
     record.event("ready")
@@ -415,7 +415,7 @@ def _followed(record: Record) -> Iterator[dict[str, Any]]:
         time.sleep(_FOLLOW_S)
 
 
-def take_traces(record: Record) -> None:
+def take_traces(record: RunRecord) -> None:
     """Move the traces in the folder of the job to the folder of the point that was profiled."""
     here = record.home / "traces"
     if record.out == record.home or not here.is_dir():
@@ -425,7 +425,7 @@ def take_traces(record: Record) -> None:
             shutil.move(path, record.traces() / path.name)
 
 
-def drop_traces(record: Record) -> None:
+def drop_traces(record: RunRecord) -> None:
     """Remove the traces of a window that is not measured."""
     for path in (record.home / "traces").glob("*"):
         path.unlink(missing_ok=True)
@@ -482,14 +482,14 @@ def t95(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def half_width(values: Sequence[float]) -> float:
+def _half_width(values: Sequence[float]) -> float:
     """Half of the 95 % interval of the mean of two or more values, as a share of that mean."""
     n, mean = len(values), sum(values) / len(values)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
     return t95(n - 1) * deviation / math.sqrt(n) / mean if mean else math.inf
 
 
-def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Iterator[int]:
+def turns(job: Mapping[str, Any], record: RunRecord, phase: str, least: int) -> Iterator[int]:
     """Numbers of the repeats of a phase.
 
     Without ``until`` there are ``least`` repeats. With it, repeats without profiler continue until
@@ -500,7 +500,7 @@ def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Ite
 
     def known() -> bool:
         times = [stage["dur_ns"] for stage in record.document["stages"] if stage["name"] == phase]
-        return until is not None and half_width(times) <= until
+        return until is not None and _half_width(times) <= until
 
     for i in range(max(least, most) if until else least):
         if until and i >= max(least, _LEAST) and known():

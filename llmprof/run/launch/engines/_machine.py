@@ -243,14 +243,14 @@ class Refused(Exception):  # noqa: N818 (the user reads this name)
         self.advice = advice
 
 
-def failure(error: BaseException, log: str) -> dict[str, Any]:
+def describe_failure(error: BaseException, log: str) -> dict[str, Any]:
     """Description of an error for ``worker.json``."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = str(error) or type(error).__name__
     hint: str | None = error.advice if isinstance(error, Refused) else None
     if not hint and isinstance(error, Exception):
         causes = dead_workers(log) + errors_in(log)
-        reason = known(_messages(error)) or known("\n".join(causes))
+        reason = known_cause(_messages(error)) or known_cause("\n".join(causes))
         hint = reason[1] if reason else None
         cause = causes[0] if causes else None
         if cause and cause not in message:
@@ -263,7 +263,7 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
     }
 
 
-def known(text: str) -> tuple[str, str] | None:
+def known_cause(text: str) -> tuple[str, str] | None:
     """Meaning and advice for the first known error in messages; None if none is known."""
     low = text.lower()
     return next(
@@ -367,7 +367,7 @@ def set_defaults(values: Mapping[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
-def guard(job: Mapping[str, Any]) -> None:
+def set_environment(job: Mapping[str, Any]) -> None:
     """Set the environment variables that every run needs, before an engine is imported."""
     set_defaults(SAFE)
     if Path(job["model"]).is_dir():

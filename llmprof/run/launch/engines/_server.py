@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._job import Record, token_ids, turns
+from llmprof.run.launch.engines._job import RunRecord, token_ids, turns
 from llmprof.run.launch.engines._machine import Refused
 
 HOST = "127.0.0.1"
@@ -226,7 +226,7 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-class Server:
+class EngineServer:
     """A server on this machine, which runs with its children in a separate session."""
 
     def __init__(self, argv: Sequence[str], port: int, log: Path) -> None:
@@ -329,11 +329,11 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    argv: Sequence[str], job: Mapping[str, Any], record: Record, port: int
-) -> Iterator[Server]:
+    argv: Sequence[str], job: Mapping[str, Any], record: RunRecord, port: int
+) -> Iterator[EngineServer]:
     """Start a server, wait until it answers, and stop it at the end."""
     with record.stage("serve", message="starting the server"):
-        server = Server(argv, port, record.out / "server.log")
+        server = EngineServer(argv, port, record.out / "server.log")
         try:
             server.wait(job["server"]["health_timeout_s"])
         except BaseException:
@@ -354,8 +354,8 @@ class Client:
     def __init__(
         self,
         job: Mapping[str, Any],
-        record: Record,
-        server: Server,
+        record: RunRecord,
+        server: EngineServer,
         *,
         model: str = "model",
         **more: Any,

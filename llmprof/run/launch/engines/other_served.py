@@ -15,8 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._job import Record, each_point, name_gpus, take_traces, version_of
-from llmprof.run.launch.engines._machine import Refused, check_model, guard, has_tokenizer
+from llmprof.run.launch.engines._job import (
+    RunRecord,
+    each_point,
+    name_gpus,
+    take_traces,
+    version_of,
+)
+from llmprof.run.launch.engines._machine import Refused, check_model, has_tokenizer, set_environment
 from llmprof.run.launch.engines._server import HOST, Client, arguments, free_port, serving
 
 _UNTESTED = (
@@ -25,7 +31,7 @@ _UNTESTED = (
 )
 
 
-def run_sglang(job: Mapping[str, Any], record: Record) -> None:
+def run_sglang(job: Mapping[str, Any], record: RunRecord) -> None:
     """Start SGLang's server, warm it up, measure, profile, stop it.
 
     Endpoints of the server start and stop the profiler: PyTorch's, which writes a trace for each
@@ -79,7 +85,7 @@ def run_sglang(job: Mapping[str, Any], record: Record) -> None:
     )
 
 
-def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
+def run_tensorrt_llm(job: Mapping[str, Any], record: RunRecord) -> None:
     """Start ``trtllm-serve``, warm it up, measure, and profile a window of its iterations.
 
     The server has no endpoint that starts a profiler. It counts iterations and profiles those in
@@ -125,9 +131,9 @@ _ITERATIONS = 50
 """Profiled iterations of TensorRT-LLM if ``max_iterations`` is 0."""
 
 
-def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
+def _begin(job: Mapping[str, Any], record: RunRecord, *packages: str) -> None:
     """Record the engine and its devices, and refuse options that the engine does not support."""
-    guard(job)
+    set_environment(job)
     record.note(_UNTESTED)
     record.document["engine_version"] = version_of(*packages)
     record.document["platform"] = "cuda"
@@ -146,7 +152,7 @@ def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
 
 def _serve(
     job: Mapping[str, Any],
-    record: Record,
+    record: RunRecord,
     command: Sequence[str],
     *,
     start: tuple[str, Mapping[str, Any]] | None = None,

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmprof.run.launch.engines._job import Record, each_point, token_ids, turns, version_of
+from llmprof.run.launch.engines._job import RunRecord, each_point, token_ids, turns, version_of
 from llmprof.run.launch.engines._machine import (
     Refused,
     check_model,
     cpu_name,
     gpu_names,
-    guard,
     has_tokenizer,
+    set_environment,
 )
 from llmprof.run.launch.engines.annotate import annotate
 
@@ -82,7 +82,7 @@ class Steps:
 
 
 def build_model(
-    job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str
+    job: Mapping[str, Any], record: RunRecord, torch: Any, transformers: Any, device: str
 ) -> Any:
     """The model with its weights or with random weights; a note names options that transformers
     does not know.
@@ -141,9 +141,9 @@ def padded_batch(
     }
 
 
-def run_transformers(job: Mapping[str, Any], record: Record) -> None:
+def run_transformers(job: Mapping[str, Any], record: RunRecord) -> None:
     """Import, build, warm up, measure, profile."""
-    guard(job)
+    set_environment(job)
     record.document["engine_version"] = version_of("transformers")
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
@@ -199,7 +199,7 @@ class _Run:
     """The phases of a point: warm-up, repeats without profiler, repeats with profiler."""
 
     job: Mapping[str, Any]
-    record: Record
+    record: RunRecord
     torch: Any
     model: Any
     steps: Steps

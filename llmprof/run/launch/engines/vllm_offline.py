@@ -10,31 +10,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmprof.run.launch.engines._job import (
-    Record,
+    RunRecord,
     drop_traces,
     each_point,
     take_traces,
     token_ids,
     turns,
 )
-from llmprof.run.launch.engines._machine import guard
+from llmprof.run.launch.engines._machine import set_environment
 from llmprof.run.launch.engines._vllm import (
+    check_devices,
     cuda_profiler_is_known,
     engine_options,
-    environment,
     extension,
     of_this_start,
-    place,
+    prepare_environment,
     profiler_options,
     warms_profiler,
 )
 
 
-def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
+def run_vllm(job: Mapping[str, Any], record: RunRecord, worker: str) -> None:
     """Import, build, warm up, measure, profile."""
-    guard(job)
-    platform = place(job, record)
-    environment(job, platform)
+    set_environment(job)
+    platform = check_devices(job, record)
+    prepare_environment(job, platform)
     options = engine_options(job, record, platform) | profiler_options(job, record)
     options["disable_log_stats"] = False  # without it, requests have no times
     with extension(record.out, worker):
@@ -60,7 +60,9 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
                 llm.llm_engine.engine_core.shutdown()
 
 
-def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
+def _warm_profiler(
+    job: Mapping[str, Any], record: RunRecord, llm: Any, sampling_class: Any
+) -> None:
     """Start and stop PyTorch's profiler once: its first start is slow and would lengthen the
     first request.
     """
@@ -101,7 +103,7 @@ def _sampling(job: Mapping[str, Any], llm: Any, sampling_class: Any, count: int)
     ]
 
 
-def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
+def _generate_all(job: Mapping[str, Any], record: RunRecord, llm: Any, sampling_class: Any) -> None:
     prompts = _prompts(job)
     sampling = _sampling(job, llm, sampling_class, len(prompts))
 
@@ -158,7 +160,7 @@ def _prefix_cache(llm: Any) -> dict[str, float]:
     }
 
 
-def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
+def _profile(job: Mapping[str, Any], record: RunRecord, llm: Any, *, on: bool) -> None:
     if job["profiler"] == "ops":
         _time_operators(job, record, llm, on=on)
     elif job["profiler"] == "cuda" and not cuda_profiler_is_known():
@@ -167,7 +169,7 @@ def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> N
         (llm.start_profile if on else llm.stop_profile)()
 
 
-def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
+def _time_operators(job: Mapping[str, Any], record: RunRecord, llm: Any, *, on: bool) -> None:
     """Open or close the window of the timer on every rank; vLLM's own profiler runs too if
     ``engine_args`` sets it.
     """
@@ -217,7 +219,7 @@ def _times(output: Any) -> dict[str, Any]:
     }
 
 
-def _facts(record: Record, llm: Any) -> None:
+def _facts(record: RunRecord, llm: Any) -> None:
     facts = llm.collective_rpc("llmprof_facts")
     if record.document["platform"] == "cuda" and all(fact["device"] for fact in facts):
         record.document["device_names"] = [fact["device"] for fact in facts]

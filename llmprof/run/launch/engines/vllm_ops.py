@@ -133,9 +133,9 @@ def _watch_steps(worker: Any, state: dict[str, Any]) -> None:
         if timer.done or not getattr(scheduled, "total_num_scheduled_tokens", 1):
             timer.end_step()
             if timer.done:
-                timer.entries.append((time.perf_counter_ns(), step_of(scheduled)[1], "none"))
+                timer.entries.append((time.perf_counter_ns(), scheduled_step(scheduled)[1], "none"))
             return run(scheduled, *args, **kwargs)
-        timer.begin_step(*step_of(scheduled))
+        timer.begin_step(*scheduled_step(scheduled))
         out = run(scheduled, *args, **kwargs)
         if sample is None or out is not None:
             timer.end_step()
@@ -221,7 +221,7 @@ def _groups() -> dict[str, Any]:
     return groups
 
 
-def step_of(scheduled: Any) -> tuple[str, str]:
+def scheduled_step(scheduled: Any) -> tuple[str, str]:
     """Label of a step as vLLM's profiler writes it, and its phase:
 
     ``prefill``, ``decode`` or ``mixed``.

@@ -10,26 +10,26 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.run.launch.engines._job import Record, drop_traces, each_point, take_traces
-from llmprof.run.launch.engines._machine import Refused, guard
+from llmprof.run.launch.engines._job import RunRecord, drop_traces, each_point, take_traces
+from llmprof.run.launch.engines._machine import Refused, set_environment
 from llmprof.run.launch.engines._server import (
     HOST,
     OK,
     Client,
-    Server,
+    EngineServer,
     arguments,
     free_port,
     load,
     serving,
 )
 from llmprof.run.launch.engines._vllm import (
+    check_devices,
     cuda_profiler_is_known,
     engine_options,
-    environment,
     extension,
     fields_of,
     of_this_start,
-    place,
+    prepare_environment,
     profiler_options,
     vllm_folder,
     warms_profiler,
@@ -41,11 +41,11 @@ NOT_FOUND = 404
 _USAGE = re.compile(r"vllm:(?:kv|gpu)_cache_usage_perc\b")
 
 
-def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
+def run_served(job: Mapping[str, Any], record: RunRecord, worker: str) -> None:
     """Start the server, warm it up, measure, profile, stop it."""
-    guard(job)
-    platform = place(job, record)
-    environment(job, platform)
+    set_environment(job)
+    platform = check_devices(job, record)
+    prepare_environment(job, platform)
     frontend = fields_of(
         vllm_folder() / "entrypoints" / "openai" / "cli_args.py", "FrontendArgs", "BaseFrontendArgs"
     )
@@ -85,7 +85,11 @@ class _VllmClient(Client):
     """Client of a vLLM server, whose workers it can call."""
 
     def __init__(
-        self, job: Mapping[str, Any], record: Record, server: Server, options: Mapping[str, Any]
+        self,
+        job: Mapping[str, Any],
+        record: RunRecord,
+        server: EngineServer,
+        options: Mapping[str, Any],
     ) -> None:
         more = {"return_token_ids": True} if options.get("skip_tokenizer_init") else {}
         usage = {"include_usage": True, "continuous_usage_stats": True}

@@ -21,7 +21,7 @@ Linux), ``run.memory`` (B, resident; shared pages count in each process), ``run.
 of processes).
 """
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.run.launch.monitors.sampler import Sampler, counters
 
 door(globals())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LaunchError
-from llmprof.run.launch.monitors.table import Rates, Source, Value
+from llmprof.run.launch.monitors.table import MonitorValue, Rates, Source
 from llmprof.units import NS_PER_S
 
 try:
@@ -38,13 +38,13 @@ class Host(Source):
         self._missing: set[str] = set()
         self._asked = False
 
-    def sample(self, now_s: float) -> Iterator[Value]:
+    def sample(self, now_s: float) -> Iterator[MonitorValue]:
         """``cpu.utilization``, ``memory.used``, and rates of disks and network."""
         share = self._api.cpu_percent()
         if self._asked:  # its first value covers no interval
-            yield Value("cpu.utilization", "%", share)
+            yield MonitorValue("cpu.utilization", "%", share)
         self._asked = True
-        yield Value("memory.used", "B", self._api.virtual_memory().used)
+        yield MonitorValue("memory.used", "B", self._api.virtual_memory().used)
         for call, fields in (
             ("disk_io_counters", {"read_bytes": "disk.read", "write_bytes": "disk.written"}),
             ("net_io_counters", {"bytes_recv": "network.received", "bytes_sent": "network.sent"}),
@@ -53,7 +53,7 @@ class Host(Source):
             for field, name in fields.items() if totals is not None else ():
                 rate = self._rates(name, getattr(totals, field), now_s)
                 if rate is not None:
-                    yield Value(name, "B/s", rate)
+                    yield MonitorValue(name, "B/s", rate)
 
     def _totals(self, call: str) -> Any:
         """Totals of a kind of device.
@@ -98,7 +98,7 @@ class Processes(Source):
             self._roots.add(process)
             self._looked_s = float("-inf")
 
-    def sample(self, now_s: float) -> Iterator[Value]:
+    def sample(self, now_s: float) -> Iterator[MonitorValue]:
         """``run.cpu``, ``run.delay``, ``run.memory``, ``run.processes``; nothing if no process
         is left.
         """
@@ -123,11 +123,11 @@ class Processes(Source):
             delays += [] if delay is None else [delay]
         if alive:
             if self._last_s is not None and now_s > self._last_s:
-                yield Value("run.cpu", "%", 100 * used_s / (now_s - self._last_s))
+                yield MonitorValue("run.cpu", "%", 100 * used_s / (now_s - self._last_s))
             if delays:
-                yield Value("run.delay", "%", 100 * max(delays) / NS_PER_S)
-            yield Value("run.memory", "B", memory)
-            yield Value("run.processes", "1", alive)
+                yield MonitorValue("run.delay", "%", 100 * max(delays) / NS_PER_S)
+            yield MonitorValue("run.memory", "B", memory)
+            yield MonitorValue("run.processes", "1", alive)
         self._last_s = now_s if alive else None
 
     def _look(self) -> None:

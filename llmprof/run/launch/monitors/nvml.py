@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from llmprof.run.launch.monitors.table import Rates, Source, Value
+from llmprof.run.launch.monitors.table import MonitorValue, Rates, Source
 
 T = TypeVar("T")
 
@@ -63,7 +63,8 @@ class Gpus(Source):
         self._first_j: dict[int, float] = {}
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         self._devices = [
-            self._questions(i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))
+            self._questions(i, handle)
+            for i, handle in enumerate(visible_gpus(nvml, handles, visible))
         ]
 
     def _questions(self, device: int, handle: Any) -> dict[str, Ask]:
@@ -122,7 +123,7 @@ class Gpus(Source):
             ),
         }
 
-    def sample(self, now_s: float) -> Iterator[Value]:
+    def sample(self, now_s: float) -> Iterator[MonitorValue]:
         """Values of all devices; a counter that a device does not support is queried only once."""
         for device, questions in enumerate(self._devices):
             for what in [name for name in questions if _INSTEAD.get(name) not in questions]:
@@ -137,7 +138,7 @@ class Gpus(Source):
                             self.notes.append(f"GPU {device} does not report its {what}: {error}")
                     continue
                 for name, value in answers.items():
-                    yield Value(f"gpu.{name}", _UNITS.get(name, "B/s"), value, device)
+                    yield MonitorValue(f"gpu.{name}", _UNITS.get(name, "B/s"), value, device)
 
     def _rate(self, device: int, link: str, total: Callable[[str], float]) -> Ask:
         def ask(now_s: float) -> dict[str, float]:
@@ -184,7 +185,7 @@ class Gpus(Source):
             self._nvml.nvmlShutdown()
 
 
-def answer(nvml: Any, name: str, *arguments: Any) -> Any:
+def nvml_value(nvml: Any, name: str, *arguments: Any) -> Any:
     """Answer of a function of NVML; None if the driver has none."""
     try:
         return getattr(nvml, f"nvmlDeviceGet{name}")(*arguments)
@@ -192,7 +193,7 @@ def answer(nvml: Any, name: str, *arguments: Any) -> Any:
         return None
 
 
-def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
+def visible_gpus(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
     """Handles of the visible GPUs in their order; all GPUs if the choice cannot be matched to
     them (MIG).
     """
@@ -213,7 +214,7 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
     return out
 
 
-def asked(
+def ask_nvml(
     question: Callable[[Any], T], nvml: Any = None, *, keep: bool = False
 ) -> tuple[T | None, Exception | None]:
     """Answer to a question while NVML is open (and stays open if it is to be kept), or the error
@@ -250,7 +251,7 @@ def versions(nvml: Any) -> dict[str, Any]:
 
 def open_gpus(visible: str | None = None) -> tuple[Gpus | None, str]:
     """GPUs of this machine; None and the reason if NVML is not available."""
-    gpus, error = asked(lambda nvml: Gpus(nvml, visible), keep=True)
+    gpus, error = ask_nvml(lambda nvml: Gpus(nvml, visible), keep=True)
     return gpus, "" if error is None else f"GPUs are not sampled: {error}"
 
 

@@ -58,7 +58,7 @@ class Sampler:
         self._given = sources
         self._sources: list[Source] = []
         self._own_notes: list[str] = []
-        self._table = table.Table()
+        self._table = table.SampleTable()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -12,7 +12,7 @@ from llmprof.errors import ReadError
 from llmprof.trace.storage import files, parquet, typed
 
 
-class Value(NamedTuple):
+class MonitorValue(NamedTuple):
     """One value of a counter, in its base unit; the device is None for the host."""
 
     name: str
@@ -30,7 +30,7 @@ class Source:
         self.notes: list[str] = []
         """Sentences on values that the source cannot read, each once."""
 
-    def sample(self, now_s: float) -> Iterator[Value]:
+    def sample(self, now_s: float) -> Iterator[MonitorValue]:
         """Current values; ``now_s`` is the time on a monotonic clock (s)."""
         raise NotImplementedError
 
@@ -72,7 +72,7 @@ SCHEMA: Final = {
 META_KEY: Final = "llmprof.monitors"
 
 
-class Table:
+class SampleTable:
     """Samples in memory, 18 bytes each: a time, a value, and the number of a counter."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Table:
     def __len__(self) -> int:
         return len(self._times)
 
-    def add(self, time_ns: int, value: Value) -> None:
+    def add(self, time_ns: int, value: MonitorValue) -> None:
         """Add one sample."""
         key = (value.name, value.unit, value.device)
         self._times.append(time_ns)
@@ -127,7 +127,7 @@ def read(path: Path) -> pl.DataFrame:
         ) from error
 
 
-def about(path: Path) -> dict[str, Any]:
+def samples_metadata(path: Path) -> dict[str, Any]:
     """Metadata that the sampler wrote into a file:
 
     ``hz``, ``late`` (number of skipped samples) and ``notes``.

@@ -182,7 +182,7 @@ def exactly(name: str) -> str:
     return re.sub(r"[^\x20-\x7e]", ".", re.sub(r"([.^$*+?()\[\]{}|\\/])", r"\\\1", name))
 
 
-def export(report: Path, target: Path, *, executable: str | Path = "nsys") -> list[str]:
+def export_command(report: Path, target: Path, *, executable: str | Path = "nsys") -> list[str]:
     """Command that exports a report of nsys to SQLite."""
     return [
         str(executable),
@@ -339,6 +339,6 @@ def _check_shape(config: ExperimentConfig, values: Mapping[str, Any]) -> None:
 
 def _model_values(folder: Path) -> dict[str, Any]:
     """Values of a model's ``config.json``; empty if the model is not a folder that has one."""
-    values = typed.whole(folder / "config.json", dict[str, Any]) or {}
+    values = typed.read_if_whole(folder / "config.json", dict[str, Any]) or {}
     text = values.get("text_config")
     return {**(text if isinstance(text, dict) else {}), **values}

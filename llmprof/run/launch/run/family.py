@@ -78,7 +78,7 @@ class Family:
             if not running:
                 break
             ended += [name for process in running if (name := _name(process)) not in ended]
-            send(running, how)
+            send_signal(running, how)
             psutil.wait_procs(running, timeout=wait)
         return ended
 
@@ -102,7 +102,7 @@ class Family:
         return False
 
 
-def send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:
+def send_signal(processes: Iterable[psutil.Process], how: signal.Signals) -> None:
     """Send a signal to processes; processes that have ended are skipped."""
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
@@ -128,9 +128,9 @@ def guard(root: int, mark: str, log: Path) -> None:
     with contextlib.suppress(psutil.Error):
         first = psutil.Process(root)
         if first.environ().get(MARK) == mark:
-            send([first], signal.SIGTERM)
+            send_signal([first], signal.SIGTERM)
             psutil.wait_procs([first], timeout=PATIENCE_S)
-            send([first], signal.SIGKILL)
+            send_signal([first], signal.SIGKILL)
     family.end()
 
 

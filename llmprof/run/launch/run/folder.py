@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from llmprof import __version__
 from llmprof.errors import LaunchError, LlmprofError, ReadError
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.run.launch.config import disclosure
@@ -25,7 +26,6 @@ from llmprof.run.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.run.launch.engines._machine import cpu_name
 from llmprof.run.launch.monitors import nvml
 from llmprof.trace.storage import files, typed
-from llmprof.version import __version__
 
 
 def hold(file: IO[bytes]) -> bool:
@@ -169,7 +169,7 @@ class RunFolder:
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
         """Write the state; the start time stays as it was, unless this is the start."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        before = typed.whole(self.path / STATE_FILE, typed.RunJson)
+        before = typed.read_if_whole(self.path / STATE_FILE, typed.RunJson)
         again = before is not None and (state, stage) != (RUNNING, START)
         times = {
             "started": before.get("started", now) if again else now,
@@ -198,7 +198,7 @@ class RunFolder:
             raise files.refused(self.path / _LOCK, error) from error
         with file:
             if not hold(file):
-                state = typed.whole(self.path / STATE_FILE, typed.RunJson) or {}
+                state = typed.read_if_whole(self.path / STATE_FILE, typed.RunJson) or {}
                 found = (
                     f"another process works in {self.path} (process id"
                     f" {state.get('pid', 'unknown')})"
@@ -262,7 +262,7 @@ _TIMEOUT_S: Final = 20
 def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Facts about the GPUs and the host of this machine, and facts that the engine reported."""
     worker = worker or {}
-    found, _ = nvml.asked(
+    found, _ = nvml.ask_nvml(
         lambda api: (
             nvml.versions(api)
             | {"gpus": [_gpu(api, index) for index in range(api.nvmlDeviceGetCount())]}
@@ -282,7 +282,7 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _gpu(api: Any, index: int) -> dict[str, Any]:
-    answer = functools.partial(nvml.answer, api)
+    answer = functools.partial(nvml.nvml_value, api)
     handle = api.nvmlDeviceGetHandleByIndex(index)
     memory, limit = answer("MemoryInfo", handle), answer("PowerManagementLimit", handle)
     capability = answer("CudaComputeCapability", handle)
@@ -326,7 +326,7 @@ def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[st
     shown = set(also) | {
         name for name, value in environment.items() if disclosure.harmless(name, value)
     }
-    return disclosure.environment(
+    return disclosure.disclosed_environment(
         {name: environment[name] for name in sorted(shown & environment.keys())}
     )
 
@@ -354,7 +354,7 @@ def write(
         "ncu": tool_version("ncu"),
     }
     # of the machine that recorded it, if this one resumes it
-    recorded = (typed.whole(folder.manifest, typed.ManifestJson) or {}).get("versions", {})
+    recorded = (typed.read_if_whole(folder.manifest, typed.ManifestJson) or {}).get("versions", {})
     versions |= {name: version for name, version in recorded.items() if version is not None}
     paths = [
         path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
@@ -371,7 +371,7 @@ def write(
     files.write_json(folder.manifest, {"versions": versions, **made, "files": hashed})
 
 
-def changed(folder: RunFolder) -> list[str]:
+def changed_files(folder: RunFolder) -> list[str]:
     """Files of a run that are missing or differ from its manifest."""
     manifest = typed.found(folder.manifest, typed.ManifestJson)
     if manifest is None:

@@ -84,7 +84,7 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     return [max(1, round(draw())) for _ in range(count)]
 
 
-def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
+def _arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
     """Arrival times of requests (s, from the first)."""
     if rate and kind == "constant":
         return [k / rate for k in range(count)]
@@ -115,7 +115,7 @@ def load(config: ExperimentConfig) -> Load | None:
         lengths(distribution, count, config.seed),
         None if out is None else lengths(out, count, config.seed + 1, "output"),
         (
-            arrivals(kind, count, rate, config.seed, setting(config, "load", "burst"))
+            _arrivals(kind, count, rate, config.seed, setting(config, "load", "burst"))
             if config.served
             else None
         ),
@@ -148,8 +148,8 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
             expected="JSON lines or CSV with one request in each line",
         )
     rows.sort(key=lambda row: row[0] or 0.0)
-    times, tokens, texts, outputs = zip(*rows, strict=True)
-    for what, values in (("time", times), ("prompt", texts)):
+    times, tokens, prompts, outputs = zip(*rows, strict=True)
+    for what, values in (("time", times), ("prompt", prompts)):
         if 0 < sum(value is None for value in values) < len(values):
             expected = f"a {what} in each line, or in none"
             raise ConfigError(f"only some lines of {path.name} have a {what}", expected=expected)
@@ -162,7 +162,7 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
             else None
         ),
         None if times[0] is None else [(time - times[0]) * scale for time in times],
-        None if texts[0] is None else list(texts),
+        None if prompts[0] is None else list(prompts),
         (f"{len(broken)} broken lines of {path.name} were left out: {named}",) if broken else (),
     )
 
@@ -175,7 +175,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         return [(reader.line_num, row) for row in reader]
     if path.suffix == ".json":
         try:
-            whole = typed.plain(json.loads(content), len(content))
+            whole = typed.bounded_value(json.loads(content), len(content))
         except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path.name} is not valid JSON: {error}", hint="correct it at that place"
@@ -186,7 +186,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
     ]
     for k, (number, line) in enumerate(lines):
         with contextlib.suppress(ValueError, RecursionError):
-            lines[k] = number, typed.plain(json.loads(line), len(line))
+            lines[k] = number, typed.bounded_value(json.loads(line), len(line))
     return lines
 
 
@@ -301,10 +301,10 @@ def from_file(path: Path) -> list[str]:
 
 
 def synthetic(
-    config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None
+    config: ExperimentConfig, vocabulary: int | None, token_counts: list[int] | None = None
 ) -> dict[str, Any]:
     """Parameters of synthetic prompts; the same for the same seed."""
-    if lengths is None:
+    if token_counts is None:
         wanted_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
         low, high = (
             wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)
@@ -313,11 +313,11 @@ def synthetic(
         count = max(
             1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0
         )
-        lengths = [chance.randint(low, high) for _ in range(count)]
+        token_counts = [chance.randint(low, high) for _ in range(count)]
     share = setting(config, "load", "shared_prefix")
     return {
-        "lengths": lengths,
-        "shared": [round(share * length) for length in lengths],
+        "lengths": token_counts,
+        "shared": [round(share * length) for length in token_counts],
         "groups": setting(config, "load", "prefixes"),
         "first": _FIRST_ID,
         "last": max(_FIRST_ID + 1, min(vocabulary or _LAST_ID, _LAST_ID)),

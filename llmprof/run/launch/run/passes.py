@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LaunchError, TraceWarning
-from llmprof.progress import Progress
 from llmprof.run.launch import engines
 from llmprof.run.launch.config.options import ExperimentConfig, setting
 from llmprof.run.launch.run import command, process, profilers
@@ -20,6 +19,7 @@ from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.folder import RunFolder
 from llmprof.run.launch.run.process import Lines
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
 
@@ -93,9 +93,11 @@ class Passes:
                 f"{name}: processes that still ran afterwards were ended:"
                 f" {', '.join(done.left_over)}"
             )
-        worker: dict[str, Any] | None = typed.whole(out / self.folder.worker.name, typed.WorkerJson)
+        worker: dict[str, Any] | None = typed.read_if_whole(
+            out / self.folder.worker.name, typed.WorkerJson
+        )
         if worker is None or worker.get("error") or (done.status and wrap is None):
-            raise process.failure(worker, done, self.folder.log)
+            raise process.engine_failure(worker, done, self.folder.log)
         if done.status:
             self.notes.append(
                 f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with"
@@ -191,7 +193,7 @@ def _wrapped(
     return profilers.wrapped(config.cpu_sampler, folder.path, program)
 
 
-def engine(passes: Passes) -> dict[str, Any]:
+def run_engine(passes: Passes) -> dict[str, Any]:
     """First pass of a mode, together with the monitors."""
     config, folder = passes.config, passes.folder
     name, out = _outs(config, folder)[0]
@@ -215,7 +217,7 @@ def engine(passes: Passes) -> dict[str, Any]:
         folder.gpu_info, run_folder.machine(worker)
     )  # here and now: a resumed run may be elsewhere
     if config.cpu_sampler != "none":
-        profilers.finish(config.cpu_sampler, folder.path, passes.note)
+        profilers.finish_sampler(config.cpu_sampler, folder.path, passes.note)
     if out != folder.path:
         for copied in _COPIED:
             if (out / copied).is_file():
@@ -242,7 +244,7 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
     _warn_of_collectives(passes)
     choice = None
     if trace is not None and setting(config, "ncu_options", "kernel_name") is None:
-        choice = profilers.choose(trace, top=setting(config, "ncu_options", "top"))
+        choice = profilers.choose_launches(trace, top=setting(config, "ncu_options", "top"))
         profiled = ", ".join(name for name in choice.functions if name not in choice.elsewhere)
         left_out = ", ".join(choice.elsewhere)
         passes.note(

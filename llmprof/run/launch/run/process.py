@@ -23,9 +23,8 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError, ReadError, needs
-from llmprof.progress import Progress
-from llmprof.run.launch.engines._machine import is_survived, known, tail
-from llmprof.text import plain
+from llmprof.run.launch.engines._machine import is_survived, known_cause, tail
+from llmprof.text import Progress, plain
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.files import refused, regular
 
@@ -130,7 +129,7 @@ def run(
     """
     families = _families()
     mark = uuid.uuid4().hex
-    tail = Events(events, progress)
+    told = Events(events, progress)
     with _opened(log) as out:
         _note(
             out,
@@ -148,7 +147,7 @@ def run(
                     if started is not None:
                         started(process.pid)
                     _wait(
-                        process, family, tail, watch, until=began + timeout_s if timeout_s else None
+                        process, family, told, watch, until=began + timeout_s if timeout_s else None
                     )
                 finally:
                     left_over = _end(
@@ -159,20 +158,20 @@ def run(
         except TimeoutError:
             found = (
                 f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was:"
-                f" {tail.words}"
+                f" {told.words}"
             )
             hint = "raise timeout_s, or lower the number of tokens, repeats or iterations"
             raise LaunchError(found, hint=hint, timeout=True) from None
-        tail.read()
+        told.read()
         if left_over:
             _note(out, log, f"ended what was left over: {', '.join(left_over)}")
-    return Finished(process.returncode, seconds, left_over, tail.last)
+    return Finished(process.returncode, seconds, left_over, told.last)
 
 
 def _wait(
     process: subprocess.Popen[bytes],
     family: Any,
-    tail: Events,
+    told: Events,
     watch: Callable[[], object] | None,
     *,
     until: float | None,
@@ -181,7 +180,7 @@ def _wait(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
             return
-        tail.read()
+        told.read()
         if watch is not None:
             watch()
         if turn % _LOOK_EVERY == 0:
@@ -287,19 +286,19 @@ _KILLED: Final[dict[int, str]] = {
 }
 
 
-def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
+def engine_failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
     """Error for a run whose engine failed."""
     error = (worker or {}).get("error") or {}
     output = tail(log, most=TAIL_BYTES)
     output = output[output.rfind("\n# 20") + 1 :]
     message = str(error.get("message") or _last_error(output) or _ending(finished.status))
-    of_error = known(f"{error.get('type', '')} {message}")
+    of_error = known_cause(f"{error.get('type', '')} {message}")
     generic = not error or "initialization failed" in message
-    reason = of_error or (known(alarming(output)) if generic else None)
+    reason = of_error or (known_cause(alarming(output)) if generic else None)
     when = _when(finished)
     with contextlib.suppress(OSError):  # on a full disk, an engine cannot write its error
         if reason is None and shutil.disk_usage(log.parent).free < _LEAST_ROOM:
-            reason = known("No space left on device")
+            reason = known_cause("No space left on device")
     words, hint = reason or ("", "")
     advice = error.get("advice") or hint or f"the whole output is in {log.name}"
     if finished.status == -signal.SIGKILL and not reason:

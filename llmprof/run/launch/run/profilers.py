@@ -45,7 +45,7 @@ class Choice:
     elsewhere: tuple[str, ...] = ()
 
 
-def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
+def choose_launches(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     """Choose the most expensive functions of a timeline, and the shortest stretch of launches that
     has all of them.
 
@@ -117,10 +117,10 @@ def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int
     for end, function in enumerate(functions):
         last[function] = end
         inside = {name: place for name, place in last.items() if place > end - most}
-        start = min(inside.values())
-        score = (-sum(cost[name] for name in inside), end - start)
+        begin = min(inside.values())
+        score = (-sum(cost[name] for name in inside), end - begin)
         if best is None or score < best[0]:
-            best = (score, start, end - start + 1)
+            best = (score, begin, end - begin + 1)
     return (0, 1) if best is None else best[1:]
 
 
@@ -234,7 +234,9 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
         )
     sentence = "there is no nsys on PATH to export the report"
     if (nsys := shutil.which("nsys")) is not None:
-        sentence = _ran(command.export(report, folder.sqlite, executable=nsys), folder, commands)
+        sentence = _ran(
+            command.export_command(report, folder.sqlite, executable=nsys), folder, commands
+        )
     if _there(folder.sqlite):
         return Imported(done=True, commands=tuple(commands))
     export = (
@@ -369,7 +371,7 @@ def start(sampler: str, folder: Path) -> str:
     return program
 
 
-def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
+def finish_sampler(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
     """Export the recording of a sampler as text; if that fails, a note says why, and the rest of
     the run is kept.
     """

@@ -39,7 +39,7 @@ _STEPS = {
 
 def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     """Every request of a run with its latencies."""
-    typed.checked(worker, typed.WorkerJson, "worker.json")
+    typed.validated(worker, typed.WorkerJson, "worker.json")
     walls = {
         (stage["name"], stage.get("repeat")): stage["dur_ns"]
         for stage in worker.get("stages") or ()

@@ -27,7 +27,7 @@ from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import with_facts_of_run
 from llmprof.run.launch.config.options import ExperimentConfig
 from llmprof.run.launch.engines import engine
-from llmprof.run.launch.engines._machine import known, tail
+from llmprof.run.launch.engines._machine import known_cause, tail
 from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run import process, profilers, requests
@@ -110,7 +110,7 @@ def energy_summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
 _TOP: Final = 20
 
 
-def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
+def _write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     """Write ``nsys_summary.csv`` (time by kernel) and ``nsys_metrics.json``."""
     kernels = analyze.nsys.cuda_gpu_kern_sum(trace)
     files.write(folder.nsys_summary, text.csv(kernels))
@@ -170,7 +170,7 @@ _OF_THE_CONFIGURATION: Final = (
 
 
 @dataclass
-class Results:
+class RunResults:
     """Reads the captures of one run and writes its results."""
 
     config: ExperimentConfig
@@ -201,7 +201,7 @@ class Results:
                     return None
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TraceWarning)
-                self._trace = timeline(self.folder, self.config)
+                self._trace = run_trace(self.folder, self.config)
             self.warned += [str(one.message) for one in caught]
         return self._trace
 
@@ -214,11 +214,11 @@ class Results:
         if trace is not None:
             self.summary["capture"] = {"imported": True}
             with self._part("checking the capture"):
-                self.summary["capture"] |= (found := check(trace, config, self.worker))
+                self.summary["capture"] |= (found := check_capture(trace, config, self.worker))
                 self.warned += found["warnings"]
             if config.profile_mode not in _TRACES and trace.has("kernels"):
                 with self._part("counting the kernels"):
-                    numbers = write_numbers(trace, folder)
+                    numbers = _write_numbers(trace, folder)
                     self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
         if config.profile_mode in {"ncu", "nsys_ncu"}:
             with self._part("counting the metrics of ncu"):
@@ -293,7 +293,7 @@ _LEAST_SHARE: Final = 0.5
 _MOST_WINDOW: Final = 0.5
 
 
-def check(
+def check_capture(
     trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Check that a trace has what the run had to record."""
@@ -422,7 +422,7 @@ def _window_share(trace: Trace, worker: Mapping[str, Any]) -> float | None:
     return min(1.0, float(last - first) / float(sum(s["dur_ns"] for s in stages)))
 
 
-def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
+def run_trace(folder: RunFolder, config: ExperimentConfig) -> Trace:
     """Trace of a run, without the samples of the monitors."""
     if config.profile_mode not in TIMELINES:
         found = f"a run in mode {config.profile_mode} records no timeline"
@@ -444,7 +444,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
 def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
-        reason = known(process.alarming(tail(folder.log, most=process.TAIL_BYTES)))
+        reason = known_cause(process.alarming(tail(folder.log, most=process.TAIL_BYTES)))
         usual = "no launch passed the filter: see ncu_options kernel_name and launch_skip"
         names = "names of kernels differ by device: on Hopper cuBLAS has nvjet in place of gemm"
         words, hint = reason or ("", f"{usual}; {names}")

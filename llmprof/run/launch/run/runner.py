@@ -24,8 +24,6 @@ from llmprof.errors import (
     ReadError,
     TraceWarning,
 )
-from llmprof.lazy import Carded, Method
-from llmprof.progress import Progress
 from llmprof.readers.reading import with_cpu_samples
 from llmprof.run.launch.config.models import resolve
 from llmprof.run.launch.config.options import ExperimentConfig
@@ -43,8 +41,9 @@ from llmprof.run.launch.run.folder import (
 )
 from llmprof.run.launch.run.passes import Passes, ran, tool
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
-from llmprof.run.launch.run.results import Results
-from llmprof.run.launch.run.series import ENGINE_FILE, gather
+from llmprof.run.launch.run.results import RunResults
+from llmprof.run.launch.run.series import ENGINE_FILE, gather_run
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _attributes(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Run(Carded):
+class Run:
     """A run that was started: its folder, its configuration and its results."""
 
     folder: RunFolder
@@ -128,7 +127,7 @@ class Run(Carded):
         NotCapturedError
             The mode records no timeline, or the capture was not imported.
         """
-        trace = results.timeline(self.folder, self.config)
+        trace = results.run_trace(self.folder, self.config)
         if self.folder.monitors.is_file():
             from llmprof.run.launch import monitors
             from llmprof.run.launch.monitors import table
@@ -158,10 +157,18 @@ class Run(Carded):
         measured: Metrics = results.metrics(self.folder)
         return measured
 
-    try_ = Method("llmprof.run.trials", "trial")
-    """Try a change of this run's configuration, and measure both in turn: :func:`llmprof.trial`."""
+    def try_(self, change: Any = None, **options: Any) -> Any:
+        """Try a change of this run's configuration, and measure both in turn:
+        :func:`llmprof.trial`.
+        """
+        from llmprof.run.trials import trial
 
-    _card = "of_run"
+        return trial(self, change, **options)
+
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_run
+
+        return of_run(self)
 
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"
@@ -186,7 +193,7 @@ more.
 
 
 @contextlib.contextmanager
-def kept(folder: RunFolder, first: str = START) -> Iterator[At]:
+def keep_state(folder: RunFolder, first: str = START) -> Iterator[At]:
     """Keep the state of a folder up to date from its first stage on, however the run ends."""
     reached = first
 
@@ -278,31 +285,31 @@ class ExperimentRunner:
         """Run the experiment in an existing folder with a separate engine; files of an earlier
         attempt are removed.
         """
-        with folder.lock(), kept(folder) as stage:
+        with folder.lock(), keep_state(folder) as stage:
             folder.clear()
             stage("model")
             passes = Passes(
                 self.config, folder, resolve(self.config.model, folder.model), self._progress
             )
             stage("engine")
-            results = Results(self.config, folder, run_passes.engine(passes), passes.notes)
+            made = RunResults(self.config, folder, run_passes.run_engine(passes), passes.notes)
             if self.config.profile_mode == "nsys_ncu":
                 stage("import")
                 self._say("importing the timeline")
-                trace = results.timeline()
+                trace = made.timeline()
                 stage("ncu")
                 run_passes.ncu_pass(passes, trace)
-            return self._finish(results, passes, stage)
+            return self._finish(made, passes, stage)
 
     def finish_in(self, folder: RunFolder) -> Run:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing,
         it is run.
         """
-        with folder.lock(), kept(folder, "import") as stage:
-            gather(folder)
+        with folder.lock(), keep_state(folder, "import") as stage:
+            gather_run(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
-            results = Results(
+            made = RunResults(
                 self.config,
                 folder,
                 typed.found(folder.worker, typed.WorkerJson) or {},
@@ -311,20 +318,20 @@ class ExperimentRunner:
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = resolve(self.config.model, folder.model)
                 stage("ncu")
-                run_passes.ncu_pass(passes, results.timeline())
-            return self._finish(results, passes, stage)
+                run_passes.ncu_pass(passes, made.timeline())
+            return self._finish(made, passes, stage)
 
-    def _finish(self, results: Results, passes: Passes, stage: At) -> Run:
+    def _finish(self, made: RunResults, passes: Passes, stage: At) -> Run:
         stage("import")
         self._say("reading the capture")
-        if results.imported:
-            results.timeline()
+        if made.imported:
+            made.timeline()
         stage("check")
         self._say("checking the capture and writing numbers")
-        results.write([*passes.commands, *ran(results.imports, "import")], passes.environment)
-        stage("done", FINISHED if results.imported else UNIMPORTED)
-        results.say()
-        return Run(results.folder, self.config)
+        made.write([*passes.commands, *ran(made.imports, "import")], passes.environment)
+        stage("done", FINISHED if made.imported else UNIMPORTED)
+        made.say()
+        return Run(made.folder, self.config)
 
     def _say(self, what: str) -> None:
         if self._progress is not None:

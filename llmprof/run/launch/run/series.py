@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from llmprof.errors import LaunchError, LlmprofError
-from llmprof.progress import Progress
 from llmprof.run.launch import engines
 from llmprof.run.launch.config.models import resolve
 from llmprof.run.launch.config.options import ExperimentConfig, setting
@@ -23,6 +22,7 @@ from llmprof.run.launch.run import command, passes, process
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 WORKLOAD: Final = (
@@ -206,7 +206,8 @@ class Series:
         if measured(folder):
             folder.set_state(RUNNING, stage="import")
             files.write_json(
-                folder.gpu_info, run_folder.machine(typed.whole(folder.worker, typed.WorkerJson))
+                folder.gpu_info,
+                run_folder.machine(typed.read_if_whole(folder.worker, typed.WorkerJson)),
             )
             return Outcome(folder, "measured")
         if not begun(folder) and any(begun(other) for other in self.folders):
@@ -216,10 +217,12 @@ class Series:
                 error={"type": "NotRun", "message": "the engine ended before it"},
             )
             return Outcome(folder, "left")
-        worker = typed.whole(folder.worker, typed.WorkerJson) or typed.whole(
+        worker = typed.read_if_whole(folder.worker, typed.WorkerJson) or typed.read_if_whole(
             self.home / "worker.json", typed.WorkerJson
         )
-        error = stopped or process.failure(worker, done or process.Finished(1, 0.0, (), {}), log)
+        error = stopped or process.engine_failure(
+            worker, done or process.Finished(1, 0.0, (), {}), log
+        )
         summary = {
             "type": type(error).__name__,
             "message": str(error),
@@ -239,11 +242,11 @@ def measured(folder: RunFolder) -> bool:
     """Whether the engine has finished its part of a run, so that only its capture remains to be
     read.
     """
-    worker = typed.whole(folder.worker, typed.WorkerJson)
+    worker = typed.read_if_whole(folder.worker, typed.WorkerJson)
     return worker is not None and not worker.get("error")
 
 
-def gather(folder: RunFolder) -> None:
+def gather_run(folder: RunFolder) -> None:
     """Copy the files that one start of an engine wrote for several runs into the folder of one of
     them.
 
@@ -296,7 +299,7 @@ def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> N
     table.write(
         table.read(path).filter(pl.col("time_ns").is_between(first, last)),
         folder.monitors,
-        table.about(path),
+        table.samples_metadata(path),
     )
 
 

@@ -8,20 +8,23 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.findings.incomplete import INCOMPLETE
 from llmprof.text import joined
 from llmprof.units import format_ns
 
-OF_PHASES: Final = ("decode steps", "mixed steps", "prefill steps")
+PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps")
 """Scopes whose steps are called by their phase."""
 
 
-def chained(
+def chain_findings(
     findings: pl.DataFrame,
 ) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Causes in order; what follows from each, by its ``order``; and facts."""
+    """Causes in order, first of all what the recording lacks; what follows from each, by its
+    ``order``; and facts.
+    """
     rows = findings.to_dicts()
-    facts = [row for row in rows if row["severity"] == "info"]
-    losses = [row for row in rows if row["severity"] != "info"]
+    facts = [row for row in rows if row["severity"] == "info" and row["rule"] != INCOMPLETE]
+    losses = [row for row in rows if row["severity"] != "info" or row["rule"] == INCOMPLETE]
     causes = [row for row in losses if not row.get("follows_from")]
     effects: dict[int, list[dict[str, Any]]] = {}
     for row in losses:
@@ -38,10 +41,12 @@ def chained(
     return sorted(causes, key=lambda row: row["order"]), effects, facts
 
 
-def number_of(row: Mapping[str, Any]) -> tuple[str, str]:
+def headline_number(row: Mapping[str, Any]) -> tuple[str, str]:
     """The one number of a finding, and what it is: its predicted gain, or else its time."""
+    if row["unit"] == "events":
+        return f"{row['figure']:,.0f}", "events are missing"
     unit = _UNITS.get(str(row["unit"]), str(row["unit"]).removeprefix("ns "))
-    if row["scope"] in OF_PHASES and unit == "a step":
+    if row["scope"] in PHASE_SCOPES and unit == "a step":
         unit = f"a {row['scope'].removesuffix('s')}"
     if not (row.get("predicted_ns") or 0) > 0:
         return format_ns(row["figure"]), unit
@@ -111,10 +116,10 @@ def times_in_words(findings: pl.DataFrame, went: Sequence[str]) -> list[str]:
     """
     own = denominators(findings).get(findings["scope"][0]) if findings.height else None
     whole = [own] if own and ": " in own and not own.startswith("the recorded time: ") else []
-    return [*(without_share(each, went) for each in whole), *went]
+    return [*(omit_share(each, went) for each in whole), *went]
 
 
-def without_share(whole: str, went: Sequence[str]) -> str:
+def omit_share(whole: str, went: Sequence[str]) -> str:
     """A denominator without its share of the recorded time where ``went`` gives the shares of
     all phases.
     """

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
 
-Kind = Literal[
+TimedKind = Literal[
     "gemm",
     "attention",
     "norm",
     "activation",
     "rope",
-    "kv_cache",
-    "moe",
-    "quantise",
+    "kv_cache_write",
+    "moe_routing",
+    "quantize",
     "all_reduce",
     "embedding",
     "elementwise",
@@ -39,10 +39,10 @@ Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Replayable:
+class Timeable:
     """An operator that can be called alone with tensors of random numbers."""
 
-    kind: Kind
+    kind: TimedKind
     stored: tuple[int, ...] = ()
     """Arguments that stay in memory between steps: weights and caches."""
     holds: Mapping[int, Content] = field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +65,7 @@ _LENGTHS: Final = (
 )
 _ROUTED: Final = "the experts of each token are not recorded: random ones are used"
 
-_SEVERAL: Final[tuple[tuple[Kind, str], ...]] = (
+_SEVERAL: Final[tuple[tuple[TimedKind, str], ...]] = (
     (
         "reduction",
         (
@@ -106,7 +106,7 @@ _SEVERAL: Final[tuple[tuple[Kind, str], ...]] = (
             " aten::constant_pad_nd aten::_unsafe_view"
         ),
     ),
-    ("moe", "_moe_C::moe_sum sgl_kernel::moe_sum"),
+    ("moe_routing", "_moe_C::moe_sum sgl_kernel::moe_sum"),
     ("gemm", "aten::bmm aten::dot"),
     (
         "attention",
@@ -121,46 +121,44 @@ _SEVERAL: Final[tuple[tuple[Kind, str], ...]] = (
 
 _EPSILON: Final = 1e-6
 
-OPERATORS: Final[Mapping[str, Replayable]] = MappingProxyType(
+OPERATORS: Final[Mapping[str, Timeable]] = MappingProxyType(
     {
-        **{name: Replayable(kind) for kind, names in _SEVERAL for name in names.split()},
-        "aten::mm": Replayable("gemm", stored=(1,)),
-        "aten::matmul": Replayable("gemm", stored=(1,)),
-        "aten::mv": Replayable("gemm", stored=(0,)),
-        "aten::addmm": Replayable("gemm", stored=(0, 2), usual={3: 1, 4: 1}),
-        "aten::baddbmm": Replayable("gemm", usual={3: 1, 4: 1}),
-        "aten::linear": Replayable("gemm", stored=(1, 2)),
-        "aten::_scaled_mm": Replayable("gemm", stored=(1,), holds={2: ("ones",), 3: ("ones",)}),
-        "aten::_int_mm": Replayable("gemm", stored=(1,)),
-        "_C::cutlass_scaled_mm": Replayable(
-            "gemm", stored=(2,), holds={3: ("ones",), 4: ("ones",)}
-        ),
-        "_C::weight_packed_linear": Replayable("gemm", stored=(1,)),
-        "_C::rms_norm": Replayable("norm", usual={3: _EPSILON}),
-        "_C::fused_add_rms_norm": Replayable("norm", usual={3: _EPSILON}),
-        "sgl_kernel::rmsnorm": Replayable("norm", usual={3: _EPSILON}),
-        "sgl_kernel::fused_add_rmsnorm": Replayable("norm", usual={3: _EPSILON}),
-        "aten::native_layer_norm": Replayable("norm", usual={4: 1e-5}),
-        "aten::layer_norm": Replayable("norm", usual={4: 1e-5}),
-        "aten::_fused_rms_norm": Replayable("norm"),
-        "_C::rms_norm_static_fp8_quant": Replayable(
+        **{name: Timeable(kind) for kind, names in _SEVERAL for name in names.split()},
+        "aten::mm": Timeable("gemm", stored=(1,)),
+        "aten::matmul": Timeable("gemm", stored=(1,)),
+        "aten::mv": Timeable("gemm", stored=(0,)),
+        "aten::addmm": Timeable("gemm", stored=(0, 2), usual={3: 1, 4: 1}),
+        "aten::baddbmm": Timeable("gemm", usual={3: 1, 4: 1}),
+        "aten::linear": Timeable("gemm", stored=(1, 2)),
+        "aten::_scaled_mm": Timeable("gemm", stored=(1,), holds={2: ("ones",), 3: ("ones",)}),
+        "aten::_int_mm": Timeable("gemm", stored=(1,)),
+        "_C::cutlass_scaled_mm": Timeable("gemm", stored=(2,), holds={3: ("ones",), 4: ("ones",)}),
+        "_C::weight_packed_linear": Timeable("gemm", stored=(1,)),
+        "_C::rms_norm": Timeable("norm", usual={3: _EPSILON}),
+        "_C::fused_add_rms_norm": Timeable("norm", usual={3: _EPSILON}),
+        "sgl_kernel::rmsnorm": Timeable("norm", usual={3: _EPSILON}),
+        "sgl_kernel::fused_add_rmsnorm": Timeable("norm", usual={3: _EPSILON}),
+        "aten::native_layer_norm": Timeable("norm", usual={4: 1e-5}),
+        "aten::layer_norm": Timeable("norm", usual={4: 1e-5}),
+        "aten::_fused_rms_norm": Timeable("norm"),
+        "_C::rms_norm_static_fp8_quant": Timeable(
             "norm", holds={3: ("ones",)}, usual={4: _EPSILON}
         ),
-        "_C::fused_add_rms_norm_static_fp8_quant": Replayable(
+        "_C::fused_add_rms_norm_static_fp8_quant": Timeable(
             "norm", holds={4: ("ones",)}, usual={5: _EPSILON}
         ),
-        "_C::static_scaled_fp8_quant": Replayable("quantise", holds={2: ("ones",)}),
-        "_C::dynamic_scaled_fp8_quant": Replayable("quantise"),
-        "_C::dynamic_per_token_scaled_fp8_quant": Replayable("quantise"),
-        "_C::rotary_embedding": Replayable("rope", holds={0: ("below", 4, 0)}),
-        "_C_cache_ops::reshape_and_cache_flash": Replayable(
-            "kv_cache",
+        "_C::static_scaled_fp8_quant": Timeable("quantize", holds={2: ("ones",)}),
+        "_C::dynamic_scaled_fp8_quant": Timeable("quantize"),
+        "_C::dynamic_per_token_scaled_fp8_quant": Timeable("quantize"),
+        "_C::rotary_embedding": Timeable("rope", holds={0: ("below", 4, 0)}),
+        "_C_cache_ops::reshape_and_cache_flash": Timeable(
+            "kv_cache_write",
             stored=(2, 3),
             pages=(2, 3),
             usual={5: "auto"},
             holds={4: ("slots", 2), 6: ("ones",), 7: ("ones",)},
         ),
-        "_vllm_fa3_C::fwd": Replayable(
+        "_vllm_fa3_C::fwd": Timeable(
             "attention",
             stored=(1, 2),
             pages=(1, 2),
@@ -176,24 +174,24 @@ OPERATORS: Final[Mapping[str, Replayable]] = MappingProxyType(
                 29: ("fa3_metadata",),
             },
         ),
-        "_vllm_fa2_C::varlen_fwd": Replayable(
+        "_vllm_fa2_C::varlen_fwd": Timeable(
             "attention",
             stored=(1, 2),
             pages=(1, 2),
             assumed=_LENGTHS,
             holds={4: ("ends", 0, 10), 5: ("ends", 1, 11), 6: ("value", 11), 8: ("pages", 1)},
         ),
-        "aten::embedding": Replayable("embedding", stored=(0,), holds={1: ("below", 0, 0)}),
-        "aten::index_select": Replayable("embedding", stored=(0,), holds={2: ("below_axis", 0, 1)}),
-        "aten::gather": Replayable("embedding", holds={2: ("below_axis", 0, 1)}),
-        "_moe_C::topk_softmax": Replayable("moe"),
-        "_moe_C::moe_align_block_size": Replayable(
-            "moe", holds={0: ("below_value", 1)}, assumed=_ROUTED
+        "aten::embedding": Timeable("embedding", stored=(0,), holds={1: ("below", 0, 0)}),
+        "aten::index_select": Timeable("embedding", stored=(0,), holds={2: ("below_axis", 0, 1)}),
+        "aten::gather": Timeable("embedding", holds={2: ("below_axis", 0, 1)}),
+        "_moe_C::topk_softmax": Timeable("moe_routing"),
+        "_moe_C::moe_align_block_size": Timeable(
+            "moe_routing", holds={0: ("below_value", 1)}, assumed=_ROUTED
         ),
-        "c10d::allreduce_": Replayable("all_reduce"),
-        "vllm::all_reduce": Replayable("all_reduce"),
-        "_C_custom_ar::all_reduce": Replayable("all_reduce"),
-        "_C::shm_allreduce": Replayable("all_reduce"),
+        "c10d::allreduce_": Timeable("all_reduce"),
+        "vllm::all_reduce": Timeable("all_reduce"),
+        "_C_custom_ar::all_reduce": Timeable("all_reduce"),
+        "_C::shm_allreduce": Timeable("all_reduce"),
     }
 )
 """Operators that can be run alone, by their name in a trace of PyTorch. A script calls no other."""

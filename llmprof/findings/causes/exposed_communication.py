@@ -1,0 +1,86 @@
+"""Transfer without compute at the same time; known waiting belongs to other causes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.overlap import COMMUNICATION
+from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.scope import Scope, sum_of
+from llmprof.label.intervals import union_length
+from llmprof.units import format_share
+
+
+@dataclass(frozen=True)
+class ExposedCommunication(Figures):
+    """Calls are of one step or rank."""
+
+    hidden_share: float
+    """Share of all communication beside which compute runs."""
+    kinds: list[str]
+    calls: float
+    waits_known: bool
+    has_layers: bool
+    unmatched: str | None = None
+    """Why the waiting in them is not known."""
+
+    def title(self, of: Context) -> str:
+        what = "transfer" if self.waits_known else "communication"
+        return f"Exposed {what}, with no compute at the same time, takes {of.amount}{of.where}."
+
+    def detail(self, of: Context) -> str:
+        kinds = "of no known kind"
+        if self.kinds != ["other"]:
+            kinds = f"most time in {', '.join(self.kinds)}"
+        text = (
+            f"{format_share(self.hidden_share)} of all communication is hidden behind compute."
+            f" {self.calls:,.0f} calls {of.per}, {kinds}."
+        )
+        if self.waits_known:
+            return text
+        why = f": {self.unmatched}" if self.unmatched else ""
+        return f"{text} How much of it is waiting for other ranks is not known{why}."
+
+    def advice(self, of: Context) -> str:
+        if not self.has_layers:
+            return "Fewer or fused collectives, larger messages, or compute at the same time."
+        return (
+            f"Fewer or fused collectives, {of.words['fuse_communication']}, sequence parallelism,"
+            " compute at the same time, or a smaller tensor-parallel size."
+        )
+
+
+def _measure(scope: Scope) -> Measurement | None:
+    transfer = scope.time("communication", "transfer", "wait or transfer")
+    calls = scope.begun(collectives(scope.trace))
+    if not transfer or not calls.height:
+        return None
+    waits_known = bool(calls["wait_ns"].is_not_null().any())
+    why = calls["unmatched"].drop_nulls().mode().sort()
+    kinds = (
+        calls.with_columns(pl.col("kind").fill_null("other"))
+        .group_by("kind")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "kind", descending=[True, False])
+    )
+    any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])
+    rows = calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns"))
+    figures = ExposedCommunication(
+        hidden_share=1 - scope.time("communication") / sum_of(any_call, "busy_ns"),
+        kinds=[kind.replace("_", "-") for kind in kinds["kind"].head(2)],
+        calls=calls.height / scope.parts,
+        waits_known=waits_known,
+        has_layers=scope.has_layers,
+        unmatched=None if waits_known or not why.len() else why[0],
+    )
+    by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
+    return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank.rename({"ns": "dur_ns"}))
+
+
+EXPOSED_COMMUNICATION: Final = Cause(
+    "exposed_communication", _measure, "collectives", min_share=0.005
+)

@@ -1,0 +1,68 @@
+"""A device is idle after a synchronising call of the launching thread, until the next launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.host import HostActivity, host_activity
+from llmprof.findings.scope import (
+    Scope,
+    change_without,
+    heaviest,
+    sum_of,
+    whole_pauses,
+    worst_ranks,
+)
+from llmprof.text import counted
+
+
+@dataclass(frozen=True)
+class Synchronisation(Figures):
+    """Pauses are of one step or rank."""
+
+    call: str
+    """The call with most of it."""
+    pauses: float
+    host: HostActivity = field(default_factory=HostActivity)
+
+    def title(self, of: Context) -> str:
+        return (
+            f"{of.device_is} idle {of.amount} after synchronising calls, longest after {self.call}."
+        )
+
+    def detail(self, of: Context) -> str:
+        return (
+            f"{counted(self.pauses, 'such pause')} {of.per}, each until the next launch; the"
+            f" launching thread is then longest in {self.host}."
+        )
+
+    def advice(self, of: Context) -> str:
+        if of.of_torch:
+            return (
+                "Find the .item(), .cpu() or synchronize() (its operator is around the call) and"
+                " take it out of the step, so that the host can launch ahead."
+            )
+        return (
+            "Find where the program makes this call, and leave it out where the host does not need"
+            " the result at once (asynchronous copies, events between streams), so that the host"
+            " can launch ahead."
+        )
+
+
+def _measure(scope: Scope) -> Measurement | None:
+    gaps = scope.idle("sync")
+    if not gaps.height:
+        return None
+    of, own = worst_ranks(scope, gaps)
+    call, _ = heaviest(own, "sync_name")
+    whole = whole_pauses(own)
+    figures = Synchronisation(call, whole.height / of.parts, host_activity(scope, own))
+    ns, change = sum_of(gaps, "dur_ns"), change_without(call)
+    return Measurement.of(
+        whole, figures, ns=ns, where="cause = 'sync'", change=change, by_rank=gaps, about=call
+    )
+
+
+SYNCHRONISATION: Final = Cause("synchronisation", _measure, "idle", min_share=0.005)

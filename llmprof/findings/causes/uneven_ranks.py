@@ -1,0 +1,103 @@
+"""A rank computes longer than others on the same batches: its device is slower, its experts have
+more to do, or neither is clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.ranks import (
+    UNEVEN_RATIO,
+    cause_of_kinds,
+    compute_by_rank,
+    kinds_against_others,
+)
+from llmprof.findings.scope import Scope
+
+_WHAT: Final = {
+    "slow_device": ": all its kernels are slower by about the same factor",
+    "uneven_experts": ": only its experts take longer",
+    "uneven_compute": "",
+}
+
+
+@dataclass(frozen=True)
+class UnevenRanks(Figures):
+    """Mean compute times of a step."""
+
+    cause: str
+    slowest: int
+    fastest: int
+    ratio: float
+    kinds: list[tuple[str, float]]
+    """Categories with most extra time, and how many times as long as on the others they take."""
+
+    def title(self, of: Context) -> str:
+        return (
+            f"Rank {self.slowest} computes {of.amount} longer than rank"
+            f" {self.fastest}{_WHAT[self.cause]}."
+        )
+
+    def detail(self, of: Context) -> str:
+        text = f"It computes {self.ratio:.2f} times as long as rank {self.fastest}."
+        kinds = ", ".join(
+            f"{kind.replace('_', ' ')} {times:.2f} times" for kind, times in self.kinds
+        )
+        return f"{text} Against the mean of the others: {kinds}." if kinds else text
+
+    def advice(self, of: Context) -> str:
+        device = of.words["device"]
+        if self.cause == "slow_device":
+            return (
+                "The same kernels are slower there: look for a lower clock (power or temperature"
+                f" limit) and for other processes on that {device}, and compare it with another"
+                " one."
+            )
+        if self.cause == "uneven_experts":
+            return (
+                "It likely has more tokens for its experts: count the tokens of each expert, and"
+                " place or replicate experts by their load."
+            )
+        uneven = (
+            "uneven sharding, experts or stages"
+            if of.of_torch
+            else "an uneven division of the work"
+        )
+        return (
+            f"Look for {uneven}, and for a slower or throttled {device}: which of them is not clear"
+            " from the times."
+        )
+
+
+def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
+    def measure(scope: Scope) -> Measurement | None:
+        by_rank = compute_by_rank(scope)
+        if by_rank is None:
+            return None
+        fastest, slowest = by_rank.row(0, named=True), by_rank.row(-1, named=True)
+        rank = slowest["rank"]
+        ratio, parts = slowest["ns"] / fastest["ns"], scope.of([rank]).parts
+        if ratio < UNEVEN_RATIO:
+            return None
+        every = kinds_against_others(scope, rank)
+        if cause_of_kinds(every) != cause:
+            return None
+        kinds = every.filter(pl.col("others") > 0).head(3)
+        times = kinds.select("category", pl.col("own") / pl.col("others")).rows()
+        figures = UnevenRanks(cause, rank, fastest["rank"], ratio, times)
+        # the others wait for the slowest; the gain assumes that all are as fast as the mean
+        gain = (slowest["ns"] - float(by_rank["ns"].mean())) * parts  # type: ignore[arg-type]
+        ns = (slowest["ns"] - fastest["ns"]) * parts
+        return Measurement(ns, figures, gain_ns=gain, rank=rank, change="balance", own=[rank])
+
+    return measure
+
+
+UNEVEN_RANKS: Final = tuple(
+    Cause(cause, _measure_of(cause), "overlap", min_share=0.02) for cause in _WHAT
+)

@@ -1,0 +1,112 @@
+"""Idle time that nothing recorded explains, and time in which something ran that is not in the
+file, or may have run, as none of its kind is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.scope import Scope, sum_of, worst_ranks
+from llmprof.text import counted
+from llmprof.units import format_share
+
+_UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
+
+
+@dataclass(frozen=True)
+class UnexplainedIdle(Figures):
+    """Pauses are of one step or rank."""
+
+    pauses: float
+    launched_share: float
+    """Share of the time for which the next event had been launched."""
+
+    def title(self, of: Context) -> str:
+        return f"{of.device_is} idle {of.amount}, and nothing recorded says why."
+
+    def detail(self, of: Context) -> str:
+        launched = "when the next events were launched is not known"
+        if self.launched_share:
+            launched = (
+                f"in {format_share(self.launched_share)} of the time the next event had been"
+                " launched already"
+            )
+        return f"{counted(self.pauses, 'pause')} {of.per}; {launched}."
+
+    def advice(self, of: Context) -> str:
+        return (
+            f"Record the host's calls of all threads{of.words['record_host']}, and look for other"
+            " processes on the device and for events that the profiler dropped."
+        )
+
+
+@dataclass(frozen=True)
+class LeftOut(Figures):
+    """Pauses are of one step or rank."""
+
+    pauses: float
+    copies_only: bool
+
+    def title(self, of: Context) -> str:
+        if self.copies_only:
+            return f"No copy runs for {of.amount}{of.where}; kernels were not recorded."
+        return f"The file shows nothing for {of.amount}{of.where}, but does not hold all that ran."
+
+    def detail(self, of: Context) -> str:
+        why = (
+            "whether the device was idle in them is not known."
+            if self.copies_only
+            else "the profiler recorded that the kernels after these pauses waited for less than"
+            " half of that time, so something else ran before them."
+        )
+        return f"{counted(self.pauses, 'pause')} {of.per}: {why}"
+
+    def advice(self, of: Context) -> str:
+        return "Read the whole profile to see what ran there."
+
+
+def _measure_unexplained(scope: Scope) -> Measurement | None:
+    gaps, unseen = _gaps(scope)
+    gaps = gaps.with_columns(pl.col("dur_ns") - unseen).filter(pl.col("dur_ns") > 0)
+    if not gaps.height:
+        return None
+    of, own = worst_ranks(scope, gaps)
+    launched = sum_of(own.filter(pl.col("cause") == "queued"), "dur_ns")
+    figures = UnexplainedIdle(own.height / of.parts, launched / max(1.0, sum_of(own, "dur_ns")))
+    ns = sum_of(gaps, "dur_ns")
+    return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps)
+
+
+def _measure_left_out(scope: Scope) -> Measurement | None:
+    gaps, unseen = _gaps(scope)
+    gaps = gaps.with_columns(dur_ns=unseen).filter(pl.col("dur_ns") > 0)
+    if not gaps.height:
+        return None
+    figures = LeftOut(gaps.height / scope.parts, not _has_kernels(scope))
+    return Measurement.of(gaps, figures, gain_ns=0.0, where=_UNKNOWN)
+
+
+def _gaps(scope: Scope) -> tuple[pl.DataFrame, pl.Expr]:
+    """Idle time that nothing explains, and the part of it in which the device was not idle, or
+    may not have been.
+    """
+    gaps = scope.idle("queued", "unknown").filter(
+        (pl.col("cause") == "unknown") | pl.col("held_kind").is_null()
+    )
+    if not _has_kernels(scope):
+        return gaps, pl.when(pl.col("cause") == "unknown").then("dur_ns").otherwise(0)
+    beyond = pl.col("dur_ns") - pl.col("waited_ns")
+    # two records of one pause differ by the time that the profiler takes
+    return gaps, pl.when(beyond >= pl.col("dur_ns") / 2).then(beyond).otherwise(0)
+
+
+def _has_kernels(scope: Scope) -> bool:
+    return bool((scope.events["source"] == "kernel").any())
+
+
+UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle")
+LEFT_OUT: Final = Cause("left_out", _measure_left_out, "idle", info=True)

@@ -1,0 +1,222 @@
+"""Ranks wait in collectives: for the rank that comes last, or for a stage of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.ranks import late_groups_of, latest_group, rank_places
+from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.host import MOSTLY
+from llmprof.findings.ranks import cause_of_lateness
+from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
+from llmprof.text import counted, ranks_in_words
+from llmprof.units import format_ns, format_share
+
+PIPELINE: Final = ("broadcast", "send_recv")
+"""Communication between stages of a pipeline: waiting in it comes from the pipeline's
+dependency.
+"""
+
+_PIPELINE_GROUP: Final = r"(?i)pipe|\bpp\b|pp_|_pp|:pp"
+
+_CLEARLY: Final = 0.9
+"""From this share of the waiting on, one rank causes it."""
+
+
+@dataclass(frozen=True)
+class _Waiting(Figures):
+    """Calls of one kind: shares of them and of their time, medians of their times."""
+
+    kind: str
+    late: int
+    """The rank for which others wait most."""
+    late_share: float
+    """Share of the calls into which it comes last."""
+    late_wait_share: float
+    calls: int
+    waited_share: float
+    transfer_ns: float | None
+    seen_ns: float | None
+    skew_ns: float | None
+    spread_ns: float | None
+    clock_offset_ns: float | None = None
+    overlapping_share: float | None = None
+    group: Mapping[str, Any] | None = None
+    """The ranks that come last together (:func:`llmprof.analyze.ranks`)."""
+
+    def detail(self, of: Context) -> str:
+        text = (
+            f"{counted(self.calls, self.kind)}: waiting is {format_share(self.waited_share)} of the"
+            f" other ranks' time in them. Rank {self.late} causes"
+            f" {format_share(self.late_wait_share)} of it and is last into"
+            f" {format_share(self.late_share)} of the calls. In the median a rank spends"
+            f" {format_ns(self.seen_ns)} in a call, {format_ns(self.transfer_ns)} of it transfer;"
+            f" the first and the last rank arrive {format_ns(self.skew_ns)} apart, and all leave"
+            f" within {format_ns(self.spread_ns)} of each other"
+        )
+        text += (
+            f", after their clocks were corrected by up to {format_ns(self.clock_offset_ns)}."
+            if self.clock_offset_ns
+            else ", so their clocks agree."
+        )
+        if self.overlapping_share is not None and self.overlapping_share < 1:
+            share = format_share(self.overlapping_share)
+            text += f" {share} of the calls overlap on all ranks, as they must."
+        if self.group:
+            text += (
+                f" A rank of {self.group['who']} is last into"
+                f" {format_share(self.group['last_share'])} of the calls; the middle one comes"
+                f" {format_ns(self.group['late_median_ns'])} after the first rank of a call (groups"
+                f" by {self.group['evidence']})."
+            )
+        return text
+
+
+class ArrivalSkew(_Waiting):
+    """Waiting for the rank that comes last."""
+
+    def title(self, of: Context) -> str:
+        if self.group:
+            whom = f"the last rank, most often of {self.group['who']}"
+        elif self.late_wait_share >= _CLEARLY:
+            whom = f"rank {self.late}"
+        elif self.late_wait_share >= MOSTLY:
+            whom = f"the last rank, mostly rank {self.late}"
+        else:
+            whom = "whichever rank comes last"
+        wait = "Ranks wait" if of.on is None else f"Ranks {ranks_in_words(of.on)[6:]} wait"
+        if of.on is not None and len(of.on) == 1:
+            wait = f"Rank {of.on[0]} waits"
+        return f"{wait} {of.amount} for {whom}."
+
+    def advice(self, of: Context) -> str:
+        if self.group:
+            return (
+                "Look for what these ranks share before touching communication: their host (other"
+                " processes, clocks, power and temperature limits), their switch, their part of the"
+                " model or of the requests. analyze.ranks(trace, by='group') compares all groups,"
+                " charts.ranks shows when it happens."
+            )
+        if of.follows_from:
+            cause = of.follows_from.replace("_", " ")
+            return f"The finding {cause} says why rank {self.late} is late."
+        first = "Find out why that rank is late before touching communication: compare"
+        if of.on_host:
+            return (
+                f"{first} the times of its operators with those of the others, pin each rank to"
+                " cores of its own, and look for other processes on those cores."
+            )
+        return (
+            f"{first} its host time and idle causes with the others', {of.words['pin']}, look for"
+            " other processes on those cores, and take the launches off the critical path with"
+            f" {of.words['graphs']}."
+        )
+
+
+class PipelineWait(_Waiting):
+    """Waiting of one pipeline stage for another."""
+
+    def title(self, of: Context) -> str:
+        return f"Waiting for another stage of the pipeline takes {of.amount}{of.where}."
+
+    def advice(self, of: Context) -> str:
+        return (
+            "In a pipeline, one batch in flight leaves every stage but one idle: keep as many"
+            " batches in flight as there are stages, or use tensor parallelism inside a host."
+        )
+
+
+def _is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
+    """Whether a run is a pipeline: its groups say so, or it is a vLLM run with sends."""
+    sends = calls.filter(pl.col("kind") == "send_recv")
+    if not sends.height:
+        return False
+    by_vllm = scope.steps is not None and bool((scope.steps["source"] == "vllm").any())
+    return by_vllm or bool(sends["group"].str.contains(_PIPELINE_GROUP).any())
+
+
+def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
+    every = scope.begun(collectives(scope.trace))
+    pipeline = figures is PipelineWait
+    passes = pl.col("kind").is_in(PIPELINE) & pl.lit(_is_pipeline(scope, every))
+    own = every.filter(
+        pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline)
+    )
+    kind, _ = heaviest(own, "kind", "wait_ns")
+    if kind is None:
+        return None
+    # the kind of call with most waiting, and the ranks that are last into it
+    calls = own.filter(pl.col("kind") == kind)
+    once = calls.unique("call", keep="first", maintain_order=True)
+    waits = calls.group_by("call").agg(pl.col("last_rank").first(), pl.col("wait_ns").sum())
+    lasts = (
+        waits.filter(pl.col("wait_ns") > 0)  # where nobody waits nobody is late
+        .group_by("last_rank")
+        .agg(count=pl.len(), waited=pl.col("wait_ns").sum())
+        .sort("waited", "count", "last_rank", descending=[True, True, False])
+    )
+    late, times, waited = lasts.row(0)
+    others = calls.filter(pl.col("rank") != late)
+    places = None if pipeline else late_groups_of(calls, rank_places(scope.trace))
+    offsets = calls.with_columns(pl.col("clock_offset_ns").abs())
+    measured = figures(
+        kind=kind.replace("_", "-"),
+        late=late,
+        late_share=times / once.height,
+        late_wait_share=waited / max(1.0, sum_of(lasts, "waited")),
+        calls=once.height,
+        waited_share=sum_of(others, "wait_ns") / max(1.0, sum_of(others, "dur_ns")),
+        # the rest of a kernel's duration is its transfer; the kernel of the last rank has no
+        # waiting
+        transfer_ns=median_of(calls, "transfer_ns"),
+        seen_ns=median_of(others, "dur_ns"),
+        skew_ns=median_of(once, "arrival_skew_ns"),
+        spread_ns=median_of(once, "end_spread_ns"),
+        clock_offset_ns=max_of(offsets, "clock_offset_ns"),
+        overlapping_share=calls["match_confidence"].cast(pl.Float64).min(),  # type: ignore[arg-type]
+        group=None if places is None else latest_group(places),
+    )
+    # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed
+    # part
+    of_rank = pl.col("wait_ns").sum()
+    shares = (
+        every.group_by("rank")
+        .agg(every=of_rank)
+        .join(own.group_by("rank").agg(mine=of_rank), on="rank")
+    )
+    by_rank = (
+        scope.rank_times("communication", "wait")
+        .join(shares.filter(pl.col("every") > 0), on="rank")
+        .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
+    )
+    late_ranks = lasts.filter(pl.col("waited") >= waited / 2)
+    cause = None
+    if not pipeline and sum_of(late_ranks, "waited") >= MOSTLY * sum_of(lasts, "waited"):
+        each_ns = sum_of(every, "wait_ns") / scope.parts
+        cause = cause_of_lateness(scope, late_ranks["last_rank"].to_list(), each_ns)
+    return Measurement.of(
+        calls.with_columns(dur_ns="wait_ns"),
+        measured,
+        ns=sum_of(by_rank, "dur_ns"),
+        where=f"kind = '{kind}'",
+        change=None if pipeline or cause else "balance",
+        by_rank=by_rank,
+        follows_from=cause,
+    )
+
+
+def _measure_arrival_skew(scope: Scope) -> Measurement | None:
+    return _measure_calls(scope, ArrivalSkew)
+
+
+def _measure_pipeline_wait(scope: Scope) -> Measurement | None:
+    return _measure_calls(scope, PipelineWait)
+
+
+ARRIVAL_SKEW: Final = Cause("arrival_skew", _measure_arrival_skew, "collectives")
+PIPELINE_WAIT: Final = Cause("pipeline_wait", _measure_pipeline_wait, "collectives")

@@ -1,0 +1,57 @@
+"""What the recording lacks: it stands before all that can be said of the rest."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.label.completeness import completeness, has_lost, incomplete_steps
+from llmprof.label.steps.steps import steps_of
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+INCOMPLETE: Final = "incomplete"
+
+
+def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
+    """A row of :func:`llmprof.analyze.findings` where much that was launched was not recorded."""
+    if not has_lost(trace):
+        return None
+    rows = completeness(trace)
+    missing, launched = rows.select(pl.col("missing", "launched").sum()).row(0)
+    of_steps = steps_of(trace)["step"].n_unique()
+    lacking = rows.filter(~pl.col("complete"))["step"].drop_nulls().n_unique()
+    first_ns = rows.select(pl.col("first_ns").min()).item()
+    worst = rows.sort("missing", descending=True).row(0, named=True)
+    whole = of_steps - incomplete_steps(trace)["step"].n_unique()
+    judged = (
+        "None of it gets a cause."
+        if not of_steps
+        else f"No cause is given for these steps; {whole} complete steps are explained below."
+        if whole
+        else "No step is complete, so no cause is given."
+    )
+    return {
+        "rule": INCOMPLETE,
+        "severity": "info",
+        "title": (
+            f"The recording lacks {missing:,} of {launched:,} launched events on the device"
+            f" ({format_share(missing / launched)})"
+            + (f", in {lacking} of {of_steps} steps." if of_steps else ".")
+        ),
+        "figure": float(missing),
+        "unit": "events",
+        "share_of_time": None,
+        "scope": "whole recording",
+        "denominator": "events that were launched",
+        "evidence": "coverage",
+        "rank": worst["rank"],
+        "start_ns": first_ns,
+        "detail": f"The first launch without its events is at {format_ns(first_ns)}. {judged}",
+        "suggestion": (
+            "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
+            f" profiler, and {trace.capture.how_to_record('kernels')}."
+        ),
+        "weight": float("inf"),
+    }

@@ -1,0 +1,59 @@
+"""Findings of all scopes in one order: what would gain most stands first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.findings.causes import CAUSES
+from llmprof.findings.first_tokens import FIRST_TOKENS
+from llmprof.findings.frame import SCHEMA, Findings
+from llmprof.findings.incomplete import INCOMPLETE
+
+MIN_OF_OTHERS: Final = 0.02
+"""Least share of the recorded time for a finding about a phase that is not the one with most
+time.
+"""
+
+
+MIN_FIRST: Final = 0.001
+"""Least share of a loss that may stand before what is known of the rest."""
+
+
+def rank_findings(
+    frames: Sequence[pl.DataFrame],
+    first_tokens: dict[str, Any] | None = None,
+    incomplete: dict[str, Any] | None = None,
+) -> Findings:
+    """Findings of all scopes and of requests in order, the first scope being that of the phase
+    with most time; before them what the recording lacks.
+    """
+    much = (pl.col("share_of_recorded") >= MIN_OF_OTHERS) & (pl.col("severity") != "info")
+    frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
+    for known in filter(None, (first_tokens, incomplete)):
+        row = dict.fromkeys(frame.columns) | known
+        frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
+    last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
+    own = pl.col("rule") == FIRST_TOKENS
+    fact = pl.col("severity") == "info"
+    tiny = ~fact & (pl.col("share_of_time").fill_null(1.0) < MIN_FIRST)
+    # what follows from a finding stands after it, wherever that is
+    chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
+    return Findings(
+        frame.with_columns(chain=pl.col("weight").max().over(chain))
+        .sort(
+            pl.col("rule") != INCOMPLETE,
+            (own & fact) | last,
+            tiny,
+            fact,
+            "chain",
+            pl.col("follows_from").is_not_null(),
+            "weight",
+            descending=[False, False, False, False, True, False, True],
+            maintain_order=True,
+        )
+        .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
+        .select(list(SCHEMA))
+    )

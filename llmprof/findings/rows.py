@@ -1,0 +1,161 @@
+"""The findings of one scope: each cause measured, told, and its remedy predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import polars as pl
+
+from llmprof.errors import NotCapturedError
+from llmprof.findings.cause import Cause, Context, Measurement
+from llmprof.findings.causes import CAUSES
+from llmprof.findings.frame import SCHEMA
+from llmprof.findings.gain import Gain, gains_of
+from llmprof.findings.scope import Scope, ranks_with_most, sum_of
+from llmprof.label.completeness import has_lost
+from llmprof.trace import Trace
+from llmprof.units import format_ns
+
+SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
+"""Severities, each with the least share of time that it needs, in order."""
+
+FOLLOWS: Final = "It follows from another finding, which says what its remedy gains."
+"""In place of the gain of a finding that has its cause in another one."""
+
+
+def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
+    """Findings of the causes in a scope, not in order."""
+    # calls of ranks are matched in their order, which lost ones shift
+    unmatched = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
+    found = {
+        cause.name: (cause, measured)
+        for cause in CAUSES
+        if not (unmatched and cause.evidence == "collectives")
+        if (measured := _measure(cause, scope)) is not None
+    }
+    found = {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
+    losses = {
+        name: measured
+        for name, (cause, measured) in found.items()
+        if not (cause.info or measured.is_fact)
+    }
+    follows = {
+        name: of if (of := measured.follows_from or cause.follows_from) in found else None
+        for name, (cause, measured) in found.items()
+    }
+    # a remedy gains at most the time of its finding and of what follows from it
+    limits = dict.fromkeys(found, 0.0)
+    for name, (_, measured) in found.items():
+        for of in {name, follows[name] or name}:
+            limits[of] += measured.ns / scope.of(measured.own).parts
+    predicted = gains_of(
+        scope,
+        list(losses.values()),
+        [limits[name] for name in losses],
+        scope.trace if whole is None else whole,
+    )
+    gains = dict(zip(losses, predicted, strict=True))
+    rows = [
+        _row(cause, measured, scope, gains.get(name), follows[name])
+        for name, (cause, measured) in found.items()
+    ]
+    return pl.DataFrame(
+        rows, schema={k: v for k, v in SCHEMA.items() if k != "order"} | {"weight": pl.Float64}
+    )
+
+
+def severity_of(share: float) -> str:
+    """The severity of a loss by its share of the time."""
+    return next(name for name, least in SEVERITIES.items() if share >= least)
+
+
+def _measure(cause: Cause, scope: Scope) -> Measurement | None:
+    """Measurement of a cause, if it was captured and exceeds the threshold."""
+    if not scope.span_ns:
+        return None
+    try:
+        measured = cause.measure(scope)
+    except NotCapturedError:
+        return None
+    if measured is None or measured.ns <= 0:
+        return None
+    if measured.by_rank is not None:
+        ranks, others_ns = ranks_with_most(scope, measured.by_rank)
+        if others_ns:
+            own = measured.by_rank.filter(pl.col("rank").is_in(ranks))
+            measured = replace(measured, ns=sum_of(own, "dur_ns"), own=ranks, others_ns=others_ns)
+    return measured if measured.ns >= cause.min_share * scope.of(measured.own).span_ns else None
+
+
+def _context(
+    measured: Measurement, scope: Scope, time_ns: float, share: float, follows: str | None
+) -> Context:
+    is_one = scope.steps is None and scope.parts == 1
+    return Context(
+        time_ns,
+        share,
+        "in the recording" if is_one else f"per {scope.part.removeprefix('a ')}",
+        scope.platform_words,
+        ranks=scope.windows["rank"].n_unique(),
+        on=measured.own,
+        of_torch=scope.of_torch,
+        on_host=scope.trace.capture.on_host,
+        follows_from=follows,
+    )
+
+
+def _others_lose(others_ns: list[float] | None) -> str:
+    """The time of the ranks that a finding is not about."""
+    if not others_ns:
+        return ""
+    least, most = map(format_ns, others_ns)
+    between = least if least == most else f"{least} to {most}"
+    return f" The other ranks lose {between if others_ns[1] else 'nothing'}."
+
+
+def _row(
+    cause: Cause,
+    measured: Measurement,
+    scope: Scope,
+    predicted: Gain | str | None,
+    follows: str | None,
+) -> dict[str, object]:
+    of = scope.of(measured.own)
+    share = min(1.0, measured.ns / of.span_ns)
+    time_ns = measured.ns / of.parts
+    context = _context(measured, scope, time_ns, share, follows)
+    gain = measured.ns if measured.gain_ns is None else measured.gain_ns
+    first, last = measured.window_ns or (None, None)
+    known = predicted if isinstance(predicted, Gain) and not follows else None
+    gained = time_ns if known is None else max(0.0, known.low_ns * known.slowed)
+    without = FOLLOWS if follows else predicted
+    return {
+        "rule": cause.name,
+        "severity": "info" if cause.info or measured.is_fact else severity_of(share),
+        "title": measured.figures.title(context),
+        "figure": time_ns,
+        "unit": "ns a rank" if scope.steps is None else "ns a step",
+        "share_of_time": share,
+        "share_of_recorded": min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns)),
+        "follows_from": follows,
+        "gain_ns": min(gain, measured.ns) / of.parts,
+        "predicted_ns": known and known.ns,
+        "predicted_low_ns": known and known.low_ns,
+        "predicted_high_ns": known and known.high_ns,
+        "predicted_tokens_per_s": known and known.tokens_per_s,
+        "predicted_plain": known and known.plain,
+        "change": known and measured.change,
+        "prediction": without if known is None else known.words,
+        "scope": scope.words,
+        "denominator": of.denominator,
+        "evidence": cause.evidence,
+        "where": measured.where,
+        "rank": measured.rank,
+        "start_ns": first,
+        "end_ns": last,
+        "detail": measured.figures.detail(context) + _others_lose(measured.others_ns),
+        "suggestion": measured.figures.advice(context),
+        "about": measured.about,
+        "weight": gained * (of.parts if known is None else scope.parts) * scope.weight,
+    }

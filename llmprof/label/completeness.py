@@ -1,0 +1,234 @@
+"""Whether what was launched was also recorded: launches of each step beside the events on the
+device that belong to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from llmprof.errors import IncompleteError
+from llmprof.label.activity import LAUNCHES_GRAPH
+from llmprof.label.steps.steps import steps_of
+from llmprof.names.operators import by_distinct, remembered
+from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
+
+_KERNEL: Final = (
+    r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|^Node@launch"
+)
+_NO_KERNEL: Final = r"(?i)graph|host_?func|callback"
+"""Calls whose names hold "launch", but which launch no kernel of their own."""
+
+_BEGINS_CAPTURE, _ENDS_CAPTURE = r"(?i)StreamBeginCapture", r"(?i)StreamEndCapture"
+
+MAX_MISSING: Final = 0.01
+"""Share of its launches that a complete step may lack: profilers lose single events."""
+
+_PART_OF_GRAPH: Final = 0.5
+"""A replay with fewer events than another is a part of the same graph from this share on."""
+
+
+@remembered
+def _kind_of_call(distinct: tuple[str, ...]) -> pl.Series:
+    """For each name of a call: kernel, graph, begin or end (of a capture), or null."""
+    name = pl.col("name")
+    return (
+        pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
+        .select(
+            pl.when(name.str.contains(LAUNCHES_GRAPH))
+            .then(pl.lit("graph"))
+            .when(name.str.contains(_KERNEL) & ~name.str.contains(_NO_KERNEL))
+            .then(pl.lit("kernel"))
+            .when(name.str.contains(_BEGINS_CAPTURE))
+            .then(pl.lit("begin"))
+            .when(name.str.contains(_ENDS_CAPTURE))
+            .then(pl.lit("end"))
+        )
+        .to_series()
+    )
+
+
+@per_trace
+def launch_counts(trace: Trace) -> pl.DataFrame:
+    """Calls that launch work: ``rank, step, start_ns, expected, recorded`` (events on the device),
+    ``ended``: nothing that was launched later was recorded.
+    """
+    schema = {
+        "rank": pl.Int32,
+        "step": pl.Int32,
+        "start_ns": pl.Int64,
+        "expected": pl.UInt32,
+        "recorded": pl.UInt32,
+        "ended": pl.Boolean,
+    }
+    if not trace.has("runtime"):
+        return pl.DataFrame(schema=schema)
+    key = ["rank", "correlation"]
+    calls = trace.runtime.select(*key, "thread", "start_ns", "dur_ns", "name")
+    calls = calls.with_columns(kind=by_distinct(calls["name"], _kind_of_call))
+    calls = calls.filter(pl.col("kind").is_not_null()).sort("rank", "start_ns")
+    # what is launched while a graph is captured runs at its replays only
+    opened = (pl.col("kind") == "begin").cum_sum() - (pl.col("kind") == "end").cum_sum()
+    calls = calls.filter(opened.over("rank", "thread") <= 0).filter(
+        pl.col("kind").is_in(["kernel", "graph"]), pl.col("correlation").is_not_null()
+    )
+    calls = calls.join(_events_by_call(trace, key), on=key, how="left", maintain_order="left")
+    calls = _outermost(calls)
+    calls = calls.with_columns(
+        expected=pl.when(pl.col("kind") == "graph").then(_nodes()).otherwise(1),
+        recorded=pl.col("recorded").fill_null(0),
+    )
+    last = pl.col("start_ns").filter(pl.col("recorded") > 0).max().over("rank")
+    calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(value=False))
+    return _add_steps(calls, steps_of(trace)).select(
+        pl.col(name).cast(dtype) for name, dtype in schema.items()
+    )
+
+
+def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of the runtime, each with what the calls of the driver inside of it launched."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    calls = calls.sort("rank", "thread", "start_ns", end, descending=[False, False, False, True])
+    ended = end.cum_max().shift(1).over("rank", "thread").fill_null(-1)
+    return (
+        calls.with_columns(outer=(end > ended).cum_sum())
+        .group_by("rank", "thread", "outer", maintain_order=True)
+        .agg(
+            pl.col("start_ns", "kind").first(),
+            pl.col("recorded", "names").sum(),
+            pl.col("nodes").max(),
+        )
+        .sort("rank", "start_ns")
+    )
+
+
+def _events_by_call(trace: Trace, key: list[str]) -> pl.DataFrame:
+    """``recorded``: number of events of each call; ``names``: a hash of their names; ``nodes``:
+    number of nodes of its graph, where the recording names the nodes.
+    """
+    tables = [
+        trace.table(name).select(*key, "graph_node", name=pl.col("name").hash() // 65536)
+        for name in ("kernels", "copies")
+        if trace.has(name)
+    ]
+    if not tables:
+        counts = {"recorded": pl.UInt32, "names": pl.UInt64, "nodes": pl.UInt32}
+        return pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, **counts})
+    events = pl.concat(tables).drop_nulls("correlation")
+    calls = events.group_by(key).agg(recorded=pl.len(), names=pl.col("name").sum())
+    return calls.join(_graph_sizes(events, key), on=key, how="left")
+
+
+def _graph_sizes(events: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """Number of nodes of the graph that each call replays: replays that share a node are of one
+    graph.
+    """
+    pairs = events.drop_nulls("graph_node").select(*key, "graph_node", graph="correlation").unique()
+    for _ in range(3):
+        pairs = pairs.with_columns(graph=pl.col("graph").min().over("rank", "graph_node"))
+        pairs = pairs.with_columns(graph=pl.col("graph").min().over(key))
+    nodes = pl.col("graph_node").n_unique().over("rank", "graph")
+    return pairs.with_columns(nodes=nodes).group_by(key).agg(pl.col("nodes").first())
+
+
+def _nodes() -> pl.Expr:
+    """Events of a whole replay: the nodes of its graph, or, where these are not named, the events
+    of the largest replay, for one that no other replay equals.
+    """
+    count, graph = pl.col("recorded").fill_null(0), pl.col("kind") == "graph"
+    largest = count.filter(graph).max().over("rank")
+    typical = count.filter(graph & (count > 0)).median()
+    alone = pl.len().over("rank", "kind", "names", "recorded") == 1
+    is_part = alone & (count < largest) & (count >= _PART_OF_GRAPH * largest)
+    return (
+        pl.when(count == 0)
+        .then(pl.max_horizontal(typical.fill_null(1), 1))
+        .when(pl.col("nodes").is_not_null())
+        .then(pl.max_horizontal("nodes", count))
+        .when(is_part)
+        .then(largest)
+        .otherwise(count)
+    )
+
+
+def _add_steps(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The step of each call, by the labels of the host."""
+    spans = rows.filter(pl.col("host_start_ns").is_not_null()).select(
+        "rank",
+        "step",
+        start_ns="host_start_ns",
+        until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
+    )
+    return calls.join_asof(spans.sort("start_ns"), on="start_ns", by="rank", check_sortedness=False)
+
+
+@per_trace
+def completeness(trace: Trace) -> pl.DataFrame:
+    """What was launched in each step, and what of it was recorded.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step`` (null: outside of steps), ``launched, missing`` (events on the device),
+        ``missing_at_end`` (launched after all that was recorded), ``first_ns`` (first launch that
+        lacks its events; null without one), ``begins`` (its first launch has its events),
+        ``complete``.
+    """
+    calls = launch_counts(trace)
+    missing = pl.col("expected") - pl.min_horizontal("expected", "recorded")
+    lost = missing > 0
+    return (
+        calls.sort("rank", "start_ns")
+        .group_by("rank", "step")
+        .agg(
+            launched=pl.col("expected").sum(),
+            missing=missing.sum(),
+            missing_at_end=missing.filter("ended").sum(),
+            first_ns=pl.col("start_ns").filter(lost).min(),
+            begins=~lost.first(),
+        )
+        .with_columns(complete=pl.col("missing") <= MAX_MISSING * pl.col("launched"))
+        .sort("rank", "step")
+    )
+
+
+@per_trace
+def incomplete_steps(trace: Trace) -> pl.DataFrame:
+    """``rank, step`` of steps that cannot be judged: those that lack events on one of the ranks,
+    those before a step whose first event was not recorded, since its start is their end, and
+    those before any of these on several ranks, which may wait for each other's next step.
+    """
+    found = completeness(trace).select("rank", "step", "complete", "begins")
+    rows = steps_of(trace).filter(pl.col("phase") != "empty").select("rank", "step")
+    rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
+    rows = rows.with_columns(pl.col("complete", "begins").fill_null(value=True))
+    only_rank = len(trace.ranks) == 1
+    unknown_end = ~(pl.col("complete") | (pl.col("begins") & only_rank)).shift(-1).over("rank")
+    bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
+    return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
+
+
+def refuse_lost(trace: Trace, name: str) -> None:
+    """Refuse a comparison of a recording that lacks much of what was launched."""
+    if not has_lost(trace):
+        return
+    rows = completeness(trace)
+    missing, launched = rows.select(pl.col("missing", "launched").sum()).row(0)
+    whole = steps_of(trace).join(incomplete_steps(trace), on=["rank", "step"], how="anti")["step"]
+    part = f"compare complete steps: select(step={whole.unique().sort().to_list()[:3]}…)"
+    raise IncompleteError(
+        f"{name} lacks {missing:,} of {launched:,} launched events on the device",
+        expected="recordings with all that was launched",
+        hint=part if whole.len() else "record it again, in fewer steps or with a larger buffer",
+    )
+
+
+def has_lost(trace: Trace, *, at_end: bool = False) -> bool:
+    """Whether the recording lacks more than single events of what was launched before its end,
+    or, with ``at_end``, also after all that was recorded.
+    """
+    rows = completeness(trace).sum()
+    missing, ended, launched = rows.select("missing", "missing_at_end", "launched").row(0)
+    return bool(launched) and missing - (0 if at_end else ended) > MAX_MISSING * launched

@@ -136,7 +136,7 @@ def test_ranks(show):
     drawn.settled(shown, ".lp-ranks", picked=[[rank], step])
     tab_to(shown.page, "Only the picked ranks")
     press(shown, "Enter")
-    drawn.settled(shown, ".lp-ranks", ranks=[rank, rank])
+    drawn.settled(shown, ".lp-ranks", rank_range=[rank, rank])
     assert shown.faults() == []
 
 

@@ -93,8 +93,9 @@ def decoded(
     """Value of a JSON text, with the types of ``kind``."""
     try:
         value = bounded_value(json.loads(content), len(content))
-        if "\\ud" in str(content).lower():  # half a surrogate pair could not be written again
-            json.dumps(value, ensure_ascii=False).encode()
+        # half a surrogate pair could not be written again, but for bytes of names of files
+        if "\\ud" in str(content).lower():
+            json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
         return validated(value, kind, name, error=error, hint=hint)
     except (ValueError, RecursionError) as why:
         raise error(f"{name} is damaged: {why}", hint=hint, path=name) from why

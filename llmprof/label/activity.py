@@ -204,7 +204,7 @@ def activity(trace: Trace) -> pl.DataFrame:
 
     Examples
     --------
-    >>> analyze.activity(trace)["source"].unique().sort().to_list()
+    >>> trace.events["source"].unique().sort().to_list()
     ['copy', 'kernel']
     """
     events = launched_events(trace)

@@ -244,7 +244,8 @@ def parse_device(values: Mapping[str, Any]) -> hardware.Device:
 
     Examples
     --------
-    >>> device_of({"name": "mine", "tflops": {"bf16": 400}, "memory_gb_per_s": 1800}).peak("bf16")
+    >>> mine = {"name": "mine", "tflops": {"bf16": 400}, "memory_gb_per_s": 1800}
+    >>> parse_device(mine).peak("bf16")
     400000000000000.0
     """
     unknown = sorted(set(values) - {"name", "tflops", "source", "multiprocessors", *_FIELDS})

@@ -88,7 +88,7 @@ def model_config(name: str) -> dict[str, Any]:
 
     Examples
     --------
-    >>> config_of("Qwen/Qwen3-8B")["num_hidden_layers"]
+    >>> model_config("Qwen/Qwen3-8B")["num_hidden_layers"]
     36
     """
     config: dict[str, Any] = copy.deepcopy(_entries()[catalogue_name(name)]["config"])

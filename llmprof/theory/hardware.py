@@ -782,7 +782,7 @@ def similar_devices(name: str) -> list[Device]:
 
     Examples
     --------
-    >>> [each.name for each in nearest("h100")]
+    >>> [each.name for each in similar_devices("h100")]
     ['H100 SXM', 'H100 PCIe', 'H100 NVL']
     """
     plain = _plain(name)

@@ -543,7 +543,7 @@ def list_redactions(source: PathLike) -> pl.DataFrame:
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.json"
     >>> event = {"ph": "X", "cat": "cpu_op", "name": "load /home/me/w.bin", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
     >>> _ = file.write_text(json.dumps({"host_name": "box", "traceEvents": [event]}))
-    >>> check(file)["example"].to_list()
+    >>> list_redactions(file)["example"].to_list()
     ['host_name', 'load /home/me/w.bin']
     """  # noqa: E501
     with writing(Path(tempfile.gettempdir())):

@@ -146,7 +146,7 @@ def scheduled_steps(
 
     Examples
     --------
-    >>> [[(one.phase, one.count, one.query) for one in step] for step in steps([(6, 2), (4, 2)], 2, 8)]
+    >>> [[(one.phase, one.count, one.query) for one in step] for step in scheduled_steps([(6, 2), (4, 2)], 2, 8)]
     [[('prefill', 2, 4.0)], [('decode', 1, 1), ('prefill', 1, 2.0)], [('decode', 1, 1)]]
     """  # noqa: E501
     waiting = list(reversed(lengths))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.label.completeness import completeness, has_lost, incomplete_steps
+from llmprof.label.completeness import completeness, has_lost, incomplete_steps, lost_events
 from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -19,7 +19,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     if not has_lost(trace):
         return None
     rows = completeness(trace)
-    missing, launched = rows.select(pl.col("missing", "launched").sum()).row(0)
+    launched, missing, _ = lost_events(trace)
     of_steps = steps_of(trace)["step"].n_unique()
     lacking = rows.filter(~pl.col("complete"))["step"].drop_nulls().n_unique()
     first_ns = rows.select(pl.col("first_ns").min()).item()

@@ -4,12 +4,13 @@ device that belong to them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from llmprof.errors import IncompleteError
 from llmprof.label.activity import LAUNCHES_GRAPH
+from llmprof.label.groups import last_before
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
@@ -50,8 +51,7 @@ def _kind_of_call(distinct: tuple[str, ...]) -> pl.Series:
     )
 
 
-@per_trace
-def launch_counts(trace: Trace) -> pl.DataFrame:
+def _launch_counts(trace: Trace) -> pl.DataFrame:
     """Calls that launch work: ``rank, step, start_ns, expected, recorded`` (events on the device),
     ``ended``: nothing that was launched later was recorded.
     """
@@ -155,13 +155,9 @@ def _nodes() -> pl.Expr:
 
 def _add_steps(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The step of each call, by the labels of the host."""
-    spans = rows.filter(pl.col("host_start_ns").is_not_null()).select(
-        "rank",
-        "step",
-        start_ns="host_start_ns",
-        until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
-    )
-    return calls.join_asof(spans.sort("start_ns"), on="start_ns", by="rank", check_sortedness=False)
+    begun = rows.drop_nulls("host_start_ns").select("rank", "step", start_ns="host_start_ns")
+    mark = last_before(calls, begun, ["rank"], at="start_ns")
+    return calls.with_columns(begun["step"].gather(mark))
 
 
 @per_trace
@@ -176,7 +172,7 @@ def completeness(trace: Trace) -> pl.DataFrame:
         lacks its events; null without one), ``begins`` (its first launch has its events),
         ``complete``.
     """
-    calls = launch_counts(trace)
+    calls = _launch_counts(trace)
     missing = pl.col("expected") - pl.min_horizontal("expected", "recorded")
     lost = missing > 0
     return (
@@ -210,16 +206,28 @@ def incomplete_steps(trace: Trace) -> pl.DataFrame:
     return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
 
 
+class LostEvents(NamedTuple):
+    """Events of a whole recording, as :func:`completeness` counts them for each step."""
+
+    launched: int
+    missing: int
+    missing_at_end: int
+
+
+def lost_events(trace: Trace) -> LostEvents:
+    """What was launched in all, and what of it was not recorded."""
+    return LostEvents(*completeness(trace).select(pl.col(LostEvents._fields).sum()).row(0))
+
+
 def refuse_lost(trace: Trace, name: str) -> None:
     """Refuse a comparison of a recording that lacks much of what was launched."""
     if not has_lost(trace):
         return
-    rows = completeness(trace)
-    missing, launched = rows.select(pl.col("missing", "launched").sum()).row(0)
+    lost = lost_events(trace)
     whole = steps_of(trace).join(incomplete_steps(trace), on=["rank", "step"], how="anti")["step"]
     part = f"compare complete steps: select(step={whole.unique().sort().to_list()[:3]}…)"
     raise IncompleteError(
-        f"{name} lacks {missing:,} of {launched:,} launched events on the device",
+        f"{name} lacks {lost.missing:,} of {lost.launched:,} launched events on the device",
         expected="recordings with all that was launched",
         hint=part if whole.len() else "record it again, in fewer steps or with a larger buffer",
     )
@@ -229,6 +237,6 @@ def has_lost(trace: Trace, *, at_end: bool = False) -> bool:
     """Whether the recording lacks more than single events of what was launched before its end,
     or, with ``at_end``, also after all that was recorded.
     """
-    rows = completeness(trace).sum()
-    missing, ended, launched = rows.select("missing", "missing_at_end", "launched").row(0)
-    return bool(launched) and missing - (0 if at_end else ended) > MAX_MISSING * launched
+    lost = lost_events(trace)
+    missing = lost.missing - (0 if at_end else lost.missing_at_end)
+    return bool(lost.launched) and missing > MAX_MISSING * lost.launched

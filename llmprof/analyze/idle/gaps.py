@@ -347,8 +347,9 @@ def _held(
     key = ["rank", "launch_start_ns", "launch_end_ns"]
     begun, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
     launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
-    own = events.drop_nulls(key).group_by(key).agg(own=pl.col("start_ns").max())
-    (own_start,) = group_values(launched[call], own, key)
+    launched = launched[call]
+    own = events.join(launched.unique(), on=key, how="semi").group_by(key)
+    (own_start,) = group_values(launched, own.agg(own=pl.col("start_ns").max()), key)
     later = (own_start > queued["_end"]).fill_null(value=False)
     waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
     had_to_wait = (

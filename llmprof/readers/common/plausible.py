@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import polars as pl
@@ -30,27 +30,24 @@ ROUNDING_NS: Final = 1_000
 def implausible(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Series]:
     """For each table with some: which of its rows cannot be true."""
     found: dict[str, pl.Series] = {}
-    middle = _middle_ns(tables)
-    for name, frame in tables.items() if middle is not None else ():
-        if "start_ns" in frame.columns:
-            wrong = _any((frame["start_ns"].cast(pl.Float64) - middle).abs() > DAY_NS)
-            found |= {} if wrong is None else {name: wrong}
-    for name in ("kernels", "copies"):
-        if name not in tables:
-            continue
-        events = tables[name]
-        for wrong in (_before_launch(events, tables.get("runtime")), _giant(events, name)):
-            if wrong is not None:
-                found[name] = found[name] | wrong if name in found else wrong
-    ops = tables.get("ops")
-    if ops is not None and (wrong := _never_closed(ops)) is not None:
-        found["ops"] = found["ops"] | wrong if "ops" in found else wrong
+    for name, wrong in _suspects(tables):
+        if wrong is not None and (wrong := wrong.fill_null(value=False)).any():
+            found[name] = found[name] | wrong if name in found else wrong
     return found
 
 
-def _any(wrong: pl.Series) -> pl.Series | None:
-    wrong = wrong.fill_null(value=False)
-    return wrong if wrong.any() else None
+def _suspects(tables: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, pl.Series | None]]:
+    """What each rule holds against the rows of a table."""
+    middle = _middle_ns(tables)
+    for name, frame in tables.items():
+        if middle is not None and "start_ns" in frame.columns:
+            yield name, (frame["start_ns"].cast(pl.Float64) - middle).abs() > DAY_NS
+        if name in ("kernels", "copies"):
+            yield name, _before_launch(frame, tables.get("runtime"))
+    if "kernels" in tables:
+        yield "kernels", _giants(tables["kernels"])
+    if "ops" in tables:
+        yield "ops", _never_closed(tables["ops"])
 
 
 def _middle_ns(tables: Mapping[str, pl.DataFrame]) -> float | None:
@@ -78,14 +75,13 @@ def _before_launch(frame: pl.DataFrame, calls: pl.DataFrame | None) -> pl.Series
         .select(early=pl.col("start_ns") < pl.col("launch_ns") - MAX_EARLY_NS)
         .to_series()
     )
-    most = 2 * int(early.sum()) > frame.height  # then the clocks of host and device differ
-    return None if most else _any(early)
+    # where most are early the clocks of host and device differ
+    return None if 2 * int(early.sum()) > frame.height else early
 
 
-def _giant(frame: pl.DataFrame, table: str) -> pl.Series | None:
+def _giants(frame: pl.DataFrame) -> pl.Series | None:
     """Kernels far longer than all others of their name."""
-    longest = frame["dur_ns"].max()
-    if table != "kernels" or not isinstance(longest, int) or longest < MIN_GIANT_NS:
+    if not (frame["dur_ns"] >= MIN_GIANT_NS).any():
         return None
     dur, runs = pl.col("dur_ns"), pl.len().over("name")
     wrong = frame.select(
@@ -93,12 +89,10 @@ def _giant(frame: pl.DataFrame, table: str) -> pl.Series | None:
         & (dur > MAX_TIMES_MEDIAN * dur.median().over("name"))
         & (runs >= MIN_RUNS)
     ).to_series()
-    if not wrong.any():
-        return None
     # collectives spin until the last rank arrives
     suspects = frame["name"].filter(wrong).unique()
     plain = suspects.filter(names.categories(suspects) != "collective")
-    return _any(wrong & frame["name"].is_in(plain.implode()))
+    return wrong & frame["name"].is_in(plain.implode())
 
 
 def _never_closed(ops: pl.DataFrame) -> pl.Series | None:
@@ -117,6 +111,4 @@ def _never_closed(ops: pl.DataFrame) -> pl.Series | None:
     in_c = pl.col("name").str.starts_with("<")
     closed = pl.when(~open_ & ~in_c).then("_end").cum_max().forward_fill().over("thread")
     wrong = rows.filter(open_ & in_c & (closed > pl.col("start_ns")))["_row"]
-    if not wrong.len():
-        return None
-    return pl.Series([False]).new_from_index(0, ops.height).scatter(wrong, True)
+    return pl.select(pl.int_range(ops.height).is_in(wrong.implode())).to_series()

@@ -109,6 +109,7 @@ _ESCAPE: Final = re.compile(
     rb"|(?P<bare>\\)"
 )
 _CONTROL_TO_SPACE: Final = bytes(max(c, 32) for c in range(256))
+_SPACE: Final = re.compile(r"\s*")
 WHITE_SPACE: Final = bytes(0x20 if c in b"\t\r\n" else c for c in range(256))
 """Table for ``bytes.translate`` that turns line ends and tabs into spaces, as :func:`clean_json`
 does.
@@ -225,14 +226,14 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
 def documents(text: bytes) -> list[bytes]:
     """The JSON documents that stand one after another in a text; what is no JSON stays one."""
     found: list[bytes] = []
-    rest = text.decode("utf-8", "replace")
-    while rest:
+    whole, decoder, begin = text.decode("utf-8", "replace"), json.JSONDecoder(), 0
+    while begin < len(whole):
         try:
-            end = json.JSONDecoder().raw_decode(rest)[1]
+            end = decoder.raw_decode(whole, begin)[1]
         except (ValueError, RecursionError):
-            return [text] if not found else [*found, rest.encode()]
-        found.append(rest[:end].encode())
-        rest = rest[end:].lstrip()
+            return [*found, whole[begin:].encode()] if found else [text]
+        found.append(whole[begin:end].encode())
+        begin = _SPACE.match(whole, end).end()  # type: ignore[union-attr] # matches anywhere
     return found or [text]
 
 

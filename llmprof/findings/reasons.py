@@ -44,8 +44,15 @@ WHAT_RUNS: Final = (
 )
 """Functions of compilers that launch or record what was compiled before."""
 
-JIT_TIMES_LOAD: Final = 10
-"""Host time that ends in loading new code, of this many times the loading, was its compilation."""
+TIMES_LOAD: Final = 10
+"""Host time that ends in loading new code, of this many times the loading, was for this code."""
+
+MADE_AT_RUN_TIME: Final = r"^[a-z_][a-z0-9_]*$"
+FROM_LIBRARY: Final = r"^(?:nvjet|ampere|volta|turing|hopper|sm\d|cutlass|cudnn|implicit|gemm)"
+"""Kernels of Triton and other compilers have names of Python functions, as some of libraries do."""
+
+BEFORE: Final = "code before "
+"""What the host was in, where nothing of it but the call at its end was recorded."""
 
 BEFORE_LAUNCH_NS: Final = 1_000_000
 """Code that is loaded within this time before a launch is the code of what is launched."""
@@ -223,8 +230,8 @@ def host_reasons(rows: pl.DataFrame) -> pl.Series:
 
 
 def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Pieces before new code was loaded, just before its launch, were its compilation, if the host
-    was late for far longer than the loading took.
+    """Pieces before new code was loaded, just before its launch, have its reason, if the host was
+    late for far longer than the loading took: compilation for code that is made at run time.
     """
     calls = spans.filter(pl.col("kind") == "call")
     reason = host_reasons(calls.select(who="name", kind="kind"))
@@ -239,6 +246,7 @@ def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         "rank",
         pl.col("thread").fill_null(-1),
         "start_ns",
+        "next_name",
         loaded="launch_start_ns",
         begun=pl.col("start_ns").min().over("part"),
     ).with_row_index("row")
@@ -256,18 +264,25 @@ def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("loaded_right") > pl.col("begun"))
     )
     found = found.filter(
-        pl.col("loaded") - pl.col("begun") >= JIT_TIMES_LOAD * pl.col("load_ns"),
+        pl.col("loaded") - pl.col("begun") >= TIMES_LOAD * pl.col("load_ns"),
         pl.col("start_ns") < pl.col("loaded_right") - pl.col("load_ns"),
-    ).select("row", "call", new=pl.lit("compilation"))
+    )
+    made = pl.col("next_name").str.contains(MADE_AT_RUN_TIME)
+    made &= ~pl.col("next_name").str.contains(FROM_LIBRARY)
+    found = found.select(
+        "row",
+        before=BEFORE + pl.col("call"),
+        new=pl.when(made).then(pl.lit("compilation")).otherwise(pl.lit("loading")),
+    )
     silent = pl.col("reason").is_null() & pl.col("new").is_not_null()
     return (
         rows.with_row_index("row")
         .join(found, on="row", how="left", maintain_order="left")
         .with_columns(
             reason=pl.coalesce("reason", "new"),
-            who=pl.when(silent).then("call").otherwise("who"),
+            who=pl.when(silent).then("before").otherwise("who"),
         )
-        .drop("row", "new", "call")
+        .drop("row", "new", "before")
     )
 
 

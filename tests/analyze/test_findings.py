@@ -338,6 +338,29 @@ def test_loading() -> None:
     assert found["figure"] == pytest.approx(2 * 1_990_000, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "rule"),
+    [
+        ("fused_moe_kernel", "compilation"),
+        ("Cijk_Ailk_Bljk_SB_MT128x64x16", "loading"),
+        ("nvjet_tst_64x8", "loading"),
+        ("void cutlass::Kernel<x>(P)", "loading"),
+    ],
+)
+def test_time_that_ends_in_loading_new_code(kernel: str, rule: str) -> None:
+    """4 ms of which nothing was recorded but the 100 us at its end in which code is loaded."""
+    first, late = kernels([GEMM], start=1_000_000), kernels([kernel], start=5_010_000, first=2)
+    load = launches(late, lead=110_000, dur=100_000).with_columns(
+        name=pl.lit("cuModuleLoadData"), correlation=pl.lit(None, dtype=pl.Int64)
+    )
+    calls = pl.concat([launches(first), load, launches(late, lead=5_000)])
+    run = Trace({"kernels": pl.concat([first, late]), "runtime": calls})
+    found = the(run, rule)
+    assert found["figure"] == pytest.approx(3_900_000 + (rule == "loading") * 100_000, rel=0.02)
+    assert found["about"] == "cuModuleLoadData"
+    assert found["change"] is None  # without the call the time before it would stay
+
+
 def ranges(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
     """Ranges of the thread that launches."""
     return labels(rows).with_columns(thread=pl.lit(1, dtype=pl.Int64))

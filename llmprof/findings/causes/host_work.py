@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, longest_in
 from llmprof.findings.host import advice_on, first_match
-from llmprof.findings.reasons import REASONS
+from llmprof.findings.reasons import BEFORE, REASONS
 from llmprof.findings.scope import (
     Scope,
     change_without,
@@ -117,13 +117,14 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
             first_launches=reason == "loading"
             and first_match(who, {"": REASONS["loading"][1]}) is None,
         )
-        quoted = str(who).replace("'", "''")
+        name = str(who).removeprefix(BEFORE)
+        quoted = name.replace("'", "''")
         where = f"host_activity = '{quoted}' OR held_by = '{quoted}' OR sync_name = '{quoted}'"
         removable = reason in ("allocation", "compilation") and calls.height
         change = change_without(who) if removable else None
         ns = sum_of(gaps, "dur_ns")
         return Measurement.of(
-            whole, figures, ns=ns, where=where, change=change, by_rank=gaps, about=who
+            whole, figures, ns=ns, where=where, change=change, by_rank=gaps, about=name
         )
 
     return measure

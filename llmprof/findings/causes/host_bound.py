@@ -108,14 +108,14 @@ class HostBound(Figures):
         already = "Most kernels come from replayed graphs already."
         if self.in_graphs and self.launching_share >= MOSTLY:
             return (
-                f"{already} Launch the graph of the next step while the device works on this one"
-                " (asynchronous scheduling), or fewer or smaller graphs."
+                "Launch the graph of the next step while the device works on this one"
+                f" (asynchronous scheduling), or fewer or smaller graphs. {already}"
             )
         if self.in_graphs:
             named = f", first {self.host.name}" if self.host.name else ""
             return (
-                f"{already} Prepare the next step while the device works on this one (asynchronous"
-                f" scheduling), or shorten what the host does between the replays{named}."
+                "Prepare the next step while the device works on this one (asynchronous"
+                f" scheduling), or shorten what the host does between the replays{named}. {already}"
             )
         if self.long_share >= MOSTLY:
             few = (

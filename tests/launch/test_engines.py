@@ -797,6 +797,13 @@ def test_an_answer_of_the_server_has_one_time_for_all_of_it(kind, asking):
         asking(server.url).ask("GET", "/health", timeout_s=0.2)
 
 
+def test_a_talk_that_ended_by_itself_can_be_ended():
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    ours.close()
+    _server._end_of_talk(ours)
+
+
 def test_counters_of_the_server_that_cannot_be_read_are_left_out(asking):
     lines = ["a 1", "b x", 'c{le="}"} 2e3', "d 1.2.3", "e", "", "{ 4", "f Inf"]
     with hostile(whole("\n".join(lines).encode())) as server:

@@ -226,6 +226,12 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def _end_of_talk(connection: socket.socket) -> None:
+    """End what is read of a connection; the answer may have ended or closed it meanwhile."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class EngineServer:
     """A server on this machine, which runs with its children in a separate session."""
 
@@ -277,7 +283,7 @@ class EngineServer:
         )
         connection.connect()
         # the limit of a socket is for single waits, which an answer in small pieces never reaches
-        end = threading.Timer(timeout_s, connection.sock.shutdown, [socket.SHUT_RDWR])
+        end = threading.Timer(timeout_s, _end_of_talk, [connection.sock])
         end.start()
         try:
             data = None if body is None else json.dumps(body)

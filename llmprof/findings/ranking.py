@@ -37,7 +37,7 @@ def rank_findings(
         frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
     own = pl.col("rule") == FIRST_TOKENS
-    fact = pl.col("severity") == "info"
+    fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
     tiny = ~fact & (pl.col("share_of_time").fill_null(1.0) < MIN_FIRST)
     # what follows from a finding stands after it, wherever that is
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]

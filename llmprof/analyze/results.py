@@ -2,8 +2,9 @@
 
 An idea has one name in all analyses, and a name has one unit: ``*_ns`` are nanoseconds, ``*_gbps``
 1e9 bytes a second, ``*_share`` numbers from 0 to 1. What an analysis says beyond this stands in its
-docstring. Statistics and sides are made of other names (:data:`STATISTICS`, :data:`SIDES`):
-``transfer_p90_ns`` is the 90th percentile of ``transfer_ns``, ``b_count`` the ``count`` of run b.
+docstring. Statistics, sides and shares are made of other names (:data:`STATISTICS`, :data:`SIDES`):
+``transfer_p90_ns`` is the 90th percentile of ``transfer_ns``, ``b_count`` the ``count`` of run b,
+and ``idle_share`` the part of the whole that ``idle_ns`` is.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ SIDES: Final = {
     "after": "of the event before",
     "before": "of the event before, on the stream that was waited for",
     "other": "of the other recording",
+    "host": "of the host: when it did it, and how long",
+    "launch": "of the launching call",
+    "own": "of itself, without what is inside of it",
+    "exposed": "with no other work beside it",
+    "hidden": "with other work beside it",
+    "prefill": "of requests with prompt tokens in the step",
+    "decode": "of requests with generated tokens in the step",
+    "draft": "of drafts",
+    "dispatch": "while tokens go to their experts",
+    "combine": "while results come back from the experts",
+    "plain": "without the profiler",
+    "recorded": "in the recording",
+    "predicted": "in the replay",
 }
 """Sides that stand before a name."""
 
@@ -108,21 +122,12 @@ calls | whole | calls | number of calls
 compute_ns | whole | ns | something else than collectives and copies runs
 communication_ns | whole | ns | collectives run
 copy_ns | whole | ns | copies of copy engines run
-exposed_communication_ns | whole | ns | communication without compute beside it
-exposed_wait_ns | whole | ns | exposed communication that waits for a rank
-exposed_transfer_ns | whole | ns | exposed communication that does not wait
-exposed_unknown_ns | whole | ns | exposed communication whose waiting is not known
-hidden_communication_ns | whole | ns | communication with compute beside it
-exposed_copy_ns | whole | ns | copies with nothing else beside them
 idle_ns | whole | ns | nothing of the rank runs
 busy_ns | whole | ns | something of it runs
 other_ns | number | ns | only other work of the rank runs
-busy_share | number | 0 to 1 | compute over the whole time
-idle_share | number | 0 to 1 | idle time over the time of the host
 without_step_ns | whole | ns | compute that belongs to no step
 imbalance | number | | greatest over the mean of the ranks, or this rank over the mean; 1 is even
 busy_elsewhere_ns | whole | ns | part in which another stream of the device runs
-busy_elsewhere_share | number | 0 to 1 | that part of the duration
 unexplained_ns | whole | ns | rest that no part explains
 gap_ns | number | ns | whole gap, or what is beyond the bound or the typical time
 outlier | yes/no | | whether the gap is beyond what the others have
@@ -144,19 +149,11 @@ context_requests | whole | requests | requests with prompt tokens in the step
 context_tokens | whole | tokens | prompt tokens of the step
 generation_requests | whole | requests | requests with generated tokens in the step
 generation_tokens | whole | tokens | generated tokens of the step
-prefill_tokens | whole | tokens | prompt tokens of the rank's steps
-decode_tokens | whole | tokens | generated tokens of the rank's steps
 requests | number | requests | requests of the step
 tokens | number | tokens | tokens of the step, or of this request in it
-host_start_ns | whole | ns | start on the host
-host_dur_ns | whole | ns | duration on the host
-host_ns | number | ns | time on the host
 device_ns | whole | ns | time of what was launched in the module, with those inside
-own_device_ns | whole | ns | time of what was launched in the module itself
 path | text | | names of the modules from the outermost one inwards
 depth | number | | number of modules or ranges around it
-draft_tokens | whole | tokens | drafts that the step verifies
-draft_ns | whole | ns | the device drafts
 verify_ns | whole | ns | the device does something else than drafting
 tokens_per_request | number | tokens | tokens that a request gets in the step
 acceptance | number | 0 to 1 | part of the drafts that was right
@@ -164,15 +161,11 @@ token_ns | number | ns | from token to token of a request, or when it came
 
 Host and launches
 call | text or whole | | call of the host, or the number of a collective call
-launch_start_ns | whole | ns | start of the launching call
-launch_end_ns | whole | ns | end of the launching call
-launch_thread | whole | | thread of the launching call
 correlation | whole | | number that the profiler gave to a launch and its event
 op_id | whole | | number that the profiler gave to the operator
 replayed | yes/no | | whether a graph launched it
 category_by | text | | what tells the category
 launched | whole | kernels | kernels whose launch was recorded
-launched_share | number | 0 to 1 | part of the kernels whose launch was recorded
 launches | number | launches | number of launches
 without_launch | whole | events | events whose launch was not recorded
 host_call_ns | whole | ns | time in launching calls
@@ -180,7 +173,6 @@ gap | whole | | number of the gap
 in_step | yes/no | | whether the step had begun on the device
 host_activity | text | | what the launching thread did
 host_activity_kind | text | | call, operator, Python function or range
-host_activity_share | number | 0 to 1 | part of the gap that it did it
 held_by | text | | what launched work waited for
 held_kind | text | | call, graph, event, copy or stream
 sync_name | text | | synchronising call
@@ -210,7 +202,6 @@ transfer_ns | number | ns | does not wait
 others_wait_ns | whole | ns | waiting of ranks outside the group
 last_rank | whole | | rank that arrives last
 last | whole | calls | calls in which it arrives last
-last_share | number | 0 to 1 | part of the calls in which it arrives last
 expected_share | number | 0 to 1 | that part by chance
 late_ns | number | ns | start after the first rank
 together | number | 0 to 1 | lateness of a group's middle rank over that of its last one
@@ -229,13 +220,7 @@ exchange | whole | | number of an exchange of tokens, the same on all ranks
 sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
 load | number | | received rows over their mean of the ranks
-dispatch_ns | whole | ns | brings tokens to their experts
-dispatch_wait_ns | whole | ns | waiting in that
-dispatch_bytes | whole | bytes | bytes of that
 experts_ns | whole | ns | experts run
-combine_ns | whole | ns | returns the results
-combine_wait_ns | whole | ns | waiting in that
-combine_bytes | whole | bytes | bytes of that
 slowest_rank | whole | | rank whose experts take longest
 link | text | | kind of link
 relative | number | | rate over the typical one of its kind
@@ -253,7 +238,6 @@ bytes_per_s | number | B/s | bytes over time
 bound_ns | number | ns | least possible time
 bound_by | text | | what sets the bound
 bound | text | | resource that limits it
-bound_share | number | 0 to 1 | bound over time
 measured_ns | whole | ns | recorded time
 mfu | number | 0 to 1 | operations over time, of the peak
 mbu | number | 0 to 1 | bytes over time, of the peak
@@ -271,7 +255,6 @@ padding_share | number | 0 to 1 | lost in tiles beyond the result
 rest_share | number | 0 to 1 | lost otherwise
 slower_ns | number | ns | beyond the other recording
 gain_ns | number | ns | what a step would gain
-gain_share | number | 0 to 1 | that of the step
 target_share | number | 0 to 1 | part of the bound that it is brought to
 key | text | | name of an operator with its arguments
 can | yes/no | | whether it can be run alone
@@ -281,9 +264,7 @@ torch_strides | text | | strides as torch recorded them
 torch_inputs | text | | arguments as torch recorded them
 with_ns | whole | ns | time of kernels with tensor cores
 without_ns | whole | ns | time of kernels without tensor cores
-unknown_ns | whole | ns | time of kernels whose names do not tell
-with_share | number | 0 to 1 | part with tensor cores
-known_share | number | 0 to 1 | part that is known
+unknown_ns | whole | ns | what it is is not known
 fusion | text | | known fusion of engines or compilers
 categories | text | | categories of the chain in order
 launches_saved | whole | launches | launches that one kernel would save
@@ -291,16 +272,10 @@ bytes_saved | whole | bytes | bytes that it would not write and read again
 
 Replay
 path_ns | whole | ns | time on the critical path
-path_share | number | 0 to 1 | part on the critical path
 slack_ns | whole | ns | how much longer it may take before a step ends later
 pace_slack_ns | whole | ns | how much longer before the last step ends later
-recorded_ns | number | ns | time of a step in the recording
-predicted_ns | number | ns | time of a step in the replay
 speedup | number | | recorded over predicted
 moved | whole | steps | steps that only end as much earlier as those before them
-plain_recorded_ns | number | ns | recorded, without the profiler
-plain_predicted_ns | number | ns | predicted, without the profiler
-plain_ns | number | ns | predicted, without the profiler
 changes | text | | changes that were replayed
 level | text | | step, part, between steps, or kernels
 run | text | | name of a run
@@ -341,16 +316,12 @@ worst_gap_ns | whole | ns | longest from token to token
 queue_prefill_ns | whole | ns | before its first step, while others were prefilled
 queue_decode_ns | whole | ns | before its first step, while others decoded
 queue_other_ns | whole | ns | before its first step, while no step ran
-prefill_ns | whole | ns | its part of the steps with its prompt
 prefill_others_ns | whole | ns | the rest of those steps
-decode_ns | whole | ns | its steps with an output token
-decode_prefill_ns | whole | ns | what prefills of others added to those
 left_out_ns | whole | ns | steps without it
 between_ns | whole | ns | no step ran
 delivery_ns | whole | ns | from the end of its last step to the client
 ttft_queue_ns | whole | ns | before its first step
 ttft_others_ns | whole | ns | prefill of others before its first token
-prefill_steps | whole | steps | steps with its prompt
 preemptions | whole | | how often it was taken out
 preempted | yes/no | | whether it was taken out for this step
 behind | list | | requests whose prefill ran while it waited
@@ -373,7 +344,6 @@ stacks | whole | | number of different stacks
 self | number | | in the function itself
 total | number | | in the function and what it calls
 self_share | number | 0 to 1 | part in the function itself
-total_share | number | 0 to 1 | part in the function and what it calls
 scope | text | | what surrounds it
 
 Findings
@@ -411,8 +381,6 @@ dram_write_bytes | number | bytes | bytes that are written to the device memory
 traffic_bytes | number | bytes | reads, and the larger of writes to memory and by the SMs
 roof_flop_per_s | number | FLOP/s | roof over the launch
 roof_share | number | 0 to 1 | rate over the roof
-compute_share | number | 0 to 1 | of the peak of compute
-memory_share | number | 0 to 1 | of the peak of the busiest memory
 memory_level | text | | dram, l2 or l1
 stall | text | | state in which warps spent most time
 stall_share | number | 0 to 1 | of the time in that state
@@ -431,9 +399,6 @@ aic_ns | number | ns | cube cores at work
 aiv_ns | number | ns | vector cores at work
 cube_ns | number | ns | arithmetic of the cube cores
 vector_ns | number | ns | arithmetic of the vector cores
-cube_share | number | 0 to 1 | arithmetic of the cube cores
-vector_share | number | 0 to 1 | arithmetic of the vector cores
-measured_share | number | 0 to 1 | time in kernels with these metrics
 input_shapes | text | | shapes of the inputs
 input_dtypes | text | | element types of the inputs
 input_formats | text | | formats of the inputs
@@ -453,8 +418,6 @@ range | whole | | number of the range
 range_name | text | | name of the range
 range_ns | number | ns | range on the host
 projected_ns | number | ns | range on the device
-own_ns | whole | ns | without the ranges inside
-own_kernels | whole | kernels | without those of the ranges inside
 child_ns | whole | ns | ranges inside
 children | number | | number of ranges inside
 parent | whole | | range around it
@@ -493,12 +456,15 @@ def result_columns() -> dict[str, ResultColumn]:
 
 
 def column_of(name: str) -> ResultColumn | None:
-    """The column that a name stands for: itself, or what a statistic or side is of; None if no
-    result may have it.
+    """The column that a name stands for: itself, or what a statistic, side or share is of; None if
+    no result may have it.
     """
     known = result_columns()
     if name in known:
         return known[name]
+    whole = name.removesuffix("_share")
+    if whole != name and any(column_of(whole + unit) for unit in ("_ns", "_bytes", "")):
+        return known["share"]
     side, _, rest = name.partition("_")
     if side in SIDES and (found := column_of(rest)):
         return found

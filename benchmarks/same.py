@@ -90,7 +90,7 @@ COLUMNS: dict[str, dict[str, str | tuple[str, float]]] = {
     "host_pauses": {"longest_ns": "max_ns"},
     "late_groups": {"share_last": "last_share"},
     "launch_delay": {"share_launched": "launched_share"},
-    "links": {"gb_per_s": "rate_gbps", "typical_gb_per_s": "typical_gbps"},
+    "links": {"gb_per_s": "gbps", "typical_gb_per_s": "typical_gbps"},
     "memory": {"largest_bytes": "max_bytes", "op": "operator"},
     "operators": {
         "share_of_bound": "bound_share",
@@ -107,10 +107,34 @@ COLUMNS: dict[str, dict[str, str | tuple[str, float]]] = {
         "memory_pct": ("memory_share", 0.01),
     },
     "spikes": {"excess_ns": "gap_ns", "usual_ns": "typical_ns"},
-    "stream_gaps": {"share_busy_elsewhere": "busy_elsewhere_share"},
+    "stream_gaps": {"share_busy_elsewhere": "busy_share"},
     "totals": {"flops_per_s": "flop_per_s"},
 }
 """What columns of a table were called: the name of today, and a factor where the unit is another."""
+
+RENAMED = {
+    "busy_elsewhere_ns": "busy_ns",
+    "busy_elsewhere_share": "busy_share",
+    "context_requests": "prefill_requests",
+    "context_tokens": "prefill_tokens",
+    "generation_requests": "decode_requests",
+    "generation_tokens": "decode_tokens",
+    "held_by": "waited_name",
+    "held_kind": "waited_kind",
+    "host_activity": "host_name",
+    "host_activity_kind": "host_kind",
+    "host_activity_share": "host_share",
+    "host_call_ns": "host_dur_ns",
+    "match_confidence": "confidence",
+    "ranks_seen": "ranks",
+    "rate_gbps": "gbps",
+    "slowest_rank": "last_rank",
+    "sync_name": "call",
+    "unmatched": "reason",
+    "waited_for": "waited_stream",
+    "worst_rank": "last_rank",
+}
+"""What columns of analyses were called, and are called, in any table."""
 
 PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
 
@@ -171,7 +195,8 @@ def compute(path: str, dump: Path | None) -> Result:
 
 def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """A table with the names of columns that it has today."""
-    for old, new in COLUMNS.get(name, {}).items():
+    everywhere = {} if name.startswith(("trace-", "metrics-")) else RENAMED
+    for old, new in (*COLUMNS.get(name, {}).items(), *everywhere.items()):
         if old in frame.columns:
             column, factor = (new, 1.0) if isinstance(new, str) else new
             values = pl.col(old) * factor if factor != 1 else pl.col(old)

@@ -45,7 +45,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank
           without requests; its layer is that of the ranks with requests), ``exchange`` (the same
           number on all ranks of one exchange, null where the other ranks' calls are not known),
-          ``ranks_seen`` (ranks of the trace that take part);
+          ``ranks`` (ranks of the trace that take part);
         - ``kinds`` (of the collectives, such as ``all_to_all``);
         - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its
           dispatch and gets from it: tokens, once for each expert where the exchange sends them so;
@@ -54,7 +54,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
           combine_bytes`` (sums over the calls; waiting and bytes are null where one of them is not
           known);
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks
-          over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
+          over their mean; 1 is even), ``last_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
 
     Raises
@@ -78,7 +78,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     rows = sends.group_by("rank", "turn", maintain_order=True).agg(
         pl.col("step", "phase", "layer").first(),
         pl.col("call").min().alias("exchange"),
-        pl.col("ranks_seen").max(),
+        pl.col("ranks").max(),
         pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kinds"),
         *(_of_way(way) for way in ("dispatch", "combine")),
         pl.col("arrival_skew_ns").max(),
@@ -113,7 +113,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
             imbalance=pl.when(together).then(
                 longest / pl.col("experts_ns").mean().over("exchange")
             ),
-            slowest_rank=pl.when(together).then(
+            last_rank=pl.when(together).then(
                 pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("exchange")
             ),
         )
@@ -137,7 +137,7 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
         "wait_ns",
         "transfer_ns",
         "arrival_skew_ns",
-        "ranks_seen",
+        "ranks",
     )
     labels = every.select(*key, "dur_ns", "op_id").unique(key, keep="first")
     calls = calls.join(labels, on=key, how="left", maintain_order="left")
@@ -188,7 +188,7 @@ _EXCHANGE: Final = pl.Schema(
         "phase": pl.String(),
         "layer": pl.Int32(),
         "exchange": pl.Int64(),
-        "ranks_seen": pl.Int32(),
+        "ranks": pl.Int32(),
         "kinds": pl.String(),
         "sent_rows": pl.Int64(),
         "received_rows": pl.Int64(),
@@ -198,7 +198,7 @@ _EXCHANGE: Final = pl.Schema(
         "dispatch_bytes": pl.Int64(),
         "experts_ns": pl.Int64(),
         "imbalance": pl.Float64(),
-        "slowest_rank": pl.Int32(),
+        "last_rank": pl.Int32(),
         "combine_ns": pl.Int64(),
         "combine_wait_ns": pl.Int64(),
         "combine_bytes": pl.Int64(),
@@ -332,8 +332,8 @@ _BALANCE: Final = pl.Schema(
 def _tokens(trace: Trace) -> pl.DataFrame:
     """``rank, steps, prefill_tokens, decode_tokens``."""
     known = {
-        "prefill_tokens": pl.col("context_tokens"),
-        "decode_tokens": pl.col("generation_tokens"),
+        "prefill_tokens": pl.col("prefill_tokens"),
+        "decode_tokens": pl.col("decode_tokens"),
     }
     totals = {
         name: pl.when(of_step.is_not_null().all()).then(of_step.sum())
@@ -348,7 +348,7 @@ def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
     """
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
-    unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched
+    unknown = set(calls.filter(pl.col("reason").is_not_null())["rank"]) - matched
     lead = {rank: rank for rank in ranks}
     for together in pairs["ranks"].unique().to_list():
         groups = {

@@ -108,7 +108,7 @@ def ranks(
           rank), ``others_wait_ns`` (waiting of ranks outside the group in the calls in which it is
           last, summed), ``together`` (lateness of its middle rank over that of its last one, in
           these calls or, where its ranks are in different calls, usually: near 1 the whole group is
-          late, near 0 one rank alone; null where it never is last), ``worst_rank`` (last most
+          late, near 0 one rank alone; null where it never is last), ``last_rank`` (last most
           often), ``evidence`` (what says who belongs to it).
 
     Raises
@@ -367,7 +367,7 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
             together=(pl.col("middle") / pl.col("latest"))
             .filter(pl.col("last") & (pl.col("latest") > 0))
             .median(),
-            worst_rank=lasts.mode().min(),
+            last_rank=lasts.mode().min(),
         )
         .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
         .join(members, on="group")
@@ -396,7 +396,7 @@ _LATE: Final = pl.Schema(
         "late_median_ns": pl.Float64(),
         "others_wait_ns": pl.Int64(),
         "together": pl.Float64(),
-        "worst_rank": pl.Int32(),
+        "last_rank": pl.Int32(),
         "evidence": pl.String(),
     }
 )

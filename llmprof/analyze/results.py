@@ -38,7 +38,9 @@ SIDES: Final = {
     "dst": "where it goes to",
     "first": "of the first, or first of two",
     "second": "second of two",
+    "last": "of the last one",
     "next": "of the event that follows",
+    "waited": "of what was waited for",
     "after": "of the event before",
     "before": "of the event before, on the stream that was waited for",
     "other": "of the other recording",
@@ -52,6 +54,9 @@ SIDES: Final = {
     "draft": "of drafts",
     "dispatch": "while tokens go to their experts",
     "combine": "while results come back from the experts",
+    "algorithm": "by the bytes of the message",
+    "bus": "by the bytes that the links move",
+    "peak": "of the peak of the device",
     "plain": "without the profiler",
     "recorded": "in the recording",
     "predicted": "in the replay",
@@ -83,7 +88,6 @@ pp | whole | | place in pipeline parallelism, from 0
 tp | whole | | place in tensor parallelism, from 0
 ep | whole | | place in expert parallelism, from 0
 ranks | list or whole | | ranks of the group, or their number
-ranks_seen | whole | ranks | ranks of the trace that take part
 steps | whole | steps | number of steps
 of_steps | whole | steps | steps of the recording, of which these stand for all
 
@@ -127,7 +131,6 @@ busy_ns | whole | ns | something of it runs
 other_ns | number | ns | only other work of the rank runs
 without_step_ns | whole | ns | compute that belongs to no step
 imbalance | number | | greatest over the mean of the ranks, or this rank over the mean; 1 is even
-busy_elsewhere_ns | whole | ns | part in which another stream of the device runs
 unexplained_ns | whole | ns | rest that no part explains
 gap_ns | number | ns | whole gap, or what is beyond the bound or the typical time
 outlier | yes/no | | whether the gap is beyond what the others have
@@ -145,10 +148,6 @@ per_step | number | | chains in each step
 length | number | | launches in a queue, or kernels in a chain
 
 Steps, layers and modules
-context_requests | whole | requests | requests with prompt tokens in the step
-context_tokens | whole | tokens | prompt tokens of the step
-generation_requests | whole | requests | requests with generated tokens in the step
-generation_tokens | whole | tokens | generated tokens of the step
 requests | number | requests | requests of the step
 tokens | number | tokens | tokens of the step, or of this request in it
 device_ns | whole | ns | time of what was launched in the module, with those inside
@@ -168,14 +167,8 @@ category_by | text | | what tells the category
 launched | whole | kernels | kernels whose launch was recorded
 launches | number | launches | number of launches
 without_launch | whole | events | events whose launch was not recorded
-host_call_ns | whole | ns | time in launching calls
 gap | whole | | number of the gap
 in_step | yes/no | | whether the step had begun on the device
-host_activity | text | | what the launching thread did
-host_activity_kind | text | | call, operator, Python function or range
-held_by | text | | what launched work waited for
-held_kind | text | | call, graph, event, copy or stream
-sync_name | text | | synchronising call
 full_ns | whole | ns | time with a full queue
 blocked_ns | whole | ns | time of launching calls at a full queue
 delay_ns | whole | ns | from the operator to the start on the device
@@ -187,7 +180,6 @@ to_queue_ns | whole | ns | from the operator to the task queue
 in_queue_ns | whole | ns | in the task queue
 to_launch_ns | whole | ns | from the queue to the launch
 to_device_ns | whole | ns | from the launch to the start
-waited_for | whole | | stream that was waited for
 
 Communication
 algorithm | text | | algorithm of the collective
@@ -200,28 +192,18 @@ clock_offset_ns | whole | ns | correction of the rank's clock
 wait_ns | whole | ns | waits for a rank that comes later
 transfer_ns | number | ns | does not wait
 others_wait_ns | whole | ns | waiting of ranks outside the group
-last_rank | whole | | rank that arrives last
 last | whole | calls | calls in which it arrives last
 expected_share | number | 0 to 1 | that part by chance
 late_ns | number | ns | start after the first rank
 together | number | 0 to 1 | lateness of a group's middle rank over that of its last one
-worst_rank | whole | | rank that is last most often
 by | text | | dimension that parts the ranks
-algorithm_gbps | number | GB/s | bytes over the transfer
-bus_gbps | number | GB/s | bytes that the links move, over the transfer
-peak_gbps | number | GB/s | peak of the device's link in one direction
-peak_share | number | 0 to 1 | part of the peak
-rate_gbps | number | GB/s | all bytes over all time
 gbps | number | GB/s | bytes over time
 matched_by | text | | how calls of the ranks were matched
-match_confidence | number | 0 to 1 | part of such calls that overlap on all ranks
-unmatched | text | | why the waiting is not known
 exchange | whole | | number of an exchange of tokens, the same on all ranks
 sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
 load | number | | received rows over their mean of the ranks
 experts_ns | whole | ns | experts run
-slowest_rank | whole | | rank whose experts take longest
 link | text | | kind of link
 relative | number | | rate over the typical one of its kind
 waits | yes/no | | whether the call returns when the copy is done
@@ -463,7 +445,7 @@ def column_of(name: str) -> ResultColumn | None:
     if name in known:
         return known[name]
     whole = name.removesuffix("_share")
-    if whole != name and any(column_of(whole + unit) for unit in ("_ns", "_bytes", "")):
+    if whole != name and any(column_of(whole + unit) for unit in ("_ns", "_bytes", "_gbps", "")):
         return known["share"]
     side, _, rest = name.partition("_")
     if side in SIDES and (found := column_of(rest)):

@@ -82,8 +82,8 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
         )
     found = steps_of(trace).filter(pl.col("phase") != "empty").sort("rank", "start_ns")
     found = found.with_columns(
-        requests="generation_requests",
-        draft_tokens=pl.col("generation_tokens") - pl.col("generation_requests"),
+        requests="decode_requests",
+        draft_tokens=pl.col("decode_tokens") - pl.col("decode_requests"),
         period_ns=pl.col("start_ns").shift(-1).over("rank") - pl.col("start_ns"),
     )
     key = ["rank", "step"]
@@ -127,11 +127,11 @@ def _given(found: pl.DataFrame, engine_steps: pl.DataFrame | None) -> pl.DataFra
     number = noted.group_by("step", maintain_order=True).agg(pl.col("tokens").sum())
     if (
         number["tokens"].to_list()
-        != (of_rank["context_tokens"] + of_rank["generation_tokens"]).to_list()
+        != (of_rank["prefill_tokens"] + of_rank["decode_tokens"]).to_list()
     ):
         return none
     number = number.select(
-        "step", trace_step=of_rank["step"], decodes=of_rank["context_requests"] == 0
+        "step", trace_step=of_rank["step"], decodes=of_rank["prefill_requests"] == 0
     )
     same = ("engine_id",)
     ahead = pl.col("computed").shift(-1).over(same) - pl.col("computed")

@@ -31,7 +31,7 @@ LISTINGS: Final = (
     Listing(
         "steps",
         (
-            "rank step phase count start_ns dur_ns host_dur_ns context_tokens generation_requests"
+            "rank step phase count start_ns dur_ns host_dur_ns prefill_tokens decode_requests"
             " total_ns mean_ns median_ns min_ns max_ns source"
         ),
         takes=("steady",),
@@ -61,26 +61,26 @@ LISTINGS: Final = (
         (
             "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
             " last_rank last last_share late_median_ns late_p90_ns bus_gbps peak_gbps peak_share"
-            " unmatched"
+            " reason"
         ),
         spare="call algorithm",
     ),
     Listing(
         "idle",
         (
-            "rank step count total_ns share start_ns dur_ns gap_ns cause host_activity held_by"
+            "rank step count total_ns share start_ns dur_ns gap_ns cause host_name waited_name"
             " next_name mean_ns median_ns max_ns"
         ),
         largest_first="dur_ns",
     ),
     Listing(
         "stream_gaps",
-        "rank stream step start_ns dur_ns busy_elsewhere_share next_name",
+        "rank stream step start_ns dur_ns busy_share next_name",
         largest_first="dur_ns",
     ),
     Listing(
         "launch_delay",
-        "rank step kernels calls launched_share host_call_ns median_ns p95_ns min_ns max_ns",
+        "rank step kernels calls launched_share host_dur_ns median_ns p95_ns min_ns max_ns",
     ),
     Listing("host_synchronisation", largest_first="host_dur_ns"),
     Listing(
@@ -154,10 +154,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "copies",
-        (
-            "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
-            " max_gbps"
-        ),
+        ("rank kind src_kind dst_kind bin start_ns bytes gbps call waits count total_ns max_gbps"),
     ),
     Listing("hotspots", "rank self_share total_share self unit name"),
     Listing("totals", "kind share total_ns count mean_ns category name"),

@@ -169,12 +169,10 @@ def _not_replayed(part: ReplayedPart) -> list[str]:
     reasons = [part.words] if part.words else []
     if len(part.trace.ranks) > 1 and not (graph(part.trace).kind == COLLECTIVE).any():
         calls = collectives(part.trace)
-        unmatched = (
-            calls.filter(pl.col("world").fill_null(2) > 1)["unmatched"].drop_nulls().mode().sort()
-        )
-        if unmatched.len():
+        reason = calls.filter(pl.col("world").fill_null(2) > 1)["reason"].drop_nulls().mode().sort()
+        if reason.len():
             reasons.append(
-                f"what ranks wait for of each other, so each is replayed alone: {unmatched[0]}"
+                f"what ranks wait for of each other, so each is replayed alone: {reason[0]}"
             )
     return reasons
 

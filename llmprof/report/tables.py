@@ -28,8 +28,8 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Re
         .agg(
             *cards.LENGTHS,
             steps=pl.col("step").n_unique(),
-            context_tokens=pl.col("context_tokens").median(),
-            generation_requests=pl.col("generation_requests").median(),
+            prefill_tokens=pl.col("prefill_tokens").median(),
+            decode_requests=pl.col("decode_requests").median(),
             host=pl.col("host_dur_ns").mean(),
         )
         .sort(
@@ -46,8 +46,8 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Re
         *columns_of_kind(
             "number",
             steps="steps",
-            context_tokens="prompt tokens",
-            generation_requests="decode requests",
+            prefill_tokens="prompt tokens",
+            decode_requests="decode requests",
         ),
         *columns_of_kind("time", **lengths, host="host time"),
     )

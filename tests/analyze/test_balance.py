@@ -79,7 +79,7 @@ def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
     assert events["layer"].to_list() == [0] * 4 + [1] * 4
     assert set(collectives(two_ranks)["kind"]) == {"all_to_all"}
     exchange = expert_exchange(two_ranks)
-    assert exchange.select("rank", "step", "layer", "kinds", "ranks_seen").rows() == [
+    assert exchange.select("rank", "step", "layer", "kinds", "ranks").rows() == [
         (rank, 0, layer, "all_to_all", 2) for rank in (0, 1) for layer in (0, 1)
     ]
     assert exchange["exchange"].to_list() == [0, 2, 0, 2]
@@ -93,7 +93,7 @@ def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
         (280, 200, 96),
         (80, 0, 64),
     ]
-    assert first.select("experts_ns", "imbalance", "slowest_rank").rows() == [
+    assert first.select("experts_ns", "imbalance", "last_rank").rows() == [
         (100, 1.5, 1),
         (300, 1.5, 1),
     ]
@@ -165,7 +165,7 @@ def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace)
     )
     exchange = expert_exchange(Trace(tables, {"world_size": 2}))
     assert exchange.filter(rank=0).select("sent_rows", "received_rows").unique().rows() == [(4, 8)]
-    assert exchange.select("rank", "step", "layer", "experts_ns", "slowest_rank").rows() == [
+    assert exchange.select("rank", "step", "layer", "experts_ns", "last_rank").rows() == [
         *[(0, 0, layer, 100, 1) for layer in (0, 1)],
         *[(1, None, layer, 300, 1) for layer in (0, 1)],
     ]

@@ -490,7 +490,7 @@ def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, p
 def test_device_held() -> None:
     found = the(together(held()), "device_held")
     assert found["figure"] == 10 * 150_000
-    assert found["where"] == "cause = 'queued' AND held_kind = 'call'"
+    assert found["where"] == "cause = 'queued' AND waited_kind = 'call'"
     assert silent(together(held()), "host_bound")
     assert silent(
         together(held(name="cudaStreamSynchronize")), "device_held"
@@ -524,7 +524,7 @@ def test_work_from_before() -> None:
     rest = kernels([GEMM] * 8, start=3_200_000, first=100)
     calls = pl.concat([launches(first), launches(rest.head(1), lead=3_050_000), launches(rest[1:])])
     run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls})
-    idle = llmprof.analyze.idle(run).filter(held_kind="before")
+    idle = llmprof.analyze.idle(run).filter(waited_kind="before")
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
@@ -1247,7 +1247,7 @@ def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> N
     took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
     for scope in scopes_of(trace):
         named = scope.pauses.filter(
-            pl.col("reason").is_not_null() & (pl.col("host_activity_kind") == "call")
+            pl.col("reason").is_not_null() & (pl.col("host_kind") == "call")
         )
         told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
         assert told.height

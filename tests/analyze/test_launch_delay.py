@@ -35,7 +35,7 @@ def test_two_ranks_by_hand() -> None:
         "launched",
         "launched_share",
         "calls",
-        "host_call_ns",
+        "host_dur_ns",
         "median_ns",
         "p95_ns",
         "max_ns",

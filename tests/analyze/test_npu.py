@@ -155,7 +155,7 @@ def test_kernels_of_an_acl_graph_are_replayed_by_one_call():
     assert trace.events["replayed"].to_list() == [True, True, False]
     assert trace.events["category"].to_list() == ["linear", "norm", "sampling"]
     held = analyze.idle(trace).filter(pl.col("start_ns") == 48 * US)
-    assert held.select("cause", "held_kind").row(0) == ("queued", "graph")
+    assert held.select("cause", "waited_kind").row(0) == ("queued", "graph")
 
 
 def test_launch_path_follows_an_operator_through_every_layer(path):
@@ -301,7 +301,7 @@ def waits() -> Trace:
 def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
     found = analyze.npu.event_waits(waits)
     assert found.select(
-        "stream", pl.col("start_ns") // US, pl.col("dur_ns") // US, "waited_for"
+        "stream", pl.col("start_ns") // US, pl.col("dur_ns") // US, "waited_stream"
     ).rows() == [
         (4, 1, 4, 2),
         (2, 10, 20, 4),
@@ -340,7 +340,7 @@ def test_links_by_hand():
         ]
     )
     found = analyze.npu.links(trace)
-    assert found.select("dst_rank", "count", "rate_gbps", "typical_gbps").rows() == [
+    assert found.select("dst_rank", "count", "gbps", "typical_gbps").rows() == [
         (2, 1, 10.0, 15.0),
         (1, 2, 20.0, 15.0),
     ]
@@ -504,4 +504,4 @@ def test_an_idle_stream_that_stood_in_a_wait_is_held_by_the_event(wait_ns, kind)
     )
     (row,) = analyze.idle(trace).filter(pl.col("cause") == "queued").iter_rows(named=True)
     assert row["dur_ns"] == 30 * US
-    assert row["held_kind"] == (kind if kind == "event" else None)
+    assert row["waited_kind"] == (kind if kind == "event" else None)

@@ -144,7 +144,7 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
     assert row["others_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
     # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8; three of the four ranks come 3,000 after the
     # first, one 3,100
-    assert (row["worst_rank"], row["together"]) == (8, 3_000 / 3_100)
+    assert (row["last_rank"], row["together"]) == (8, 3_000 / 3_100)
     # in the last call rank 3 comes 3,500 after rank 0, ranks 1 and 2 come 1 and 2
     assert late.row(1, named=True)["together"] == pytest.approx(1.5 / 3_500)
 

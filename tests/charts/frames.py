@@ -288,7 +288,7 @@ def delayed() -> pl.DataFrame:
                 / (3 if rank == 3 else 1)
             )
             rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
-    names = "rank step launched launched_share host_call_ns median_ns p95_ns max_ns min_ns"
+    names = "rank step launched launched_share host_dur_ns median_ns p95_ns max_ns min_ns"
     return pl.DataFrame(rows, schema=names.split(), orient="row")
 
 

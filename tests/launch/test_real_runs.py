@@ -101,8 +101,8 @@ def check_steps(trace, requests) -> None:
     steps = analyze.steps(trace).filter(pl.col("phase") != "empty")
     for rank in (rank for rank in trace.ranks if rank >= 0):
         mine = steps.filter(rank=rank)
-        assert mine["context_tokens"].sum() == requests["prompt_tokens"].sum()
-        assert mine["generation_tokens"].sum() == requests.height * (OUTPUT - 1)
+        assert mine["prefill_tokens"].sum() == requests["prompt_tokens"].sum()
+        assert mine["decode_tokens"].sum() == requests.height * (OUTPUT - 1)
 
 
 def check_run(run, ranks):

@@ -62,7 +62,7 @@ def test_all_reduces_of_two_ranks_are_two_a_layer_and_waiting(nvtx: Trace) -> No
     # two in each of 36 layers and one after the embedding, in two steps on two ranks
     assert calls.height == 2 * 2 * (2 * 36 + 1)
     assert calls["call"].n_unique() == calls.height // 2
-    assert calls["unmatched"].null_count() == calls.height
+    assert calls["reason"].null_count() == calls.height
     assert set(calls["last_rank"]) == {1}
     late, early = (calls.filter(rank=rank) for rank in (1, 0))
     assert late["wait_ns"].sum() == 0
@@ -109,14 +109,14 @@ def test_the_rank_with_more_rows_keeps_the_other_waiting(exchange: Trace) -> Non
     uneven = expert_exchange(exchange).filter(layer=3)
     assert uneven["received_rows"].to_list() == [188, 68]
     assert uneven["load"].to_list() == pytest.approx([188 / 128, 68 / 128])
-    assert set(uneven["slowest_rank"]) == {0}
+    assert set(uneven["last_rank"]) == {0}
     assert uneven["combine_wait_ns"].to_list()[0] == 0
     assert uneven["combine_wait_ns"].to_list()[1] > 1_000_000
 
 
 def test_tokens_of_both_ranks_are_gathered_for_the_experts(sample_trace) -> None:
     trace = sample_trace("torch_ep2_dp2_eager")
-    said = steps(trace).select("rank", "phase", "context_tokens", "generation_tokens").rows()
+    said = steps(trace).select("rank", "phase", "prefill_tokens", "decode_tokens").rows()
     assert said == [
         (0, "mixed", 288, 3),
         (0, "decode", 0, 6),

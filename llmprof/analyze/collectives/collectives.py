@@ -36,7 +36,7 @@ COLUMNS = [
     "algorithm",
     "group",
     "world",
-    "ranks_seen",
+    "ranks",
     "bytes",
     "bytes_source",
     "dtype",
@@ -52,8 +52,8 @@ COLUMNS = [
     "bus_gbps",
     "name",
     "matched_by",
-    "match_confidence",
-    "unmatched",
+    "confidence",
+    "reason",
 ]
 
 
@@ -87,15 +87,15 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     polars.DataFrame
         ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks
         of a call, null where it has no match), ``kind, algorithm, group, world`` (ranks in the
-        group), ``ranks_seen``, ``bytes, bytes_source`` (metadata, shapes or null), ``dtype,
+        group), ``ranks``, ``bytes, bytes_source`` (metadata, shapes or null), ``dtype,
         start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus first start), ``wait_ns,
-        transfer_ns`` (null where they cannot be told: ``unmatched`` says why), ``last_rank`` (who
+        transfer_ns`` (null where they cannot be told: ``reason`` says why), ``last_rank`` (who
         arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree
         and the ranks leave at once, tens around a ring), ``clock_offset_ns`` (correction of this
         rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by``
-        (group: the recording names the group; ends: the ranks leave together), ``match_confidence``
+        (group: the recording names the group; ends: the ranks leave together), ``confidence``
         (share of the calls of these ranks that overlap on all of them, as they must; null for kinds
-        that a rank may leave early) and ``unmatched``.
+        that a rank may leave early) and ``reason``.
 
         With ``by``: its columns, ``count, total_ns, median_ns, p10_ns, p90_ns`` (of ``dur_ns``),
         ``wait_ns, transfer_ns`` (sums), ``transfer_median_ns, transfer_p10_ns, transfer_p90_ns``,
@@ -167,12 +167,12 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
             arrival_skew_ns=pl.col("_start").max() - pl.col("_start").min(),
             end_spread_ns=pl.col("_end").max() - pl.col("_end").min(),
             last_rank=pl.col("rank").get(pl.col("_start").arg_max()),
-            ranks_seen=pl.col("rank").n_unique().cast(pl.Int32),
+            ranks=pl.col("rank").n_unique().cast(pl.Int32),
             _first_end=pl.col("_end").min(),
         )
     )
     calls = calls.join(per_call, on="call", how="left", maintain_order="left")
-    unmatched = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
+    reason = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = (
         pl.when(left_early)
@@ -181,15 +181,15 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
     )
     factor = bus_factor(pl.col("world"))
     return (
-        calls.with_columns(unmatched=unmatched)
-        .with_columns(wait_ns=pl.when(pl.col("unmatched").is_null()).then(wait))
+        calls.with_columns(reason=reason)
+        .with_columns(wait_ns=pl.when(pl.col("reason").is_null()).then(wait))
         .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
         .with_columns(
             algorithm_gbps=pl.when(pl.col("transfer_ns") > 0).then(
                 pl.col("bytes") / pl.col("transfer_ns")
             ),
             **{
-                c: pl.when(pl.col("unmatched").is_null()).then(pl.col(c))
+                c: pl.when(pl.col("reason").is_null()).then(pl.col(c))
                 for c in ("arrival_skew_ns", "end_spread_ns", "last_rank")
             },
         )
@@ -217,7 +217,7 @@ def bus_factor(ranks: pl.Expr) -> pl.Expr:
 def _why_no_wait(*, unrelated: bool) -> pl.Expr:
     """Reason why the waiting of a call is unknown, as text; null if it is known."""
     few = pl.col("call").is_not_null().sum().over("rank", "group", "kind") < CLOCK_CALLS
-    seen, world, sure = pl.col("ranks_seen"), pl.col("world"), pl.col("match_confidence")
+    seen, world, sure = pl.col("ranks"), pl.col("world"), pl.col("confidence")
     apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
     return (
         pl.when(world == 1)
@@ -241,7 +241,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         .when(world.is_null())
         .then(
             pl.coalesce(
-                "unmatched",
+                "reason",
                 pl.lit(
                     "no other rank of this trace makes such calls, and how many ranks the group has"
                     " is unknown"
@@ -251,7 +251,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         .when(seen < world)
         .then(
             pl.coalesce(
-                "unmatched", pl.format("the trace has {} of the {} ranks of the group", seen, world)
+                "reason", pl.format("the trace has {} of the {} ranks of the group", seen, world)
             )
         )
         .when(sure < SURE)
@@ -351,13 +351,13 @@ _TEXTS = (
     "dtype",
     "name",
     "matched_by",
-    "unmatched",
+    "reason",
 )
 _TYPES = pl.Schema(
     dict.fromkeys(COLUMNS, pl.Int64())
-    | dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32())
+    | dict.fromkeys(["rank", "step", "layer", "world", "ranks", "last_rank"], pl.Int32())
     | dict.fromkeys(_TEXTS, pl.String())
-    | dict.fromkeys(["algorithm_gbps", "bus_gbps", "match_confidence"], pl.Float64())
+    | dict.fromkeys(["algorithm_gbps", "bus_gbps", "confidence"], pl.Float64())
 )
 
 

@@ -43,7 +43,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``,
-        ``waited_for`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
+        ``waited_stream`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
         copy that the stream runs next, and ``before_name, before_category`` of the last event on
         the stream that was waited for.
 
@@ -67,7 +67,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         fits & (pl.col("_stream") != pl.col("stream")) & (pl.col("_record") >= pl.col("start_ns"))
     )
     signalled = signals.group_by("wait").agg(
-        waited_for=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
+        waited_stream=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
     )
     waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
     events = trace.events
@@ -86,10 +86,10 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False
     )
     before = events.select(
-        "rank", waited_for="stream", _end=end, before_name="name", before_category="category"
+        "rank", waited_stream="stream", _end=end, before_name="name", before_category="category"
     )
     rows = rows.sort("_end").join_asof(
-        before.sort("_end"), on="_end", by=["rank", "waited_for"], check_sortedness=False
+        before.sort("_end"), on="_end", by=["rank", "waited_stream"], check_sortedness=False
     )
     return rows.sort("rank", "start_ns", "stream").select(
         "rank",
@@ -97,7 +97,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         "stream",
         "start_ns",
         "dur_ns",
-        "waited_for",
+        "waited_stream",
         "step",
         "next_event",
         "next_name",
@@ -126,7 +126,7 @@ def links(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank,
         link`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
-        durations), ``rate_gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
+        durations), ``gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
         links of that kind) and ``relative`` (of the two). Bytes that stay on a device are left out.
 
     Raises
@@ -144,9 +144,9 @@ def links(trace: Trace) -> pl.DataFrame:
         count=pl.len(), bytes=pl.col("bytes").sum(), busy_ns=pl.col("dur_ns").sum()
     )
     rate = pl.when(pl.col("busy_ns") > 0).then(pl.col("bytes") / pl.col("busy_ns"))
-    by_link = by_link.with_columns(rate_gbps=rate)
-    typical = pl.col("rate_gbps").median().over("link")
-    return by_link.with_columns(typical_gbps=typical, relative=pl.col("rate_gbps") / typical).sort(
+    by_link = by_link.with_columns(gbps=rate)
+    typical = pl.col("gbps").median().over("link")
+    return by_link.with_columns(typical_gbps=typical, relative=pl.col("gbps") / typical).sort(
         "relative", "rank", "src_rank", "dst_rank", nulls_last=True
     )
 

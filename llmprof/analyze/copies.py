@@ -49,7 +49,7 @@ def copies(
           pageable memory waits, too, which no name says), ``count, bytes, total_ns`` (of copies
           that run side by side each counts), ``gbps`` (1e9 B/s: all bytes in all that time),
           ``median_gbps, max_gbps`` (of single copies); by rank, the longest time first;
-        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``gbps`` (1e9
+        - per time: ``start_ns, dur_ns, bytes`` (each copy at an even rate), ``gbps`` (1e9
           B/s over the bin). Bins without a copy of the kind are zero.
 
         Copies of unknown size are in no rate. Times in ns.
@@ -115,4 +115,5 @@ def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     )
     sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
     grid = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
-    return grid.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(gbps=rate)
+    grid = grid.drop("bin").with_columns(pl.col("bytes").fill_null(0.0))
+    return grid.with_columns(gbps=rate)

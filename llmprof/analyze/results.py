@@ -46,6 +46,13 @@ SIDES: Final = {
     "other": "of the other recording",
     "host": "of the host: when it did it, and how long",
     "launch": "of the launching call",
+    "call": "of the call of the host",
+    "kernel": "of the kernel",
+    "range": "of the range",
+    "output": "of what it returns",
+    "queue": "between its call or arrival and its start",
+    "missing": "of what was not recorded, or is not covered",
+    "impossible": "in no table, as their time or length cannot be",
     "own": "of itself, without what is inside of it",
     "exposed": "with no other work beside it",
     "hidden": "with other work beside it",
@@ -56,7 +63,7 @@ SIDES: Final = {
     "combine": "while results come back from the experts",
     "algorithm": "by the bytes of the message",
     "bus": "by the bytes that the links move",
-    "peak": "of the peak of the device",
+    "peak": "at its peak: most that there was, or that the device can",
     "plain": "without the profiler",
     "recorded": "in the recording",
     "predicted": "in the replay",
@@ -80,7 +87,6 @@ start_ns | whole | ns | start, from the start of the trace
 end_ns | whole | ns | end, from the start of the trace
 dur_ns | whole | ns | duration
 time_ns | whole | ns | moment, from the start of the trace
-bin | whole | | number of the part of time, from 0
 node | text | | machine of the rank
 group | text or whole | | ranks that call collectives together
 dp | whole | | place in data parallelism, from 0
@@ -135,9 +141,6 @@ unexplained_ns | whole | ns | rest that no part explains
 gap_ns | number | ns | whole gap, or what is beyond the bound or the typical time
 outlier | yes/no | | whether the gap is beyond what the others have
 measure | text | | what is covered
-covered_ns | whole | ns | time that it covers
-missing_events | whole | events | events that it does not cover
-impossible_events | whole | events | events in no table, since their time or length cannot be
 of | text | | what the total is of, in words
 ratio | number | | over the other side, or over the typical one
 together_ns | whole | ns | both run
@@ -160,24 +163,17 @@ token_ns | number | ns | from token to token of a request, or when it came
 
 Host and launches
 call | text or whole | | call of the host, or the number of a collective call
+launches | number | launches | number of launching calls
 correlation | whole | | number that the profiler gave to a launch and its event
 op_id | whole | | number that the profiler gave to the operator
 replayed | yes/no | | whether a graph launched it
 category_by | text | | what tells the category
 launched | whole | kernels | kernels whose launch was recorded
-launches | number | launches | number of launches
-without_launch | whole | events | events whose launch was not recorded
 gap | whole | | number of the gap
 in_step | yes/no | | whether the step had begun on the device
 full_ns | whole | ns | time with a full queue
-blocked_ns | whole | ns | time of launching calls at a full queue
 delay_ns | whole | ns | from the operator to the start on the device
-call_start_ns | whole | ns | start of the call
-operator_start_ns | whole | ns | start of the operator
-enqueue_start_ns | whole | ns | start of the call that put it into the task queue
-dequeue_start_ns | whole | ns | start of the call that took it out
 to_queue_ns | whole | ns | from the operator to the task queue
-in_queue_ns | whole | ns | in the task queue
 to_launch_ns | whole | ns | from the queue to the launch
 to_device_ns | whole | ns | from the launch to the start
 
@@ -189,7 +185,7 @@ bytes_source | text | | how the size is known
 arrival_skew_ns | whole | ns | last start minus first start of the ranks
 end_spread_ns | whole | ns | last end minus first end of the ranks
 clock_offset_ns | whole | ns | correction of the rank's clock
-wait_ns | whole | ns | waits for a rank that comes later
+wait_ns | whole | ns | waits for a rank that comes later, or for room in a queue
 transfer_ns | number | ns | does not wait
 others_wait_ns | whole | ns | waiting of ranks outside the group
 last | whole | calls | calls in which it arrives last
@@ -204,8 +200,6 @@ sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
 load | number | | received rows over their mean of the ranks
 experts_ns | whole | ns | experts run
-link | text | | kind of link
-relative | number | | rate over the typical one of its kind
 waits | yes/no | | whether the call returns when the copy is done
 
 Bounds
@@ -244,9 +238,8 @@ layers | text | | layers in which it was called
 phases | text | | phases in which it was called
 torch_strides | text | | strides as torch recorded them
 torch_inputs | text | | arguments as torch recorded them
-with_ns | whole | ns | time of kernels with tensor cores
-without_ns | whole | ns | time of kernels without tensor cores
 unknown_ns | whole | ns | what it is is not known
+tensor_share | number | 0 to 1 | with tensor cores
 fusion | text | | known fusion of engines or compilers
 categories | text | | categories of the chain in order
 launches_saved | whole | launches | launches that one kernel would save
@@ -271,33 +264,18 @@ on_device | yes/no | | whether it is memory of a device
 allocated_bytes | whole | bytes | memory that is allocated
 reserved_bytes | whole | bytes | memory that the allocator took from the device
 released_bytes | whole | bytes | memory that is released
-net_bytes | whole | bytes | allocated minus released
-peak_bytes | whole | bytes | most that was allocated at a time
-reserved_peak_bytes | whole | bytes | most that was reserved at a time
-peak_allocated_bytes | whole | bytes | most that the component had allocated
-peak_reserved_bytes | whole | bytes | most that the component had reserved
-last_bytes | whole | bytes | allocated after the last event
-peak_ns | whole | ns | moment of the peak
-oldest_ns | whole | ns | moment of the oldest allocation
 fragmentation | number | 0 to 1 | reserved but not allocated at the peak
-allocations | whole | | number of allocations
-releases | whole | | number of releases
-holder | text | | innermost frame or operator that holds it
-component | text | | allocator
+holder | text | | innermost frame, operator or allocator that holds it
 
 Requests
 request | whole | | number of the request
 id | text | | identifier of the request
 trace_step | whole | | step of the trace
 prompt_tokens | whole | tokens | length of the prompt
-output_tokens | whole | tokens | tokens that were answered
 ttft_ns | whole | ns | from the arrival to the first token
 e2e_ns | whole | ns | from the arrival to the last token
 step_ns | whole | ns | start of its first step
 worst_gap_ns | whole | ns | longest from token to token
-queue_prefill_ns | whole | ns | before its first step, while others were prefilled
-queue_decode_ns | whole | ns | before its first step, while others decoded
-queue_other_ns | whole | ns | before its first step, while no step ran
 prefill_others_ns | whole | ns | the rest of those steps
 left_out_ns | whole | ns | steps without it
 between_ns | whole | ns | no step ran
@@ -348,7 +326,6 @@ about | text | | what the finding is about
 
 Nsight Compute
 kernel_id | whole | | number of the profiled launch
-kernel_name | text | | name of the profiled kernel
 duration_ns | number | ns | duration under Nsight Compute
 profiled_ns | number | ns | duration under Nsight Compute
 grid | text | | blocks of the launch
@@ -375,39 +352,16 @@ instructions | whole | | executions by warps
 reason_samples | whole | | samples with that reason
 
 NPU
-op_type | text | | type of the operator
 core | text | | type of the core
-aic_ns | number | ns | cube cores at work
-aiv_ns | number | ns | vector cores at work
-cube_ns | number | ns | arithmetic of the cube cores
-vector_ns | number | ns | arithmetic of the vector cores
-input_shapes | text | | shapes of the inputs
-input_dtypes | text | | element types of the inputs
-input_formats | text | | formats of the inputs
-output_shapes | text | | shapes of the outputs
-output_formats | text | | formats of the outputs
+cube_share | number | 0 to 1 | arithmetic of the cube cores
+vector_share | number | 0 to 1 | arithmetic of the vector cores
+formats | text | | formats of the inputs
 
 Nsight Systems
-api_name | text | | call of the host
-api_ns | number | ns | call of the host
-queue_ns | number | ns | from the call to the kernel
-kernel_ns | number | ns | kernel
-queued_count | whole | | kernels that began after their call
-operation | text | | kind of copy
-style | text | | kind of range
 domain | text | | domain of the range
 range | whole | | number of the range
-range_name | text | | name of the range
-range_ns | number | ns | range on the host
-projected_ns | number | ns | range on the device
-child_ns | whole | ns | ranges inside
-children | number | | number of ranges inside
 parent | whole | | range around it
-copies | whole | | number of copies
-instance | whole | | number of the launch of its name
 pace_ns | whole | ns | since the start of the launch before
-pause_ns | whole | ns | since the end of the launch before
-lag_ns | whole | ns | behind an even pace
 """
 
 

@@ -86,8 +86,8 @@ LISTINGS: Final = (
     Listing(
         "queue_length",
         (
-            "rank device stream time_ns length launches mean_length max_length full_ns blocked_ns"
-            " without_launch"
+            "rank device stream time_ns length count mean_length max_length full_ns wait_ns"
+            " missing_count"
         ),
     ),
     Listing(
@@ -147,20 +147,18 @@ LISTINGS: Final = (
     Listing(
         "memory",
         (
-            "rank device time_ns part holder operator step phase peak_bytes reserved_peak_bytes"
-            " bytes blocks share evidence fragmentation allocations allocated_bytes reserved_bytes"
-            " net_bytes known_share"
+            "rank device time_ns part holder operator step phase peak_allocated_bytes"
+            " peak_reserved_bytes bytes blocks share evidence fragmentation allocated_bytes"
+            " released_bytes reserved_bytes known_share"
         ),
     ),
     Listing(
         "copies",
-        ("rank kind src_kind dst_kind bin start_ns bytes gbps call waits count total_ns max_gbps"),
+        ("rank kind src_kind dst_kind start_ns bytes gbps call waits count total_ns max_gbps"),
     ),
     Listing("hotspots", "rank self_share total_share self unit name"),
     Listing("totals", "kind share total_ns count mean_ns category name"),
-    Listing(
-        "coverage", "rank measure share covered_ns total_ns missing_events impossible_events of"
-    ),
+    Listing("coverage", "rank kind share total_ns missing_count impossible_count of"),
     Listing(
         "roofline",
         "rank step phase stage bound_ns bound measured_ns bound_share gap_ns why",

@@ -5,10 +5,10 @@ from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, kernels, labels, launches, ops
 
 
-def shares(trace: Trace, rank: int = 0) -> dict[str, tuple[float | None, int, int, int, int]]:
+def shares(trace: Trace, rank: int = 0) -> dict[str, tuple[float | None, int, int, int]]:
     found = coverage(trace).filter(pl.col("rank") == rank)
-    columns = ["measure", "share", "covered_ns", "total_ns", "events", "missing_events"]
-    return {measure: rest for measure, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
+    columns = ["kind", "share", "total_ns", "count", "missing_count"]
+    return {kind: rest for kind, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
 
 
 def test_shares_by_hand() -> None:
@@ -32,14 +32,14 @@ def test_shares_by_hand() -> None:
         }
     )
     assert shares(trace) == {
-        "step": [180 / 240, 180, 240, 18, 1],
-        "stage": [160 / 240, 160, 240, 18, 3],  # _sample and _update are no known choice of a token
-        "category": [150 / 240, 150, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
-        "launch": [180 / 240, 180, 240, 18, 1],
-        "operator": [50 / 240, 50, 240, 18, 13],  # four GEMMs of the layer and the lm_head
-        "recorded": [1.0, None, None, 17, 0],  # launching calls, each with its event
+        "step": [180 / 240, 240, 18, 1],
+        "stage": [160 / 240, 240, 18, 3],  # _sample and _update are no known choice of a token
+        "category": [150 / 240, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
+        "launch": [180 / 240, 240, 18, 1],
+        "operator": [50 / 240, 240, 18, 13],  # four GEMMs of the layer and the lm_head
+        "recorded": [1.0, None, 17, 0],  # launching calls, each with its event
     }
-    of_time = coverage(trace).filter(pl.col("measure") != "recorded")
+    of_time = coverage(trace).filter(pl.col("kind") != "recorded")
     assert of_time["of"].unique().to_list() == ["summed time of kernels and copies"]
     run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])
     trace = Trace({"kernels": run})
@@ -48,5 +48,5 @@ def test_shares_by_hand() -> None:
     trace = Trace(
         {"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])}
     )
-    assert shares(trace)["category"] == [0.75, 30, 40, 2, 1]
+    assert shares(trace)["category"] == [0.75, 40, 2, 1]
     assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]

@@ -260,7 +260,7 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
         ).lower()
         assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing
     assert '"thread ' in figures.make_figure(trace, figures.STEP_TIMELINE).spec
-    assert cards.shares(analyze.coverage(trace))["measure"].to_list() == [
+    assert cards.shares(analyze.coverage(trace))["kind"].to_list() == [
         "step",
         "stage",
         "category",

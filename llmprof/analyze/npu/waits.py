@@ -125,9 +125,9 @@ def links(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank,
-        link`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
+        kind`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
         durations), ``gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
-        links of that kind) and ``relative`` (of the two). Bytes that stay on a device are left out.
+        links of that kind) and ``ratio`` (of the two). Bytes that stay on a device are left out.
 
     Raises
     ------
@@ -140,14 +140,14 @@ def links(trace: Trace) -> pl.DataFrame:
         & pl.col("dst_rank").is_not_null()
         & (pl.col("src_rank") != pl.col("dst_rank"))
     )
-    by_link = moved.group_by("rank", "src_rank", "dst_rank", "link").agg(
+    by_link = moved.group_by("rank", "src_rank", "dst_rank", kind="link").agg(
         count=pl.len(), bytes=pl.col("bytes").sum(), busy_ns=pl.col("dur_ns").sum()
     )
     rate = pl.when(pl.col("busy_ns") > 0).then(pl.col("bytes") / pl.col("busy_ns"))
     by_link = by_link.with_columns(gbps=rate)
-    typical = pl.col("gbps").median().over("link")
-    return by_link.with_columns(typical_gbps=typical, relative=pl.col("gbps") / typical).sort(
-        "relative", "rank", "src_rank", "dst_rank", nulls_last=True
+    typical = pl.col("gbps").median().over("kind")
+    return by_link.with_columns(typical_gbps=typical, ratio=pl.col("gbps") / typical).sort(
+        "ratio", "rank", "src_rank", "dst_rank", nulls_last=True
     )
 
 
@@ -177,9 +177,8 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         One row for each kernel, in the order of the device: ``rank, step, event, stream, name,
         category``, ``operator`` (name, null where nothing links them), ``call`` (call of AscendCL),
-        the starts on the host ``operator_start_ns, enqueue_start_ns, dequeue_start_ns,
-        call_start_ns, launch_start_ns``, and on the device ``start_ns, dur_ns``; the delays
-        ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue),
+        ``launch_start_ns``, and on the device ``start_ns, dur_ns``; the delays
+        ``to_queue_ns`` (operator to enqueue), ``queue_ns`` (enqueue to dequeue),
         ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch),
         ``to_device_ns`` (launch to start) and ``delay_ns`` (operator to start). A layer that was
         not recorded is null.
@@ -250,11 +249,11 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         "category",
         "operator",
         "call",
-        *(f"{layer}_start_ns" for layer in _PATH),
+        "launch_start_ns",
         "start_ns",
         "dur_ns",
         to_queue_ns=start_of["enqueue"] - start_of["operator"],
-        in_queue_ns=start_of["dequeue"] - start_of["enqueue"],
+        queue_ns=start_of["dequeue"] - start_of["enqueue"],
         to_launch_ns=start_of["launch"] - pl.coalesce(start_of["dequeue"], start_of["operator"]),
         to_device_ns=pl.col("start_ns") - start_of["launch"],
         delay_ns=pl.col("start_ns") - start_of["operator"],

@@ -35,7 +35,7 @@ _SCHEMA: Final = {
     "layers": pl.String(),
     "phases": pl.String(),
     "can": pl.Boolean(),
-    "why": pl.String(),
+    "reason": pl.String(),
     "assumed": pl.String(),
     "torch_strides": pl.String(),
     "torch_inputs": pl.String(),
@@ -75,7 +75,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
         time of all rows), ``median_ns``
         (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
         ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
-        phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),
+        phases`` (where it was called, with commas), ``can`` (be run alone), ``reason`` (it cannot),
         ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
         torch_inputs``.
 
@@ -218,7 +218,7 @@ _MADE: Final = {
     "key": pl.String,
     "kind": pl.String,
     "can": pl.Boolean,
-    "why": pl.String,
+    "reason": pl.String,
     "assumed": pl.String,
 }
 
@@ -267,7 +267,7 @@ def _others(events: pl.DataFrame) -> pl.DataFrame:
     )
     why = [_why(op, graph) for op, graph in grouped.select("operator", "replayed").iter_rows()]
     named = grouped.drop("replayed")
-    return named.with_columns(can=pl.lit(value=False), why=pl.Series(why, dtype=pl.String))
+    return named.with_columns(can=pl.lit(value=False), reason=pl.Series(why, dtype=pl.String))
 
 
 def _why(op: str | None, graph: bool | None) -> str:

@@ -62,6 +62,7 @@ SIDES: Final = {
     "dispatch": "while tokens go to their experts",
     "combine": "while results come back from the experts",
     "algorithm": "by the bytes of the message",
+    "bound": "of its bound",
     "bus": "by the bytes that the links move",
     "peak": "at its peak: most that there was, or that the device can",
     "plain": "without the profiler",
@@ -85,7 +86,7 @@ occurrence | whole | | number among those of one name in one place, from 0
 event | whole | | row of trace.events
 start_ns | whole | ns | start, from the start of the trace
 end_ns | whole | ns | end, from the start of the trace
-dur_ns | whole | ns | duration
+dur_ns | number | ns | duration
 time_ns | whole | ns | moment, from the start of the trace
 node | text | | machine of the rank
 group | text or whole | | ranks that call collectives together
@@ -113,14 +114,11 @@ strides | text | | strides of the operator's inputs, JSON
 arguments | text | | other arguments of the operator, JSON
 kernel | text | | kernel with the most time
 kernels | number or text | kernels | number of kernels (with copies), or their names, one a line
-source | text | | table or label that it was found in, or what the work was computed from
+source | text | | where it was found, or what it is known from
 evidence | text | | how it is known
 confidence | number | | how sure the labels are, 0 to 1
-reason | text | | why, in words
-why | text | | why there is no bound, no way to run it, or what the gap is
-unknown | text | | why it is not known
+reason | text | | why, in words: why it is so, or why it is not known
 assumed | text | | what was not recorded and is assumed
-note | text | | what else is to be said
 rule | text | | rule of the finding
 
 Time and its parts
@@ -212,13 +210,10 @@ intensity | number | FLOP/B | operations for each byte
 flop_per_s | number | FLOP/s | operations over time
 bytes_per_s | number | B/s | bytes over time
 bound_ns | number | ns | least possible time
-bound_by | text | | what sets the bound
-bound | text | | resource that limits it
-measured_ns | whole | ns | recorded time
+bound_by | text | | resource that sets the bound, or that limits it
 mfu | number | 0 to 1 | operations over time, of the peak
 mbu | number | 0 to 1 | bytes over time, of the peak
 explained | yes/no | | whether theory knows what it does
-context_from | text | | where the length of the context is known from
 fits_cache | yes/no | | whether the operands fit the device's cache
 tile | text | | rows x columns of a block's result
 blocks | whole | blocks | blocks of the launch, or of memory
@@ -249,9 +244,7 @@ Replay
 path_ns | whole | ns | time on the critical path
 slack_ns | whole | ns | how much longer it may take before a step ends later
 pace_slack_ns | whole | ns | how much longer before the last step ends later
-speedup | number | | recorded over predicted
 moved | whole | steps | steps that only end as much earlier as those before them
-changes | text | | changes that were replayed
 level | text | | step, part, between steps, or kernels
 run | text | | name of a run
 delta_ns | number | ns | b minus a
@@ -316,7 +309,7 @@ share_of_recorded | number | 0 to 1 | of the recorded time
 follows_from | text | | rule whose finding this one is an effect of
 predicted_tokens_per_s | number | tokens/s | rate after the change
 predicted_plain | yes/no | | whether predictions are without the profiler
-change | text | | change that was predicted
+change | text | | change that was predicted, or changes
 prediction | text | | the prediction in a sentence
 denominator | text | | what the share is of
 where | text | | condition on the rows of the evidence, SQL
@@ -326,20 +319,12 @@ about | text | | what the finding is about
 
 Nsight Compute
 kernel_id | whole | | number of the profiled launch
-duration_ns | number | ns | duration under Nsight Compute
-profiled_ns | number | ns | duration under Nsight Compute
 grid | text | | blocks of the launch
 block | text | | threads of a block
 agrees | text | | what agrees between launch and kernel
 match | text | | whether a sequence or only the order matched
 candidates | whole | | places that fit
-flops_source | text | | where the operations are known from
-dram_bytes | number | bytes | bytes between L2 and the device memory
-dram_read_bytes | number | bytes | bytes that are read from the device memory
-dram_write_bytes | number | bytes | bytes that are written to the device memory
 traffic_bytes | number | bytes | reads, and the larger of writes to memory and by the SMs
-roof_flop_per_s | number | FLOP/s | roof over the launch
-roof_share | number | 0 to 1 | rate over the roof
 memory_level | text | | dram, l2 or l1
 stall | text | | state in which warps spent most time
 stall_share | number | 0 to 1 | of the time in that state

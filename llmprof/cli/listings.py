@@ -99,7 +99,7 @@ LISTINGS: Final = (
         "opportunities",
         (
             "phase part stage operator shapes total_ns share bound_share bound_by gap_ns gain_ns"
-            " gain_share why"
+            " gain_share reason"
         ),
         takes=("model",),
     ),
@@ -107,7 +107,7 @@ LISTINGS: Final = (
         "slack",
         (
             "rank step name layer stage count total_ns path_ns path_share dur_ns slack_ns"
-            " pace_slack_ns unknown"
+            " pace_slack_ns reason"
         ),
     ),
     Listing(
@@ -117,13 +117,13 @@ LISTINGS: Final = (
         "operators",
         (
             "rank phase gap_ns total_ns count operator kernel shapes flop_per_s bytes_per_s"
-            " bound_by bound_share cause why note"
+            " bound_by bound_share cause reason"
         ),
         largest_first="total_ns",
         takes=("model",),
         spare="flop_per_s bytes_per_s",
     ),
-    Listing("operator_calls", "can total_ns share count median_ns kind operator shapes why"),
+    Listing("operator_calls", "can total_ns share count median_ns kind operator shapes reason"),
     Listing(
         "fusion",
         (
@@ -161,7 +161,7 @@ LISTINGS: Final = (
     Listing("coverage", "rank kind share total_ns missing_count impossible_count of"),
     Listing(
         "roofline",
-        "rank step phase stage bound_ns bound measured_ns bound_share gap_ns why",
+        "rank step phase stage bound_ns bound_by total_ns bound_share gap_ns reason",
         largest_first="gap_ns",
     ),
     Listing("events", "rank stream step phase layer stage start_ns dur_ns name", spare="stream"),

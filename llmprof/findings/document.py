@@ -113,7 +113,7 @@ def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str
         profiler="ncu",
         ranks=[],
         world_size=None,
-        span_ns=int(launches["duration_ns"].sum() or 0),
+        span_ns=int(launches["dur_ns"].sum() or 0),
         time_went=[],
         warnings=[str(words) for words in metrics.coverage.get("warnings", [])],
     )

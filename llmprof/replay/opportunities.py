@@ -70,7 +70,7 @@ _SCHEMA: Final = {
     "gap_ns": pl.Float64(),
     "gain_ns": pl.Float64(),
     "gain_share": pl.Float64(),
-    "why": pl.String(),
+    "reason": pl.String(),
 }
 
 
@@ -136,7 +136,7 @@ def opportunities(
         - ``part``: ``step`` (all of it; ``gain_ns`` with all operators at the target at once),
           ``opportunity`` (an operator of one stage, or, where no stage is known, of the same
           shapes; by its gain), ``others`` (smaller opportunities together), ``at target``
-          (operators that reach it), ``no bound`` (by ``why``), ``idle`` (nothing runs on the
+          (operators that reach it), ``no bound`` (by ``reason``), ``idle`` (nothing runs on the
           devices of the rank), ``beside other work`` (negative: what ran at the same time counts
           twice above);
         - ``operator, stage, kind, shapes, kernel, bound_by`` (those with most time), ``count``
@@ -144,7 +144,7 @@ def opportunities(
         - ``total_ns`` (of kernels and copies), ``share`` (of the step), ``bound_ns, bound_share,
           target_share`` (what it is brought to), ``gap_ns``, ``gain_ns`` (at most the gap),
           ``gain_share`` (of the step);
-        - ``why`` (there is no bound; of ``step`` where no operator has one: gap and gain are
+        - ``reason`` (there is no bound; of ``step`` where no operator has one: gap and gain are
           unknown then).
 
     Raises
@@ -301,7 +301,7 @@ def _table(
     named = ("operator", "kind", "shapes", "kernel", "bound_by")
     by_row = work.group_by("phase", "part", "key", "row").agg(
         pl.col("call").n_unique(),
-        pl.col(*named, "_stage", "why").first(),
+        pl.col(*named, "_stage", "reason").first(),
         total_ns=time.sum(),
         bound_ns=(time * pl.col("bound_share")).sum(),
         gap_ns=(time * pl.col("saved")).sum(),
@@ -314,7 +314,7 @@ def _table(
             "phase",
             "part",
             "key",
-            why=pl.when(pl.col("part") == "no bound").then("why"),
+            reason=pl.when(pl.col("part") == "no bound").then("reason"),
             maintain_order=True,
         )
         .agg(
@@ -362,13 +362,13 @@ def _table(
     )
     is_step = pl.col("part") == "step"
     unknown = is_step & ~has_bound.any().over("phase")
-    own = pl.col("why").filter(pl.col("why") != COLLECTIVE)  # a collective never has one
+    own = pl.col("reason").filter(pl.col("reason") != COLLECTIVE)  # a collective never has one
     whys = (
-        own.sort_by(pl.col("total_ns").filter(pl.col("why") != COLLECTIVE), descending=True)
+        own.sort_by(pl.col("total_ns").filter(pl.col("reason") != COLLECTIVE), descending=True)
         .first()
         .over("phase")
     )
-    rows = rows.with_columns(why=pl.when(unknown).then(whys).otherwise("why"))
+    rows = rows.with_columns(reason=pl.when(unknown).then(whys).otherwise("reason"))
     return (
         rows.with_columns(
             pl.when(has_bound).then("bound_ns"),

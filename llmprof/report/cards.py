@@ -487,11 +487,11 @@ def of_metrics(metrics: Metrics) -> str:
         ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list())))
         or "device not recorded"
     )
-    longest = kernels.sort("duration_ns", descending=True, nulls_last=True).head(_LAUNCHES)
+    longest = kernels.sort("dur_ns", descending=True, nulls_last=True).head(_LAUNCHES)
     rows = [
         (shorten(name or "unnamed", 70), number, format_ns(duration))
         for number, name, duration in longest.select(
-            "kernel_id", "kernel_name", "duration_ns"
+            "kernel_id", "kernel_name", "dur_ns"
         ).iter_rows()
     ]
     facts = [

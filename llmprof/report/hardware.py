@@ -44,7 +44,7 @@ NOTE: Final = (
 
 def named_stalls(metrics: Metrics) -> pl.DataFrame:
     """Stalls with the names and durations of their launches."""
-    names = analyze.ncu.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
+    names = analyze.ncu.speed_of_light(metrics).select("kernel_id", "kernel_name", "dur_ns")
     return analyze.ncu.stalls(metrics).join(names, on="kernel_id", how="left")
 
 
@@ -95,9 +95,9 @@ _LIMITS: Final = (
     ReportColumn("count", "launches", "number"),
     ReportColumn("total_ns", "total", "time"),
     ReportColumn("share", "share", "share"),
-    ReportColumn("bound", "limit"),
+    ReportColumn("bound_by", "limit"),
     *columns_of_kind("share", compute_share="compute", memory_share="memory"),
-    ReportColumn("roof_share", "of its roof", "share"),
+    ReportColumn("bound_share", "of its roof", "share"),
     ReportColumn("stall", "warps wait for"),
 )
 _RULES: Final = (
@@ -120,8 +120,8 @@ def advice(metrics: Metrics) -> pl.DataFrame:
     """Advice of the profiler's rules for each kernel; the largest estimates of the longest
     launches come first.
     """
-    durations = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
-    estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
+    durations = metrics.kernels.select("kernel_id", "kernel_name", "dur_ns")
+    estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("dur_ns").fill_null(0.0)
     return (
         metrics.rules.filter(pl.col("kind") != "INF")
         .join(durations, on="kernel_id", how="left")

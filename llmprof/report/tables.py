@@ -131,7 +131,7 @@ def opportunities_table(
         name=name.otherwise(
             pl.concat_str(
                 pl.col("part").cast(pl.String).replace(_DOUBLE),
-                "why",
+                "reason",
                 separator=": ",
                 ignore_nulls=True,
             )

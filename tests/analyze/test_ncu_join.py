@@ -130,7 +130,7 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
     kernels = rows.select(
         rank=pl.lit(0),
         start_ns=pl.int_range(pl.len()) * 1000,
-        dur_ns=pl.col("duration_ns").cast(pl.Int64),
+        dur_ns=pl.col("dur_ns").cast(pl.Int64),
         name="kernel_name",
         **{size: size for size in SIZES},
     )

@@ -38,7 +38,7 @@ def test_times_of_calls(tmp_path):
         5_000,
         7_000,
     )
-    assert (first["kernels"], first["host_median_ns"], first["can"], first["why"]) == (
+    assert (first["kernels"], first["host_median_ns"], first["can"], first["reason"]) == (
         "gemm\nsplit_k",
         50_000,
         True,
@@ -47,7 +47,7 @@ def test_times_of_calls(tmp_path):
     assert found["key"].drop_nulls().n_unique() == 3
     others = found.filter(~found["can"])
     assert others["operator"].to_list() == [None, "mine::secret"]
-    assert others["why"].to_list() == [NO_OPERATOR, NOT_LISTED]
+    assert others["reason"].to_list() == [NO_OPERATOR, NOT_LISTED]
 
 
 def test_strides_and_values_are_read(tmp_path):
@@ -68,14 +68,14 @@ def test_copies_between_host_and_device(tmp_path):
     row = analyze.operator_calls(
         recorded(tmp_path, [("aten::copy_", copy, [("Memcpy HtoD (Pinned -> Device)", 1.0)])])
     )
-    assert row["why"].to_list() == [BETWEEN]
+    assert row["reason"].to_list() == [BETWEEN]
 
 
 def test_what_a_recording_does_not_hold(tmp_path, sample_trace):
     found = analyze.operator_calls(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
     assert found["can"].to_list() == [False]
-    assert "record_shapes=True" in found["why"][0]
+    assert "record_shapes=True" in found["reason"][0]
     found = analyze.operator_calls(sample_trace("torch_tp1_cudagraph"))
-    assert found.filter(found["why"] == IN_GRAPH)["share"].sum() > 0.5
+    assert found.filter(found["reason"] == IN_GRAPH)["share"].sum() > 0.5
     with pytest.raises(NotCapturedError):
         analyze.operator_calls(sample_trace("nsys_tp2_cudagraph"))

@@ -383,7 +383,7 @@ def profiled() -> pl.DataFrame:
                 stage,
             )
         )
-    names = "kernel_id kernel_name duration_ns dtype intensity flop_per_s roof_flop_per_s roof_share bound"
+    names = "kernel_id kernel_name dur_ns dtype intensity flop_per_s bound_flop_per_s bound_share bound_by"
     return pl.DataFrame(rows, schema=[*names.split(), "stage"], orient="row")
 
 
@@ -423,7 +423,7 @@ def stalled() -> pl.DataFrame:
             rows.append((kernel_id, reason, share))
     frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
     return frame.join(
-        profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id"
+        profiled().select("kernel_id", "kernel_name", "dur_ns", "stage"), on="kernel_id"
     )
 
 

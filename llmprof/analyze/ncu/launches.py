@@ -69,7 +69,7 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     polars.DataFrame
         One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's
         kernel ``event`` (row of :func:`~llmprof.label.activity.activity`)``, rank, name,
-        start_ns, dur_ns``, the profiled time ``profiled_ns`` and its ``ratio`` to the timeline's,
+        start_ns, dur_ns``, the profiled time ``other_dur_ns`` and its ``ratio`` to the timeline's,
         then ``agrees, match`` (sequence or order)``, confidence`` (0 if nothing fits)``,
         candidates``.
 
@@ -92,6 +92,7 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         matches += sorted(of_ranks, key=lambda one: -float(one["confidence"].sum()))[:1]
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
     of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
+    matched = matched.rename({"dur_ns": "other_dur_ns"})
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
         *(
             "kernel_id",
@@ -103,9 +104,9 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
             "name",
             "start_ns",
             "dur_ns",
+            "other_dur_ns",
         ),
-        profiled_ns="duration_ns",
-        ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("duration_ns") / pl.col("dur_ns")),
+        ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("other_dur_ns") / pl.col("dur_ns")),
         agrees="agrees",
         match="match",
         confidence=pl.col("confidence").fill_null(0.0),

@@ -27,7 +27,7 @@ CATEGORIES = {
         "cutlass_mla_decode",
         "sage_fwd",
     ],
-    "linear": [
+    "gemm": [
         "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<X, cutlass::epilogue::thread::HardSwish>>(P)",
         "dequantize_and_gemm_awq_kernel",
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(cutlass_80_simt_sgemm_128x32_8x5_nn_align1)",
@@ -223,7 +223,7 @@ def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() ->
         {"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]}
     )
     trace = Trace({"kernels": kernels})
-    assert trace.events["category"].to_list() == ["other", "linear"]
+    assert trace.events["category"].to_list() == ["other", "gemm"]
     first = trace.events
     assert trace.events.equals(first)
 

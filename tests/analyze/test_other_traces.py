@@ -172,7 +172,7 @@ def test_layers_of_language_models(
         + " "
         + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last(),
     )
-    events = trace.events.filter(pl.col("category") == "linear").join(
+    events = trace.events.filter(pl.col("category") == "gemm").join(
         operators, on=["rank", "op_id"]
     )
     said = events.filter(pl.col("weight").is_in(list(weights)))

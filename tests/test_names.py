@@ -1,7 +1,5 @@
 """What names mean: real kernel names of several vendors and years, and the user's own patterns."""
 
-from collections.abc import Iterator
-
 import polars as pl
 import pytest
 
@@ -141,7 +139,7 @@ CATEGORIES = {
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_real_names(category: str) -> None:
+def test_real_names(category):
     found = names.categories(pl.Series(CATEGORIES[category], dtype=pl.String))
     wrong = [
         (name, got)
@@ -151,7 +149,7 @@ def test_real_names(category: str) -> None:
     assert not wrong
 
 
-def test_order_and_repetitions_stay() -> None:
+def test_order_and_repetitions_stay():
     found = names.categories(pl.Series(["fused_moe_kernel", "x", "fused_moe_kernel"]))
     assert found.to_list() == ["moe_experts", "other", "moe_experts"]
     assert found.name == "category"
@@ -211,12 +209,12 @@ def test_order_and_repetitions_stay() -> None:
         ("hcom_allGather__271_0_1", "all_gather", None),
     ],
 )
-def test_kinds_and_algorithms(name: str, kind: str, algorithm: str | None) -> None:
+def test_kinds_and_algorithms(name, kind, algorithm):
     assert names.collective_kinds(pl.Series([name])).to_list() == [kind]
     assert names.collective_algorithms(pl.Series([name])).to_list() == [algorithm]
 
 
-def test_element_bytes() -> None:
+def test_element_bytes():
     types = [
         "BFloat16",
         "c10::Half",
@@ -232,7 +230,7 @@ def test_element_bytes() -> None:
 
 
 @pytest.fixture
-def own_table() -> Iterator[None]:
+def own_table():
     """Whatever a test registers is gone after it."""
     before = list(names.KERNEL_PATTERNS)
     yield
@@ -240,7 +238,7 @@ def own_table() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_table")
-def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() -> None:
+def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again():
     kernels = pl.DataFrame(
         {"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]}
     )
@@ -272,7 +270,7 @@ def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() ->
         ("attention", "", "matches every name"),
     ],
 )
-def test_register_refuses(category: str, pattern: str, message: str) -> None:
+def test_register_refuses(category, pattern, message):
     before = list(names.KERNEL_PATTERNS)
     with pytest.raises(LlmprofError, match=message.replace("(", r"\(")):
         names.register(category, pattern)

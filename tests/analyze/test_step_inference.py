@@ -2,8 +2,6 @@
 of real recordings.
 """
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 
@@ -23,7 +21,7 @@ from tests.analyze.builders import (
 )
 
 
-def test_kernels_only_three_forward_passes() -> None:
+def test_kernels_only_three_forward_passes():
     # 2 layers: 2 + 20 + 5 = 27 kernels of 10 ns without a pause; each pass begins with its input
     # kernel
     frames = [kernels(forward(2), start=1000 * n) for n in range(3)]
@@ -45,7 +43,7 @@ def test_kernels_only_three_forward_passes() -> None:
     assert layers(trace).group_by("step").len()["len"].to_list() == [2, 2, 2]
 
 
-def test_embedding_operator_names_the_batch() -> None:
+def test_embedding_operator_names_the_batch():
     run = pl.concat([kernels(forward(2), start=1000 * n, first=100 * n) for n in range(3)])
     embedding = run.filter(pl.col("name") == EMBEDDING)
     run = run.with_columns(
@@ -92,7 +90,7 @@ def test_tokens_of_an_engine_that_samples_on_the_host() -> None:
 
 
 @pytest.mark.parametrize("seen", [5, 1])
-def test_the_pass_of_a_vision_tower_is_no_prefill(seen: int) -> None:
+def test_the_pass_of_a_vision_tower_is_no_prefill(seen):
     # a request is decoded, then an image is encoded, and its prompt of 96 tokens is read; the tower
     # looks up no token
     sees = [
@@ -124,7 +122,7 @@ def test_the_pass_of_a_vision_tower_is_no_prefill(seen: int) -> None:
     assert found["context_tokens"].to_list() == [0, 0, None, 96, 0]
 
 
-def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
+def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size():
     # no embedding, no lm_head: between two passes stand 4 kernels more than between two layers
     passes = [["recv", *DENSE * 3, "send", "update_kernel", "write_kernel"]] * 4
     run = pl.concat([kernels(p, start=1000 * n) for n, p in enumerate(passes)])
@@ -133,7 +131,7 @@ def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
     assert layers(Trace({"kernels": run})).group_by("step").len()["len"].to_list() == [3] * 4
 
 
-def test_start_up_before_the_first_pass_is_no_step() -> None:
+def test_start_up_before_the_first_pass_is_no_step():
     load = kernels(["weights_kernel"], start=0)
     run = pl.concat([load, *(kernels(forward(2), start=5000 + 1000 * n) for n in range(3))])
     found = steps(Trace({"kernels": run}))
@@ -156,14 +154,14 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
         [],
     ],
 )
-def test_no_steps_are_made_up(names: list[str]) -> None:
+def test_no_steps_are_made_up(names):
     trace = Trace({"kernels": kernels(names)})
     assert steps(trace).is_empty()
     assert trace.events["step"].null_count() == len(names)
     assert steps(trace).schema == steps(Trace({"kernels": kernels(forward(2))})).schema
 
 
-def test_only_ranks_without_labels_are_inferred() -> None:
+def test_only_ranks_without_labels_are_inferred():
     zero, one = kernels(forward(2), rank=0), kernels(forward(2), rank=1, first=100)
     run = pl.concat([zero, one])
     trace = Trace(
@@ -198,9 +196,7 @@ label gives them.
     ("name", "host"),
     [(name, host) for name in RECORDINGS for host in (True, False) if host or "cpu" not in name],
 )
-def test_inferred_steps_agree_with_the_labels(
-    name: str, host: bool, sample_trace: Callable[[str], Trace]
-) -> None:
+def test_inferred_steps_agree_with_the_labels(name, host, sample_trace):
     count, least = RECORDINGS[name]
     trace = sample_trace(name)
     tables = trace.tables

@@ -83,7 +83,7 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
         ),
     ],
 )
-def test_every_form(name: str, expected: tuple[object, ...]) -> None:
+def test_every_form(name, expected):
     assert labels.parse_labels(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == expected
     assert pl.Series([name]).str.contains(labels.ANY).all()
 
@@ -110,7 +110,7 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
         "layer::model.layers.0",
     ],
 )
-def test_other_texts_are_no_labels(name: str) -> None:
+def test_other_texts_are_no_labels(name):
     assert not pl.Series([name]).str.contains(labels.ANY).any()
     assert labels.parse_labels(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (
         None,

@@ -10,7 +10,7 @@ from llmprof.replay.what_if import change_of
 SAMPLE = "sample:torch_tp1_cudagraph"
 
 
-def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
+def test_what_is_not_replayed_is_said(run, tmp_path):
     names = {
         "rank": [0, 1],
         "device": [0, 0],
@@ -28,7 +28,7 @@ def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
     assert "no-host-delay" in err
 
 
-def test_json_has_the_frame(run, capsys) -> None:
+def test_json_has_the_frame(run, capsys):
     code, out, _ = run("what-if", SAMPLE, "--json")
     rows = json.loads(out)
     assert code == 0
@@ -56,5 +56,5 @@ def test_json_has_the_frame(run, capsys) -> None:
         ("tensor-parallel:4:all_reduce_us=12", "tensor parallel 4"),
     ],
 )
-def test_changes_are_written_with_colons(text: str, words: str) -> None:
+def test_changes_are_written_with_colons(text, words):
     assert change_of(text).words == words

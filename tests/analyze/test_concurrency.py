@@ -19,7 +19,7 @@ KERNELS = pl.DataFrame(
 TRACE = Trace({"kernels": KERNELS}, {"device": "NVIDIA H100 80GB HBM3"})
 
 
-def test_by_category_and_by_stream() -> None:
+def test_by_category_and_by_stream():
     found = analyze.concurrency(TRACE)
     assert found.select("first", "second", "together_ns", "first_ns", "second_ns").rows() == [
         ("collective", "gemm", 80, 80, 150),

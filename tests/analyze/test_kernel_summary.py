@@ -16,7 +16,7 @@ EVENTS = pl.DataFrame(
 )
 
 
-def test_all_ranks_together() -> None:
+def test_all_ranks_together():
     got = sums_of_kernels(EVENTS)
     assert got.columns == [
         "name",
@@ -38,7 +38,7 @@ def test_all_ranks_together() -> None:
     assert rms[:-1] == ("rms", "norm", 2, 40, 40 / 130, 20.0, 20.0, 10, 30)
 
 
-def test_shares_are_of_the_group_and_one_run_has_no_deviation() -> None:
+def test_shares_are_of_the_group_and_one_run_has_no_deviation():
     got = sums_of_kernels(EVENTS, ["rank", "category"])
     assert got.select("rank", "name", "count", "share").rows() == [
         (0, "gemm", 3, 0.9),

@@ -10,7 +10,7 @@ from llmprof.trace import Trace
 US = 1000
 
 
-def npu(**tables: list[dict]) -> Trace:
+def npu(**tables):
     """A trace of rank 0 with rows of some tables; times in us."""
     frames = {}
     for name, rows in tables.items():
@@ -21,7 +21,7 @@ def npu(**tables: list[dict]) -> Trace:
 
 
 @pytest.fixture
-def path() -> Trace:
+def path():
     """One matmul: operator at 10, enqueue 12, dequeue 20, AscendCL 21, launch 23, device 40; a
     call without a queue.
     """
@@ -190,7 +190,7 @@ def test_launch_path_follows_an_operator_through_every_layer(path):
 
 
 @pytest.fixture
-def waits() -> Trace:
+def waits():
     """Stream 2 waits from 10 to 30 for stream 4, whose call ended at 29; stream 4 waited before for
     stream 2.
 

@@ -16,7 +16,7 @@ PIXELS = """() => [...document.querySelectorAll(".lpt-head, .lpt-pane:not([hidde
     .map((one) => one.toDataURL())"""
 
 
-def named(shown) -> dict[str, str]:
+def named(shown):
     """Colour of each entry of the legend."""
     return dict(
         shown.page.locator(".lpt-legend .lpt-chip").evaluate_all(

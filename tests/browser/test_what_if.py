@@ -10,7 +10,7 @@ from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
 
 
-def settled(shown, changes: list[str]) -> None:
+def settled(shown, changes):
     """Wait until the widget has drawn the prediction of these changes."""
     drawn.settled(shown, ".lp-what_if", changes=changes)
 

@@ -7,7 +7,7 @@ from llmprof import charts
 from tests.charts import frames, specs
 
 
-def title(chart) -> str:
+def title(chart):
     text = chart.to_dict()["title"]["text"]
     return text if isinstance(text, str) else " ".join(text)
 

@@ -13,7 +13,7 @@ from tests.readers.traces import collectives_of, event, kernel, launch, op, read
 def read(tmp_path):
     """Reads text as one file."""
 
-    def read(text: bytes | list, **options):
+    def read(text, **options):
         if isinstance(text, list):
             text = text_of(text)
         return read_one(write(tmp_path / "trace.json", text), **options)
@@ -21,7 +21,7 @@ def read(tmp_path):
     return read
 
 
-def names(part, table="kernels") -> list[str]:
+def names(part, table="kernels"):
     return part.tables[table]["name"].to_list()
 
 

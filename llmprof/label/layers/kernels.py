@@ -70,11 +70,11 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "powers": (_PLAIN, r"(?i)\bpow_|PowFunctor|\bsquare"),
     "adds": (
         _PLAIN,
-        r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
+        r"(?i)CUDAFunctor_add|\bop_add\b|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
     ),
     "multiplies": (
         _PLAIN,
-        r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$",
+        r"(?i)MulFunctor|\bop_mul\b|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$",
     ),
     "framework": (_PLAIN, r"at::native|^aten::"),
     "fuses add": (("norm",), r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"),

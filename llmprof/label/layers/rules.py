@@ -104,7 +104,8 @@ class Stretch:
         scanned = mixing[-1] if self.ends_in_scan else -1
         self.gated = next((i for i in self.rows if i > scanned and self._gates(i)), len(kernels))
         """Where the gate and the norm of a scan's result begin."""
-        experts = self.of("moe_experts")
+        experts = self.of("moe_experts") or self._products_after_router()
+        self.expert_rows = frozenset(experts)
         parts = [] if fused else [i for i in self.role_rows("bends") if self.n[i]]
         activations = sorted(
             {*(i for i in self.of("activation") if self.n[i] or not attends), *parts}
@@ -164,6 +165,12 @@ class Stretch:
     def role_rows(self, role: str, among: Iterable[int] | None = None) -> list[int]:
         """Rows with a role."""
         return [i for i in (self.rows if among is None else among) if self.kernels[i].does(role)]
+
+    def _products_after_router(self) -> list[int]:
+        """Products of experts whose names do not say so: from a router to the next norm."""
+        first = next(iter(self.role_rows("routes")), len(self.kernels))
+        after = takewhile(lambda i: self.kernels[i].category != "norm", self.rows[first:])
+        return self.role_rows("gemm", after)
 
     def _gates(self, row: int) -> bool:
         """Whether an event begins to gate or norm the result of a scan (a conversion of its type
@@ -539,7 +546,7 @@ class Stretch:
         experts.
         """
         k, n, linear = self.kernels[row], self.n[row], self.kernels[row].category == "gemm"
-        if k.category == "moe_experts":
+        if row in self.expert_rows:
             return "experts"
         if k.does("routes"):
             return "router"

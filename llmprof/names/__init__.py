@@ -155,7 +155,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "attention",
-        r"flash_?attn|flash_fprop|_sdpa_|flash_fwd|flash_bwd|fmha|paged_attention|mla_|_attn_fwd|attn_fwd|"
+        r"flash_?att(?:entio)?n|flash_fprop|_sdpa_|flash_fwd|flash_bwd|fmha|paged_attention|mla_|_attn_fwd|attn_fwd|"
         r"unified_attention|BatchPrefillWith|BatchDecodeWith|SinglePrefillWith|SingleDecodeWith|scaled_dot_product|"
         r"PagedAttention|_fwd_grouped_kernel|_fwd_kernel_stage|flash::|cpu_attention|FlashAttention|flex_attention|"
         r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache|"

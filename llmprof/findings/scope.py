@@ -26,6 +26,7 @@ from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
 from llmprof.label.intervals import clip_intervals
+from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
 from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
@@ -232,7 +233,7 @@ class Scope:
         # Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime
         # calls in its namespaces.
         if self.steps is not None and bool(
-            self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()
+            self.steps["source"].is_in([*ENGINES, "profiler_step"]).any()
         ):
             return True
         return any(

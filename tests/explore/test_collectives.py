@@ -25,11 +25,11 @@ ROWS = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_00
 COLUMNS = {"bytes": 8_000, "bytes_source": "metadata", "dtype": "BFloat16", "world": 2}
 
 
-def two_ranks() -> Trace:
+def two_ranks():
     return calls(ROWS, meta={"device": "NVIDIA H200", "world_size": 2}, **COLUMNS)
 
 
-def test_a_picked_call_has_its_ranks_aligned() -> None:
+def test_a_picked_call_has_its_ranks_aligned():
     found = call_by_rank(two_ranks(), 1)
     assert found.select("rank", "aligned_ns", "wait_ns", "transfer_ns", "last_rank").rows() == [
         (0, 0, 50_000, 4_000, 1),
@@ -52,7 +52,7 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
     assert neighbouring_calls(rows.clear(), None) == (None, None)
 
 
-def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_over_time(monkeypatch):
     found = over_time(calls_in_window(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "kernels", "wait_ns", "transfer_ns", "call").rows() == [
         (0, 1, 94_000 - 84_000, 94_000, 0),
@@ -68,7 +68,7 @@ def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[no-untyped-def]
+def test_views_are_what_the_analyses_say(sample_trace):  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl")
     rows = calls_in_window(trace, kind="all_reduce")
     found = collective_view(trace, rows)
@@ -86,7 +86,7 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     assert len(over_time(rows)) <= explorer.MAX_BARS
 
 
-def test_kinds_phases_and_windows(sample_trace) -> None:
+def test_kinds_phases_and_windows(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl")
     assert collective_choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]
     decode = calls_in_window(trace, kind="all_gather", phase="decode")
@@ -104,7 +104,7 @@ def test_kinds_phases_and_windows(sample_trace) -> None:
     assert shown.kind == "all_reduce"
 
 
-def test_without_collectives_there_is_nothing_to_choose() -> None:
+def test_without_collectives_there_is_nothing_to_choose():
     shown = explore.collectives(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["kinds"] == []
     assert shown.kind is None
@@ -127,7 +127,7 @@ def test_many_ranks_share_rows_that_show_the_latest_of_them():
     assert banded(few, "aligned_ns").equals(few)
 
 
-def forty_ranks() -> Trace:
+def forty_ranks():
     """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank
     4 300 us.
 
@@ -146,7 +146,7 @@ def forty_ranks() -> Trace:
     return calls(rows, meta={"device": "NVIDIA H200", "world_size": 40}, **COLUMNS | {"world": 40})
 
 
-def by_bin(bins: list[dict[str, object]]) -> list[tuple[object, ...]]:
+def by_bin(bins):
     return [(b["low_ns"], b["high_ns"], b["words"], b["last"]) for b in bins if b["ranks"]]
 
 

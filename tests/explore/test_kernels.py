@@ -21,7 +21,7 @@ from tests.analyze.builders import GEMM
 from tests.analyze.test_replay import two_ranks
 from tests.samples import sample
 
-VIEW: dict[str, object] = {
+VIEW = {
     "by": [],
     "search": "",
     "sort": "-total_ns",
@@ -30,7 +30,7 @@ VIEW: dict[str, object] = {
 }
 
 
-def trace_of(rows: list[tuple[int, int, int, str]]) -> Trace:
+def trace_of(rows):
     kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
     return Trace(
         {
@@ -45,16 +45,16 @@ SMALL = trace_of([(0, 0, 10, "a"), (0, 20, 30, "b"), (0, 60, 20, "a"), (1, 0, 5,
 
 
 @pytest.fixture(scope="module")
-def eager() -> Trace:
+def eager():
     return sample("torch_tp1_eager")
 
 
 @pytest.fixture(scope="module")
-def metrics() -> Metrics:
+def metrics():
     return llmprof.sample_metrics("ncu_tp1_eager")
 
 
-def test_table_is_what_the_analysis_returns(eager: Trace) -> None:
+def test_table_is_what_the_analysis_returns(eager):
     widget = explore.kernels(eager)
     columns = ["name", "count", "total_ns", "p99_ns", "phases"]
     assert widget.table.select(columns).equals(kernels_within(eager).select(columns))
@@ -79,7 +79,7 @@ def test_table_is_what_the_analysis_returns(eager: Trace) -> None:
     assert widget.table.select("name", "count").rows() == [("b", 1)]
 
 
-def test_picking_ends_in_a_frame() -> None:
+def test_picking_ends_in_a_frame():
     widget = explore.kernels(SMALL)
     assert widget.selected.is_empty()
     assert widget.selected.columns == SMALL.events.columns
@@ -100,7 +100,7 @@ def test_picking_ends_in_a_frame() -> None:
     assert widget.kernel == "b"
 
 
-def test_rows_are_json_with_sparklines_beside_them() -> None:
+def test_rows_are_json_with_sparklines_beside_them():
     widget = explore.kernels(SMALL)
     message, buffers = widget._on_table(VIEW)
     assert json.loads(json.dumps(message)) == message
@@ -116,7 +116,7 @@ def test_rows_are_json_with_sparklines_beside_them() -> None:
     assert len(empty[0]) == 0
 
 
-def test_operators_stand_under_the_roofs_of_the_device() -> None:
+def test_operators_stand_under_the_roofs_of_the_device():
     trace = sample("torch_transformers_generate")
     found = explorer.operators_roofline(trace, None)
     rows = analyze.operators(trace).filter(pl.col("flops") > 0, pl.col("bound_ns") > 0)
@@ -144,7 +144,7 @@ def test_operators_stand_under_the_roofs_of_the_device() -> None:
     assert widget._on_operator(-1)[0] == {"row": None}
 
 
-def test_what_was_not_recorded_is_said() -> None:
+def test_what_was_not_recorded_is_said():
     widget = explore.kernels(SMALL)
     assert "holds no ops" in widget._on_shapes("a", None)[0]["why"]
     assert widget._on_kernel(VIEW, "a", {})[0]["grids"] == []
@@ -152,7 +152,7 @@ def test_what_was_not_recorded_is_said() -> None:
         widget._on_metrics("a")
 
 
-def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
+def test_hardware_metrics_of_a_kernel(eager, metrics):
     widget = explore.kernels(eager, metrics=metrics)
     joined = ncu.join(eager, metrics)
     assert widget._on_table(VIEW)[0]["unmatched"] == joined["name"].null_count()
@@ -182,7 +182,7 @@ def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
     assert widget._on_metrics("no such kernel")[0] == {"launches": [], "note": ""}
 
 
-def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metrics) -> None:
+def test_metrics_without_a_known_device_still_show(eager, metrics):
     kept = metrics.metrics.filter(pl.col("metric") != "device__attribute_display_name")
     found = explorer.profiled(eager, Metrics(kept, metrics.rules))
     assert "device" in found.note
@@ -196,7 +196,7 @@ def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metric
     assert message["stalls"]
 
 
-def test_command_of_a_kernel(eager: Trace) -> None:
+def test_command_of_a_kernel(eager):
     widget = explore.kernels(eager)
     name = next(n for n in widget.table["name"] if n.startswith("nvjet"))
     message, _ = widget._on_command("python serve.py 'a b'", {**VIEW, "phase": "decode"}, name, {})
@@ -209,7 +209,7 @@ def test_command_of_a_kernel(eager: Trace) -> None:
         widget._on_command("", VIEW, name, {})
 
 
-def test_empty_and_missing() -> None:
+def test_empty_and_missing():
     empty = explore.kernels(Trace({"kernels": schema.empty("kernels")}))
     message, _ = empty._on_table(VIEW)
     assert (message["total"], message["rows"], message["launches"]) == (0, [], 0)

@@ -20,13 +20,13 @@ from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labe
 from tests.explore.test_widget import plain_pixels
 
 
-def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trace:
+def run(steps=2, layers=5, slow=(1, 3)):
     """Steps of layers of ten kernels of 10 ns; the attention of one layer of one step takes 110
     ns.
     """
     parts, marks, at = [], [], 0
     for step in range(steps):
-        names: list[str | tuple[str, int]] = list(forward(layers))
+        names = list(forward(layers))
         if step == slow[0]:
             names[2 + 10 * slow[1] + DENSE.index(ATTENTION)] = (ATTENTION, 110)
         parts.append(kernels(names, start=at, first=1000 * step))
@@ -36,12 +36,12 @@ def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trac
     return Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
 
 
-def values(found: cells_module.Cells) -> list[list[float]]:
+def values(found):
     shape = (len(found.head["columns"]), len(found.head["layers"]))
     return np.frombuffer(found.values, "<f4").reshape(shape).tolist()
 
 
-def test_cells_are_what_the_analysis_says() -> None:
+def test_cells_are_what_the_analysis_says():
     found = layer_cells(run(), measure="time", rank=0)
     assert [column[:2] for column in found.head["columns"]] == [(0, 0), (1, 1)]
     assert found.head["layers"] == [0, 1, 2, 3, 4]
@@ -59,7 +59,7 @@ def test_cells_are_what_the_analysis_says() -> None:
     assert [column[2] for column in found.head["columns"]] == [0, 1]
 
 
-def test_a_stage_a_phase_and_some_steps() -> None:
+def test_a_stage_a_phase_and_some_steps():
     assert values(layer_cells(run(), measure="busy", rank=0, stage="attention"))[1] == [
         10,
         10,
@@ -77,7 +77,7 @@ def test_a_stage_a_phase_and_some_steps() -> None:
     ] == [2, 3]
 
 
-def test_what_was_not_captured_is_not_a_number() -> None:
+def test_what_was_not_captured_is_not_a_number():
     bare = Trace(
         {
             "kernels": kernels(forward(3)),
@@ -89,7 +89,7 @@ def test_what_was_not_captured_is_not_a_number() -> None:
     assert found.head["missing"] == sum(map(len, values(found))) > 0
 
 
-def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_steps_share_columns(monkeypatch):
     monkeypatch.setattr(cells_module, "MAX_COLUMNS", 2)
     found = layer_cells(run(steps=5, slow=(1, 3)), measure="time", rank=0)
     assert [column[:2] for column in found.head["columns"]] == [(0, 2), (3, 4)]
@@ -98,7 +98,7 @@ def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.head["outliers"] == 1
 
 
-def test_kernels_with_their_operators() -> None:
+def test_kernels_with_their_operators():
     trace = run()
     cell = cell_events(trace, rank=0, step=1, layer=3)
     assert kernels_of(trace, cell)["op"].null_count() == kernels_of(trace, cell).height
@@ -115,7 +115,7 @@ def test_kernels_with_their_operators() -> None:
     )
 
 
-def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
+def test_how_much_longer_a_layer_and_its_kernels_may_take():
     widget = explore.layers(run())
     asked = {"rank": 0, "step": 1, "layer": 3, "stage": None}
     assert widget._on_cell(**asked)[0]["slack_ns"] is None
@@ -132,7 +132,7 @@ def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
     assert "calls were not recorded" in silent._on_slack()[0]["why"]
 
 
-def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
+def test_picking_a_cell_selects_its_events_and_moves_the_window():
     trace = run()
     shown = explore.layers(trace)
     assert shown.selected.is_empty()
@@ -158,7 +158,7 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
     assert shown.window is None
 
 
-def test_without_layers_there_is_nothing_to_choose() -> None:
+def test_without_layers_there_is_nothing_to_choose():
     for trace in (
         Trace({"kernels": schema.empty("kernels")}),
         Trace({"kernels": kernels(["one", "two"])}),
@@ -172,13 +172,13 @@ def test_without_layers_there_is_nothing_to_choose() -> None:
         shown._on_choices()
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str, list[np.ndarray]]:
+def drawn(monkeypatch, widget):
     """The picture as SVG, and the pixels of its images: the ramps of the phases, then the cells
     of each rank.
     """
     texts = []
 
-    def keep(text: str, *, scale: float) -> bytes:
+    def keep(text, *, scale):
         texts.append(text)
         return b"PNG"
 
@@ -188,7 +188,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str,
     return texts[0], [plain_pixels(image) for image in images]
 
 
-def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(monkeypatch) -> None:
+def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(monkeypatch):
     svg, (mixed, decode, rank) = drawn(monkeypatch, explore.layers(run()))
     for words in (
         "Time of each layer",

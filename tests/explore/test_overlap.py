@@ -33,18 +33,18 @@ COPY = pl.DataFrame(
 ALL = {"window": None, "against": "", "step": None, "pixels": 100}
 
 
-def trace() -> Trace:
+def trace():
     return Trace({"kernels": RUN, "copies": COPY})
 
 
-def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
+def spans(head, buffers, name):
     lane = next(one for one in head["lanes"] if one["name"] == name)
     assert lane["kind"] == "spans"
     pairs = np.frombuffer(buffers[lane["buffers"][0]], "<f8").reshape(-1, 2)
     return [tuple(pair) for pair in pairs.tolist()]
 
 
-def test_lanes_of_a_window() -> None:
+def test_lanes_of_a_window():
     head, buffers = lanes(trace(), 0, (110, 200), pixels=100)
     assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
     assert spans(head, buffers, "exposed, wait unknown") == [
@@ -61,7 +61,7 @@ def test_lanes_of_a_window() -> None:
     assert np.frombuffer(buffers[stream["buffers"][2]], "u1").tolist() == [1, 2]
 
 
-def test_a_window_in_which_nothing_runs() -> None:
+def test_a_window_in_which_nothing_runs():
     head, buffers = lanes(trace(), 0, (1000, 1100), pixels=10)
     assert [lane["name"] for lane in head["lanes"]][-1] == "idle"
     assert spans(head, buffers, "idle") == [(0, 100)]
@@ -80,7 +80,7 @@ def test_a_window_in_which_nothing_runs() -> None:
     assert found["share"][-1] == 1.0
 
 
-def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
+def test_waiting_and_transfer_have_lanes_of_their_own():
     """Rank 0 reduces [10, 104) us and computes [0, 20); rank 1 comes at 100: 80 us of waiting, 4
     of transfer.
     """
@@ -107,7 +107,7 @@ def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
     ]
 
 
-def test_the_window_and_what_is_in_it() -> None:
+def test_the_window_and_what_is_in_it():
     shown = explore.overlap(trace())
     assert shown.selected.height == 4  # the whole span of the lowest rank
     shown.window = [141, 160]
@@ -124,7 +124,7 @@ def test_the_window_and_what_is_in_it() -> None:
     assert shown.summary.row(by_predicate=pl.col("part") == "idle")[3] == 19
 
 
-def stepped(start: int, lengths: list[int]) -> Trace:
+def stepped(start, lengths):
     """Steps of one kernel each, 100 ns apart."""
     parts, marks, at = [], [], start
     for n, length in enumerate(lengths):
@@ -135,7 +135,7 @@ def stepped(start: int, lengths: list[int]) -> Trace:
     return Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
 
 
-def test_steps_as_bars_and_as_windows() -> None:
+def test_steps_as_bars_and_as_windows():
     a, b = stepped(100, [50, 60, 70]), stepped(1000, [50, 90, 70])
     bars = overlap_bars(a, rank=0)
     assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(
@@ -164,13 +164,13 @@ def test_steps_as_bars_and_as_windows() -> None:
     assert shown.window == [100, 480]
 
 
-def test_many_steps_share_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_steps_share_bars(monkeypatch):
     monkeypatch.setattr(steps_module, "MAX_BARS", 2)
     bars = overlap_bars(stepped(100, [50, 60, 70]), rank=0)
     assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
 
 
-def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_that_is_missing(sample_trace):  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl").select(rank=[0, 2])
     shown = explore.overlap(trace, rank=1)
     assert shown._on_choices()[0]["ranks"] == [0, 2]
@@ -181,7 +181,7 @@ def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untype
     assert message["sides"][0]["rank"] == 1
 
 
-def test_recordings_without_events_or_steps() -> None:
+def test_recordings_without_events_or_steps():
     shown = explore.overlap(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["ranks"] == []
     assert shown.selected.is_empty()

@@ -15,7 +15,7 @@ from llmprof.trace import Trace, schema
 from tests.analyze.test_replay import device_bound, two_ranks
 
 
-def written(offer) -> str:
+def written(offer):
     """The text of a change with the values that its fields begin with, as the browser's side
     writes it.
     """

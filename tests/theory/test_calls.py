@@ -3,8 +3,6 @@
 import json
 import subprocess
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,6 @@ from llmprof.theory.calls import (
     CallWork,
     Lengths,
     NoWorkError,
-    OperatorCall,
     OperatorKind,
     parse_call,
     work_of,
@@ -24,7 +21,7 @@ BF16, FP32, I64, FP8 = "c10::BFloat16", "float", "long int", "c10::Float8_e4m3fn
 HALF, INT, U8 = "c10::Half", "int", "unsigned char"
 
 
-def call(operator: str, *arguments: Any, **more: Any) -> OperatorCall:
+def call(operator, *arguments, **more):
     """A call from (shape, type), (shape, type, strides), a text of a value, or None."""
     shapes, types, strides, values = [], [], [], []
     for argument in arguments:
@@ -710,14 +707,12 @@ def call(operator: str, *arguments: Any, **more: Any) -> OperatorCall:
         ),
     ],
 )
-def test_work_by_hand(
-    given: OperatorCall, flops: float, read: float, written: float, matrix: str
-) -> None:
+def test_work_by_hand(given, flops, read, written, matrix):
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
 
-def test_compiled_kernels_move_each_tensor_once_and_read_only_places_of_a_table() -> None:
+def test_compiled_kernels_move_each_tensor_once_and_read_only_places_of_a_table():
     found = work_of(
         call("triton_poi_fused_add_0", ([4, 8], BF16), ([999, 8], BF16), ([4, 8], BF16), "32")
     )
@@ -736,7 +731,7 @@ PAGED = [
 ]
 
 
-def paged(ends: int, longest: int, most: int, lengths: Lengths | None = None) -> CallWork:
+def paged(ends, longest, most, lengths=None):
     rest = [
         ([ends], "int"),
         None,
@@ -750,7 +745,7 @@ def paged(ends: int, longest: int, most: int, lengths: Lengths | None = None) ->
     return work_of(call("_vllm_fa3_C::fwd", *PAGED, *rest, lengths=lengths))
 
 
-def test_lengths_of_a_paged_cache_come_from_the_call_or_the_step() -> None:
+def test_lengths_of_a_paged_cache_come_from_the_call_or_the_step():
     one = paged(
         2, 6, 10
     )  # one sequence: 6 queries see 4 keys before them, and half of their square
@@ -781,7 +776,7 @@ SHARED_GATE = call("_C::silu_and_mul", ([4, 99], BF16), ([4, 198], BF16))
 PLAIN = call("aten::relu_", ([8, 16], BF16))
 
 
-def allocated(*sizes: int) -> OperatorCall:
+def allocated(*sizes):
     return parse_call("aten::empty", None, None, None, json.dumps([str(list(sizes)), "15"]))
 
 
@@ -794,9 +789,7 @@ def allocated(*sizes: int) -> OperatorCall:
         ((allocated(4, 2), GATE), 2),
     ],
 )
-def test_experts_take_their_sizes_from_the_calls_inside(
-    inside: tuple[OperatorCall, ...], columns: int
-) -> None:
+def test_experts_take_their_sizes_from_the_calls_inside(inside, columns):
     found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
     experts = 8 * (1 - 0.75**4)
     assert found.flops == 2 * 8 * (columns + 1) * 16 * 10
@@ -807,7 +800,7 @@ def test_experts_take_their_sizes_from_the_calls_inside(
     assert found.assumed
 
 
-def test_an_index_in_a_list_is_found_inside_of_a_call_that_takes_whole_rows() -> None:
+def test_an_index_in_a_list_is_found_inside_of_a_call_that_takes_whole_rows():
     rows, kernel = (
         call("aten::index", ([100, 16], BF16), None),
         "vectorized_gather_kernel<16, long>",
@@ -820,7 +813,7 @@ def test_an_index_in_a_list_is_found_inside_of_a_call_that_takes_whole_rows() ->
             work_of(replace(rows, **other))
 
 
-def test_experts_are_counted_where_the_tokens_are_routed() -> None:
+def test_experts_are_counted_where_the_tokens_are_routed():
     routed_inside = (TOKENS[0], TOKENS[0], None)  # the router is inside of the call
     found = work_of(call("vllm::moe_forward", *routed_inside, inside=(CHOSEN, GATE)))
     assert found == work_of(call("vllm::moe_forward", *TOKENS, inside=(CHOSEN, GATE)))
@@ -838,7 +831,7 @@ HALF_OF_THEM = (
 )
 
 
-def test_experts_that_are_a_part_of_all_have_no_work() -> None:
+def test_experts_that_are_a_part_of_all_have_no_work():
     assert (
         work_of(call("vllm::inplace_fused_experts", *HALF_OF_THEM, "False", "-1")).flops
         == 2 * 8 * 3 * 16 * 10
@@ -854,7 +847,7 @@ def test_experts_that_are_a_part_of_all_have_no_work() -> None:
             work_of(spread)
 
 
-def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
+def test_experts_of_four_bits_by_the_name_of_their_kernel():
     # rows are filled up to 12 for both products of 8 routed tokens
     inside = (allocated(4, 2), allocated(4, 10), allocated(12, 16), allocated(12, 10), allocated(8))
     ogs = (
@@ -877,12 +870,12 @@ def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
     "inside",
     [(), (CHOSEN,), (GATE,), (CHOSEN, SHARED_GATE), (allocated(4, 2), allocated(4, 3), GATE)],
 )
-def test_experts_without_all_sizes_have_no_work(inside: tuple[OperatorCall, ...]) -> None:
+def test_experts_without_all_sizes_have_no_work(inside):
     with pytest.raises(NoWorkError):
         work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
 
 
-def test_a_mixer_takes_the_sizes_of_its_states_from_inside() -> None:
+def test_a_mixer_takes_the_sizes_of_its_states_from_inside():
     given = (([5, 30], BF16), ([5, 12], BF16), None)  # 12 is 3 heads of 4, each with 2 states
     taps = call("aten::transpose", ([9, 3, 16], BF16), "1", "2")
     put = call(
@@ -910,7 +903,7 @@ def test_a_mixer_takes_the_sizes_of_its_states_from_inside() -> None:
         work_of(call("vllm::mamba_mixer2", *given, inside=(taps,)))
 
 
-def test_delta_attention_of_kimi() -> None:
+def test_delta_attention_of_kimi():
     given = (
         *[([5, 12], BF16)] * 3,
         ([1, 5, 3, 4], BF16),
@@ -973,14 +966,12 @@ def test_delta_attention_of_kimi() -> None:
         ("acme::mine", "[[4, 8]]", '["float"]'),
     ],
 )
-def test_what_a_recording_does_not_say_has_no_work(
-    operator: str, shapes: str | None, types: str | None
-) -> None:
+def test_what_a_recording_does_not_say_has_no_work(operator, shapes, types):
     with pytest.raises(NoWorkError):
         work_of(parse_call(operator, shapes, types))
 
 
-def test_a_kind_can_be_registered_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_can_be_registered_and_may_fail(monkeypatch):
     monkeypatch.setattr(calls, "KINDS", list(calls.KINDS))
     calls._by_name.cache_clear()
     calls.operator_kind.cache_clear()
@@ -1034,7 +1025,7 @@ print(json.dumps(out))
 
 
 @pytest.mark.slow
-def test_flops_are_those_of_torch(engine_python: str, tmp_path: Path) -> None:
+def test_flops_are_those_of_torch(engine_python, tmp_path):
     """Of an addend torch counts no addition, llmprof one an element of the result."""
     said = subprocess.run(
         [engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -4,7 +4,6 @@ real tensors.
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +26,7 @@ ADAM = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdam
 Row = tuple[str, list[Any], list[str], list[str], float | None, float, float]
 
 
-def of(
-    name: str, *given: tuple[list[Any], str] | str | None
-) -> tuple[str, list[Any], list[str], list[str]]:
+def of(name, *given):
     """Name, shapes, types and values of a call: a tensor is its shape and type, a text is a
     value.
     """
@@ -44,7 +41,7 @@ def of(
     )
 
 
-ROWS: list[Row] = [
+ROWS = [
     # 4 rows of 8 logits: gradient and result in 32 bits, the gradient of the input in 16 (type 15)
     (*of("aten::_softmax_backward_data", ([4, 8], FP32), ([4, 8], FP32), "1", "15"), 128, 256, 64),
     (
@@ -541,13 +538,13 @@ ROWS: list[Row] = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}-{place}" for place, row in enumerate(ROWS)])
-def test_work_by_hand(row: Row) -> None:
+def test_work_by_hand(row):
     name, shapes, types, inputs, *expected = row
     found = work_of(parse_call(name, *(json.dumps(each) for each in (shapes, types, None, inputs))))
     assert [found.flops, found.read, found.written] == expected
 
 
-def test_rows_that_a_tensor_counts_have_no_work() -> None:
+def test_rows_that_a_tensor_counts_have_no_work():
     _, *texts = of(
         "aiter::dynamic_per_token_scaled_quant",
         ([4, 8], FP8),
@@ -580,9 +577,7 @@ def test_rows_that_a_tensor_counts_have_no_work() -> None:
         ("aten::_fused_adam_", 5, ADAM, (None, 160, 120)),
     ],
 )
-def test_lists_of_tensors(
-    name: str, lists: int, kernel: str, work: tuple[float | None, float, float]
-) -> None:
+def test_lists_of_tensors(name, lists, kernel, work):
     shapes, types = [[[2, 3], [4]]] * lists, ["TensorList"] * lists
     texts = (json.dumps(shapes), json.dumps(types))
     found = work_of(parse_call(name, *texts, kernel=kernel))
@@ -648,7 +643,7 @@ print(json.dumps(out))
 
 
 @pytest.mark.slow
-def test_bytes_are_those_of_real_tensors(engine_python: str, tmp_path: Path) -> None:
+def test_bytes_are_those_of_real_tensors(engine_python, tmp_path):
     """Operators that move whole arguments, as torch's profiler records them."""
     said = subprocess.run(
         [engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -2,11 +2,10 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from llmprof.theory.calls import NoWorkError, OperatorCall, parse_call, work_of
+from llmprof.theory.calls import NoWorkError, parse_call, work_of
 
 BF16, FP32, I32, I64, FP8, FP4, U8 = (
     "c10::BFloat16",
@@ -19,9 +18,7 @@ BF16, FP32, I32, I64, FP8, FP4, U8 = (
 )
 
 
-def a_call(
-    operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str] | None = None
-) -> OperatorCall:
+def a_call(operator, shapes, types, inputs=None):
     """A call with some numbers by their places; arguments beyond the tensors are numbers, too."""
     inputs = inputs or {}
     size = max(len(shapes), *(place + 1 for place in inputs)) if inputs else len(shapes)
@@ -335,15 +332,15 @@ RUNNER = {8: "4", 9: "2", 12: "32", 13: "0", 14: "4"}
     ],
 )
 def test_work_of_experts(  # noqa: PLR0917
-    operator: str,
-    shapes: list[Any],
-    types: list[str],
-    inputs: dict[int, str],
-    flops: float,
-    read: float,
-    written: float,
-    matrix: str,
-) -> None:
+    operator,
+    shapes,
+    types,
+    inputs,
+    flops,
+    read,
+    written,
+    matrix,
+):
     found = work_of(a_call(operator, shapes, types, inputs))
     assert (found.flops, found.read, found.written, found.matrix) == (
         flops,
@@ -390,9 +387,7 @@ def test_work_of_experts(  # noqa: PLR0917
         ("aten::_grouped_mm", [[16, 8], [9, 64], [4]], [BF16, BF16, I32], {}),
     ],
 )
-def test_experts_that_a_recording_does_not_say(
-    operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str]
-) -> None:
+def test_experts_that_a_recording_does_not_say(operator, shapes, types, inputs):
     with pytest.raises(NoWorkError):
         work_of(a_call(operator, shapes, types, inputs))
 
@@ -536,20 +531,20 @@ GIVEN, VALUES = 2 * 5 * 2 * 4 * 2 + 5 * 4 * 6 * 2, 5 * 4 * 6 * 2
     ],
 )
 def test_work_of_scans(  # noqa: PLR0917
-    operator: str,
-    shapes: list[Any],
-    types: list[str],
-    inputs: dict[int, str],
-    flops: float,
-    read: float,
-    written: float,
-    matrix: str,
-) -> None:
+    operator,
+    shapes,
+    types,
+    inputs,
+    flops,
+    read,
+    written,
+    matrix,
+):
     found = work_of(a_call(operator, shapes, types, inputs))
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
 
-def test_gated_delta_attention_takes_its_states_from_inside() -> None:
+def test_gated_delta_attention_takes_its_states_from_inside():
     shapes, types = [[5, 2 * 2 * 4 + 4 * 6], [5, 4], [5, 4], [5, 4, 6]], [BF16] * 4
     mixed, gates = 5 * 40 * 2, 2 * 5 * 4 * 2
     one = a_call(
@@ -573,8 +568,6 @@ def test_gated_delta_attention_takes_its_states_from_inside() -> None:
         ("SelectiveScanFn", [[2, 9, 5], [2, 9, 5], [8, 4]], [BF16, BF16, FP32], {}),
     ],
 )
-def test_scans_that_a_recording_does_not_say(
-    operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str]
-) -> None:
+def test_scans_that_a_recording_does_not_say(operator, shapes, types, inputs):
     with pytest.raises(NoWorkError):
         work_of(a_call(operator, shapes, types, inputs))

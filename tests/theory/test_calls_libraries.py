@@ -5,7 +5,7 @@ FlashAttention, AITER, vLLM, SGLang and others.
 
 import pytest
 
-from llmprof.theory.calls import NoWorkError, OperatorCall, work_of
+from llmprof.theory.calls import NoWorkError, work_of
 from llmprof.theory.calls.attention import seen
 from llmprof.theory.calls.call import Lengths
 from tests.theory.test_calls import BF16, FP8, FP32, I64, INT, U8, call
@@ -24,9 +24,7 @@ NOTHING = None
 KERNEL = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<8, Flash_kernel_traits<8> >, false, true, false>(x)"
 
 
-def three(
-    causal: str, left: str, *, ends: int, longest: int, most: int, pages: bool
-) -> OperatorCall:
+def three(causal, left, *, ends, longest, most, pages):
     """A call of FlashAttention 3."""
     rest = [([ends], INT), ([ends], INT), NOTHING, NOTHING, NOTHING, str(longest), str(most)]
     table = ([3, 9], INT) if pages else NOTHING
@@ -49,9 +47,7 @@ def three(
         (10, 10, 100, 0, 50),
     ],
 )
-def test_pairs_that_masks_and_windows_leave(
-    queries: float, keys: float, before: float | None, behind: float | None, pairs: float
-) -> None:
+def test_pairs_that_masks_and_windows_leave(queries, keys, before, behind, pairs):
     assert seen(queries, keys, before, behind) == pairs
 
 
@@ -399,9 +395,7 @@ def test_pairs_that_masks_and_windows_leave(
         ),
     ],
 )
-def test_work_by_hand(
-    given: OperatorCall, flops: float, read: float, written: float, matrix: str
-) -> None:
+def test_work_by_hand(given, flops, read, written, matrix):
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
@@ -441,6 +435,6 @@ def test_work_by_hand(
         ),
     ],
 )
-def test_what_a_call_does_not_say_has_no_work(given: OperatorCall) -> None:
+def test_what_a_call_does_not_say_has_no_work(given):
     with pytest.raises(NoWorkError):
         work_of(given)

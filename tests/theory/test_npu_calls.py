@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from llmprof.theory.calls import NoWorkError, OperatorCall, parse_call, work_of
+from llmprof.theory.calls import NoWorkError, parse_call, work_of
 
 BF16, FP32, I64, NONE = "bfloat16", "float", "int64", "uint8"
 Sides = tuple[list[tuple[list[int], str]], list[tuple[list[int], str]]]
 
 
-def kernel(kind: str, inputs: list, results: list) -> OperatorCall:
+def kernel(kind, inputs, results):
     sides = (inputs, results)
     shapes = json.dumps([[shape for shape, _ in side] for side in sides])
     return parse_call(
@@ -127,15 +127,13 @@ Q, K, SUMS = (
         ),
     ],
 )
-def test_work(
-    given: OperatorCall, flops: float | None, read: float, written: float, matrix: str
-) -> None:
+def test_work(given, flops, read, written, matrix):
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
 
 @pytest.mark.parametrize("shape", [[1, 4096, 16], [1, 2, 4096, 8], [1, 4096, 2, 8]])
-def test_attention_of_every_layout(shape: list[int]) -> None:
+def test_attention_of_every_layout(shape):
     keys = [4096 if size == 4096 else size for size in shape]
     keys = [8 if size == 16 else 1 if size == 2 else size for size in keys]
     given = kernel(
@@ -161,6 +159,6 @@ def test_attention_of_every_layout(shape: list[int]) -> None:
         kernel("GatherV2", [([100, 8], BF16)], [([5, 8], BF16)]),
     ],
 )
-def test_what_was_not_recorded_is_not_guessed(given: OperatorCall) -> None:
+def test_what_was_not_recorded_is_not_guessed(given):
     with pytest.raises(NoWorkError):
         work_of(given)

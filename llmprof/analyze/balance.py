@@ -46,7 +46,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
           without requests; its layer is that of the ranks with requests), ``exchange`` (the same
           number on all ranks of one exchange, null where the other ranks' calls are not known),
           ``ranks`` (ranks of the trace that take part);
-        - ``kinds`` (of the collectives, such as ``all_to_all``);
+        - ``kind`` (of the collectives, such as ``all_to_all``);
         - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its
           dispatch and gets from it: tokens, once for each expert where the exchange sends them so;
           null where not recorded), ``load`` (received rows over their mean of the ranks);
@@ -79,7 +79,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         pl.col("step", "phase", "layer").first(),
         pl.col("call").min().alias("exchange"),
         pl.col("ranks").max(),
-        pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kinds"),
+        pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kind"),
         *(_of_way(way) for way in ("dispatch", "combine")),
         pl.col("arrival_skew_ns").max(),
         start_ns=pl.col("start_ns").min(),
@@ -189,7 +189,7 @@ _EXCHANGE: Final = pl.Schema(
         "layer": pl.Int32(),
         "exchange": pl.Int64(),
         "ranks": pl.Int32(),
-        "kinds": pl.String(),
+        "kind": pl.String(),
         "sent_rows": pl.Int64(),
         "received_rows": pl.Int64(),
         "load": pl.Float64(),

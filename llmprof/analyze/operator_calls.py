@@ -16,7 +16,13 @@ from llmprof.label.nesting import inside, parents
 from llmprof.names.timeable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
 from llmprof.trace import Trace
 
-_ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
+_ARGUMENTS: Final = {
+    "shapes": "shapes",
+    "dtypes": "dtypes",
+    "strides": "torch_strides",
+    "arguments": "torch_inputs",
+}
+"""Columns of the arguments of a call, and what the table of operators calls them."""
 
 _SCHEMA: Final = {
     "key": pl.String(),
@@ -37,8 +43,8 @@ _SCHEMA: Final = {
     "can": pl.Boolean(),
     "reason": pl.String(),
     "assumed": pl.String(),
-    "torch_strides": pl.String(),
-    "torch_inputs": pl.String(),
+    "strides": pl.String(),
+    "arguments": pl.String(),
 }
 
 
@@ -76,8 +82,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
         (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
         ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
         phases`` (where it was called, with commas), ``can`` (be run alone), ``reason`` (it cannot),
-        ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
-        torch_inputs``.
+        ``assumed`` (what the recording does not say of the arguments), ``strides, arguments``.
 
     Raises
     ------
@@ -110,11 +115,13 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
             found, hint=f"record it with {trace.capture.how_to_record('ops')}", table="ops"
         )
     missing = [
-        pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns
+        pl.lit(None, dtype=pl.String).alias(name)
+        for name in _ARGUMENTS.values()
+        if name not in ops.columns
     ]
     calls_on_host = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
     calls_on_host = calls_on_host.select(
-        "rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS
+        "rank", "thread", "start_ns", "dur_ns", operator="name", **_ARGUMENTS
     )
     events = trace.events
     if events.is_empty() or (events["source"] == "op").all():

@@ -156,7 +156,7 @@ def operators(
           without one in the last turn), ``padding_share`` (tiles beyond the result) and
           ``rest_share``; ``cause`` is the largest of them; null from 90 % of the bound on;
         - with ``other``, of the operator with these shapes and types there: ``other_kernel`` (the
-          longest one), ``other_mean_ns`` (of a call), and ``slower_ns``, what all calls here take
+          longest one), ``other_mean_ns`` (of a call), and ``delta_ns``, what all calls here take
           beyond that.
 
     Raises
@@ -196,7 +196,7 @@ def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataF
     )
     joined = found.join(same, on=key, how="left", nulls_equal=True, maintain_order="left")
     return joined.with_columns(
-        slower_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
+        delta_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
     )
 
 

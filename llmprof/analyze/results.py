@@ -4,13 +4,16 @@ An idea has one name in all analyses, and a name has one unit: ``*_ns`` are nano
 1e9 bytes a second, ``*_share`` numbers from 0 to 1. What an analysis says beyond this stands in its
 docstring. Statistics, sides and shares are made of other names (:data:`STATISTICS`, :data:`SIDES`):
 ``transfer_p90_ns`` is the 90th percentile of ``transfer_ns``, ``b_count`` the ``count`` of run b,
-and ``idle_share`` the part of the whole that ``idle_ns`` is.
+and ``idle_share`` the part of the whole that ``idle_ns`` is; the share of a ``cause`` is named by
+it: ``padding_share``.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Final, NamedTuple
+
+from llmprof.analyze.shortfall import CAUSES
 
 STATISTICS: Final = {
     "total": "sum",
@@ -43,7 +46,7 @@ SIDES: Final = {
     "waited": "of what was waited for",
     "after": "of the event before",
     "before": "of the event before, on the stream that was waited for",
-    "other": "of the other recording",
+    "other": "of the others: recording, ranks or requests",
     "host": "of the host: when it did it, and how long",
     "launch": "of the launching call",
     "call": "of the call of the host",
@@ -51,6 +54,7 @@ SIDES: Final = {
     "range": "of the range",
     "output": "of what it returns",
     "queue": "between its call or arrival and its start",
+    "ttft": "before its first token",
     "missing": "of what was not recorded, or is not covered",
     "impossible": "in no table, as their time or length cannot be",
     "own": "of itself, without what is inside of it",
@@ -65,6 +69,7 @@ SIDES: Final = {
     "bound": "of its bound",
     "bus": "by the bytes that the links move",
     "peak": "at its peak: most that there was, or that the device can",
+    "saved": "that one kernel in place of several would save",
     "plain": "without the profiler",
     "recorded": "in the recording",
     "predicted": "in the replay",
@@ -96,14 +101,12 @@ tp | whole | | place in tensor parallelism, from 0
 ep | whole | | place in expert parallelism, from 0
 ranks | list or whole | | ranks of the group, or their number
 steps | whole | steps | number of steps
-of_steps | whole | steps | steps of the recording, of which these stand for all
 
 What
 name | text | | name of the event, kernel, call or range
 readable | text | | name of a kernel as people read it
 category | text | | kind of work by the event's name
 kind | text | | kind of what the row is about
-kinds | text | | kinds of the collectives
 part | text | | part of the whole that the rows of a group make up
 cause | text | | what held the device, or what an operator loses most by
 operator | text | | operator of the host that launched it
@@ -125,8 +128,6 @@ Time and its parts
 ns | number | ns | time
 share | number | 0 to 1 | part of the whole that the docstring names
 count | number | | number of events, calls or launches that the row sums
-events | whole | events | number of events
-calls | whole | calls | number of calls
 compute_ns | whole | ns | something else than collectives and copies runs
 communication_ns | whole | ns | collectives run
 copy_ns | whole | ns | copies of copy engines run
@@ -135,16 +136,13 @@ busy_ns | whole | ns | something of it runs
 other_ns | number | ns | only other work of the rank runs
 without_step_ns | whole | ns | compute that belongs to no step
 imbalance | number | | greatest over the mean of the ranks, or this rank over the mean; 1 is even
-unexplained_ns | whole | ns | rest that no part explains
+rest_ns | whole | ns | rest that no part explains
 gap_ns | number | ns | whole gap, or what is beyond the bound or the typical time
 outlier | yes/no | | whether the gap is beyond what the others have
-measure | text | | what is covered
 of | text | | what the total is of, in words
 ratio | number | | over the other side, or over the typical one
 together_ns | whole | ns | both run
 sms | number | 0 to 1 | most of the multiprocessors that the grids can fill, mean over time
-first | text | | first of two kinds of work
-second | text | | second of two kinds of work
 per_step | number | | chains in each step
 length | number | | launches in a queue, or kernels in a chain
 
@@ -185,12 +183,8 @@ end_spread_ns | whole | ns | last end minus first end of the ranks
 clock_offset_ns | whole | ns | correction of the rank's clock
 wait_ns | whole | ns | waits for a rank that comes later, or for room in a queue
 transfer_ns | number | ns | does not wait
-others_wait_ns | whole | ns | waiting of ranks outside the group
-last | whole | calls | calls in which it arrives last
 expected_share | number | 0 to 1 | that part by chance
 late_ns | number | ns | start after the first rank
-together | number | 0 to 1 | lateness of a group's middle rank over that of its last one
-by | text | | dimension that parts the ranks
 gbps | number | GB/s | bytes over time
 matched_by | text | | how calls of the ranks were matched
 exchange | whole | | number of an exchange of tokens, the same on all ranks
@@ -218,27 +212,14 @@ fits_cache | yes/no | | whether the operands fit the device's cache
 tile | text | | rows x columns of a block's result
 blocks | whole | blocks | blocks of the launch, or of memory
 turns | whole | | most blocks that one multiprocessor takes after each other
-other_kernels_share | number | 0 to 1 | lost in other kernels than the longest
-start_share | number | 0 to 1 | lost in the start and end of a kernel
-few_blocks_share | number | 0 to 1 | lost as multiprocessors have no block
-waves_share | number | 0 to 1 | lost as some have none in the last turn
-padding_share | number | 0 to 1 | lost in tiles beyond the result
-rest_share | number | 0 to 1 | lost otherwise
-slower_ns | number | ns | beyond the other recording
 gain_ns | number | ns | what a step would gain
 target_share | number | 0 to 1 | part of the bound that it is brought to
 key | text | | name of an operator with its arguments
 can | yes/no | | whether it can be run alone
 layers | text | | layers in which it was called
 phases | text | | phases in which it was called
-torch_strides | text | | strides as torch recorded them
-torch_inputs | text | | arguments as torch recorded them
 unknown_ns | whole | ns | what it is is not known
 tensor_share | number | 0 to 1 | with tensor cores
-fusion | text | | known fusion of engines or compilers
-categories | text | | categories of the chain in order
-launches_saved | whole | launches | launches that one kernel would save
-bytes_saved | whole | bytes | bytes that it would not write and read again
 
 Replay
 path_ns | whole | ns | time on the critical path
@@ -267,36 +248,21 @@ trace_step | whole | | step of the trace
 prompt_tokens | whole | tokens | length of the prompt
 ttft_ns | whole | ns | from the arrival to the first token
 e2e_ns | whole | ns | from the arrival to the last token
-step_ns | whole | ns | start of its first step
-worst_gap_ns | whole | ns | longest from token to token
-prefill_others_ns | whole | ns | the rest of those steps
 left_out_ns | whole | ns | steps without it
 between_ns | whole | ns | no step ran
 delivery_ns | whole | ns | from the end of its last step to the client
-ttft_queue_ns | whole | ns | before its first step
-ttft_others_ns | whole | ns | prefill of others before its first token
 preemptions | whole | | how often it was taken out
 preempted | yes/no | | whether it was taken out for this step
 behind | list | | requests whose prefill ran while it waited
 slowest_step | whole | | its step that was longest against those alike
-slowest_times | number | | how many times as long
 
 Counters, samples and sums of profilers
 counter | text | | name of the counter
 unit | text | | unit of the values
 value | number | | value in that unit
-mean | number | | mean of the counter
-min | number | | least sample
-max | number | | greatest sample
-samples | whole | | number of samples
-work_ns | whole | ns | time of the work
 known_ns | whole | ns | time of the work with a sample
-own_share | number | 0 to 1 | part of the time of the samples in which the work ran
 stack | list | | frames, outermost first
-stacks | whole | | number of different stacks
-self | number | | in the function itself
 total | number | | in the function and what it calls
-self_share | number | 0 to 1 | part in the function itself
 scope | text | | what surrounds it
 
 Findings
@@ -321,20 +287,16 @@ Nsight Compute
 kernel_id | whole | | number of the profiled launch
 grid | text | | blocks of the launch
 block | text | | threads of a block
-agrees | text | | what agrees between launch and kernel
 match | text | | whether a sequence or only the order matched
-candidates | whole | | places that fit
 traffic_bytes | number | bytes | reads, and the larger of writes to memory and by the SMs
 memory_level | text | | dram, l2 or l1
 stall | text | | state in which warps spent most time
-stall_share | number | 0 to 1 | of the time in that state
 file | text | | file of the source
 line | whole | | line of the source
 address | whole | | address of the instruction
 sass | text | | instruction of the device
 ptx | text | | instruction of PTX
 instructions | whole | | executions by warps
-reason_samples | whole | | samples with that reason
 
 NPU
 core | text | | type of the core
@@ -384,7 +346,9 @@ def column_of(name: str) -> ResultColumn | None:
     if name in known:
         return known[name]
     whole = name.removesuffix("_share")
-    if whole != name and any(column_of(whole + unit) for unit in ("_ns", "_bytes", "_gbps", "")):
+    if whole != name and (
+        whole in CAUSES or any(column_of(whole + unit) for unit in ("_ns", "_bytes", "_gbps", ""))
+    ):
         return known["share"]
     side, _, rest = name.partition("_")
     if side in SIDES and (found := column_of(rest)):

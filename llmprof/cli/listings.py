@@ -60,8 +60,8 @@ LISTINGS: Final = (
         "collectives",
         (
             "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
-            " last_rank last last_share late_median_ns late_p90_ns bus_gbps peak_gbps peak_share"
-            " reason"
+            " last_rank last_count last_share late_median_ns late_p90_ns bus_gbps peak_gbps"
+            " peak_share reason"
         ),
         spare="call algorithm",
     ),
@@ -80,7 +80,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "launch_delay",
-        "rank step kernels calls launched_share host_dur_ns median_ns p95_ns min_ns max_ns",
+        "rank step kernels launches launched_share host_dur_ns median_ns p95_ns min_ns max_ns",
     ),
     Listing("host_synchronisation", largest_first="host_dur_ns"),
     Listing(
@@ -127,15 +127,15 @@ LISTINGS: Final = (
     Listing(
         "fusion",
         (
-            "phase gain_ns recorded_ns total_ns share count per_step length launches_saved"
-            " bytes_saved fusion categories"
+            "phase gain_ns recorded_ns total_ns share count per_step length saved_launches"
+            " saved_bytes name category"
         ),
     ),
     Listing(
         "counters",
         (
-            "rank phase stage layer step cause gap name counter mean unit own_share work_ns samples"
-            " max device"
+            "rank phase stage layer step cause gap name counter mean_value unit own_share dur_ns"
+            " count max_value device"
         ),
     ),
     Listing(
@@ -143,7 +143,7 @@ LISTINGS: Final = (
         "rank step phase count dur_ns typical_ns ratio gap_ns start_ns name",
         largest_first="gap_ns",
     ),
-    Listing("modules", "rank depth calls host_ns device_ns own_device_ns kernels path"),
+    Listing("modules", "rank depth count host_ns device_ns own_device_ns kernels path"),
     Listing(
         "memory",
         (
@@ -156,7 +156,7 @@ LISTINGS: Final = (
         "copies",
         ("rank kind src_kind dst_kind start_ns bytes gbps call waits count total_ns max_gbps"),
     ),
-    Listing("hotspots", "rank self_share total_share self unit name"),
+    Listing("hotspots", "rank own_share total_share own_value unit name"),
     Listing("totals", "kind share total_ns count mean_ns category name"),
     Listing("coverage", "rank kind share total_ns missing_count impossible_count of"),
     Listing(

@@ -207,7 +207,7 @@ def mean_step_parts(scope: Scope) -> pl.DataFrame:
 
 _REQUEST_PARTS: Final = {
     "waiting for their first step": WAITING,
-    "prefill": ("prefill_ns", "prefill_others_ns"),
+    "prefill": ("prefill_ns", "prefill_other_ns"),
     "decode": ("decode_ns", "decode_prefill_ns"),
     "the rest (left out of steps, between steps, delivery)": (
         "left_out_ns",

@@ -362,7 +362,7 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         row["line"],
         file_name(row["file"]),
         short_name(row["kernel_name"]),
-        row["samples"],
+        row["count"],
         row["share"],
         row["reason"],
         None if state is None else state.action,

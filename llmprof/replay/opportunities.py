@@ -53,7 +53,7 @@ _SCHEMA: Final = {
     "phase": pl.String(),
     "rank": pl.Int32(),
     "steps": pl.UInt32(),
-    "of_steps": pl.UInt32(),
+    "recorded_steps": pl.UInt32(),
     "part": pl.Enum(PARTS),
     "operator": pl.String(),
     "stage": pl.String(),
@@ -131,8 +131,8 @@ def opportunities(
     polars.DataFrame
         The phase with most time first. Values are means of a step:
 
-        - ``phase, rank, steps`` (number of them), ``of_steps`` (how many the recording has of this
-          rank and phase);
+        - ``phase, rank, steps`` (number of them), ``recorded_steps`` (how many the recording has of
+          this rank and phase);
         - ``part``: ``step`` (all of it; ``gain_ns`` with all operators at the target at once),
           ``opportunity`` (an operator of one stage, or, where no stage is known, of the same
           shapes; by its gain), ``others`` (smaller opportunities together), ``at target``
@@ -213,8 +213,8 @@ def _steps(built: Graph) -> pl.DataFrame:
 
 
 def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
-    """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of
-    all, and their mean.
+    """``phase, rank, steps, recorded_steps, step_ns`` from the steps of a rank: their number, that
+    of all, and their mean.
     """
     worked = (
         labels_of(part.trace).filter(pl.col("start_ns").is_not_null())
@@ -222,12 +222,12 @@ def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
         else part.steps
     )
     labels = worked.join(steps, on="rank", how="semi")
-    every = labels.group_by("phase").agg(of_steps=pl.len())
+    every = labels.group_by("phase").agg(recorded_steps=pl.len())
     own = steps.group_by("phase").agg(
         pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean()
     )
     own = own.join(every, on="phase", how="left", nulls_equal=True)
-    return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
+    return own.with_columns(recorded_steps=pl.max_horizontal("steps", "recorded_steps"))
 
 
 def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:

@@ -255,7 +255,7 @@ def _late_groups(trace: Trace) -> Drawn:
         raise AnalysisError(
             found, hint="analyze.ranks(trace, by='group', ranks_per_node=8) takes it from you"
         )
-    if late["others_wait_ns"].max() == 0:
+    if late["other_wait_ns"].max() == 0:
         raise AnalysisError(
             "no rank waits for another in a collective", hint="compare the times of their steps"
         )

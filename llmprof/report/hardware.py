@@ -110,7 +110,7 @@ _RULES: Final = (
 _LINES: Final = (
     ReportColumn("function", "kernel", "name", 40, "kernel_name"),
     ReportColumn("source", "file"),
-    *columns_of_kind("number", line="line", samples="samples"),
+    *columns_of_kind("number", line="line", count="samples"),
     ReportColumn("share", "share of the kernel", "share"),
     ReportColumn("reason", "warps wait for"),
 )
@@ -146,9 +146,9 @@ def advice(metrics: Metrics) -> pl.DataFrame:
 
 
 def _lines(profile: HardwareProfile) -> pl.DataFrame:
-    lines = analyze.ncu.hot_lines(profile.source).filter(pl.col("samples") > 0)
+    lines = analyze.ncu.hot_lines(profile.source).filter(pl.col("count") > 0)
     files = pl.Series("source", [file_name(path) for path in lines["file"]], dtype=pl.String)
-    return lines.with_columns(files).sort("samples", descending=True, maintain_order=True)
+    return lines.with_columns(files).sort("count", descending=True, maintain_order=True)
 
 
 def profile_contents(profile: HardwareProfile, *, title: str | None = None) -> Contents:

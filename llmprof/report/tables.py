@@ -182,13 +182,13 @@ def fusion_table(
         )
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
     best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
-    named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
-    named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
+    named = pl.col("name").is_not_null() & (pl.col("name") != pl.col("category"))
+    named &= pl.col("name") != "elementwise and reductions"  # the chain says it itself
     rows = best.with_columns(_phases(best)).select(
-        *("phase", "length", "per_step", "share", "bytes_saved", "gain_ns", "kernels"),
+        *("phase", "length", "per_step", "share", "saved_bytes", "gain_ns", "kernels"),
         chain=pl.when(named)
-        .then(pl.format("{}: {}", "fusion", "categories"))
-        .otherwise("categories")
+        .then(pl.format("{}: {}", "name", "category"))
+        .otherwise("category")
         .map_elements(_repeated, return_dtype=pl.String),
         launches=pl.col("per_step") * (pl.col("length") - 1),
         gain_share=gain_share,

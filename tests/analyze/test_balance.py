@@ -79,7 +79,7 @@ def test_exchange_of_tokens_by_hand(two_ranks):
     assert events["layer"].to_list() == [0] * 4 + [1] * 4
     assert set(collectives(two_ranks)["kind"]) == {"all_to_all"}
     exchange = expert_exchange(two_ranks)
-    assert exchange.select("rank", "step", "layer", "kinds", "ranks").rows() == [
+    assert exchange.select("rank", "step", "layer", "kind", "ranks").rows() == [
         (rank, 0, layer, "all_to_all", 2) for rank in (0, 1) for layer in (0, 1)
     ]
     assert exchange["exchange"].to_list() == [0, 2, 0, 2]
@@ -131,7 +131,7 @@ def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks, names):
         "reduce_scatter": 4,
     }
     exchange = expert_exchange(trace)
-    assert set(exchange["kinds"]) == {"all_gather and reduce_scatter"}
+    assert set(exchange["kind"]) == {"all_gather and reduce_scatter"}
     columns = [
         "rank",
         "sent_rows",

@@ -310,13 +310,13 @@ def two_ranks(device="NVIDIA H200"):
 
 def test_who_is_late():
     found = collectives(two_ranks(), by=("kind", "rank"))
-    late = ("count", "last", "last_share", "late_median_ns", "late_p90_ns", "late_max_ns")
+    late = ("count", "last_count", "last_share", "late_median_ns", "late_p90_ns", "late_max_ns")
     assert found.select("kind", "rank", *late, "wait_ns", "transfer_ns").rows(named=True) == [
         {
             "kind": "all_reduce",
             "rank": 0,
             "count": 2,
-            "last": 0,
+            "last_count": 0,
             "last_share": 0.0,
             "late_median_ns": 0.0,
             "late_p90_ns": 0.0,
@@ -328,7 +328,7 @@ def test_who_is_late():
             "kind": "all_reduce",
             "rank": 1,
             "count": 2,
-            "last": 2,
+            "last_count": 2,
             "last_share": 1.0,
             "late_median_ns": 30_000.0,
             "late_p90_ns": 46_000.0,

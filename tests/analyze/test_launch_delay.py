@@ -34,7 +34,7 @@ def test_two_ranks_by_hand():
         "kernels",
         "launched",
         "launched_share",
-        "calls",
+        "launches",
         "host_dur_ns",
         "median_ns",
         "p95_ns",

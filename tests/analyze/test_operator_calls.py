@@ -54,8 +54,8 @@ def test_strides_and_values_are_read(tmp_path):
     row = analyze.operator_calls(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(
         0, named=True
     )
-    assert row["torch_strides"] == "[[8, 1], [16, 1], [1], []]"
-    assert row["torch_inputs"] == '["", "", "", "1.0e-05"]'
+    assert row["strides"] == "[[8, 1], [16, 1], [1], []]"
+    assert row["arguments"] == '["", "", "", "1.0e-05"]'
     assert row["assumed"] is None
 
 

@@ -193,7 +193,7 @@ def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch):
     assert whole.drop("steps").equals(some.drop("steps"))
     found = (
         some.filter(part="step")
-        .select("phase", "steps", "of_steps", "total_ns", "gain_ns")
+        .select("phase", "steps", "recorded_steps", "total_ns", "gain_ns")
         .sort("phase")
         .rows()
     )

@@ -165,7 +165,7 @@ def requests_that_wait(trace, share):
         "first_token_ns": start + waited + prefill,
         "ttft_ns": waited + prefill,
         "e2e_ns": whole,
-        "ttft_others_ns": 0,
+        "ttft_other_ns": 0,
     }
     return pl.DataFrame({"request": range(4)}).with_columns(
         **{name: pl.lit(ns) for name, ns in columns.items()}

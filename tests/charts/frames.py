@@ -513,9 +513,9 @@ def joined_requests():
         "queue_decode_ns",
         "queue_other_ns",
         "prefill_ns",
-        "prefill_others_ns",
+        "prefill_other_ns",
         "e2e_ns",
-        "ttft_others_ns",
+        "ttft_other_ns",
     ]
     return pl.DataFrame(rows, schema=[*names, "reason"], orient="row")
 
@@ -731,11 +731,11 @@ def late():
     """Rows as ``late_groups(trace)`` returns them."""
     return pl.DataFrame(
         {
-            "by": ["node", "node", "tp", "tp"],
+            "kind": ["node", "node", "tp", "tp"],
             "group": ["a", "b", "0", "1"],
             "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
-            "calls": 40,
-            "last": [36, 4, 20, 20],
+            "count": 40,
+            "last_count": [36, 4, 20, 20],
             "last_share": [0.9, 0.1, 0.5, 0.5],
             "expected_share": 0.5,
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],

@@ -125,7 +125,7 @@ def check_run(run, ranks):
     if run.config.engine == "vllm":
         joined = analyze.requests(run)
         assert joined["request"].to_list() == profiled["request"].to_list()
-        assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
+        assert (joined["rest_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
             "parts add up to the latency"
         )
         assert joined["steps"].to_list() == [OUTPUT] * joined.height

@@ -275,8 +275,8 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     assert isinstance(none, Absent)
     assert none.captured
     given = {
-        "fusion": "norm + quantize",
-        "categories": "norm + quantize",
+        "name": "norm + quantize",
+        "category": "norm + quantize",
         "length": 3,
         "per_step": 3.0,
     }

@@ -98,7 +98,7 @@ def test_rows_of_an_all_to_all_are_those_that_were_sent(exchange):
         truth = json.loads((HERE / f"torch_all_to_all/truth{rank}.json").read_text())["layers"]
         rows = found.filter(rank=rank).select("layer", "sent_rows", "received_rows").rows()
         assert rows == [(one["layer"], sum(one["sent"]), sum(one["received"])) for one in truth]
-    assert set(found["kinds"]) == {"all_to_all"}
+    assert set(found["kind"]) == {"all_to_all"}
     # a message is the larger of what a rank sends and gets, 2,048 elements of 2 bytes a row
     size = pl.max_horizontal("sent_rows", "received_rows") * 2048 * 2
     assert found.select(pl.col("combine_bytes") == size).to_series().all()

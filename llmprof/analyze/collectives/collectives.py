@@ -101,7 +101,7 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         ``wait_ns, transfer_ns`` (sums), ``transfer_median_ns, transfer_p10_ns, transfer_p90_ns``,
         ``algorithm_gbps, bus_gbps`` (medians), ``peak_gbps`` (of the device's link in one
         direction; null where unknown) and ``peak_share`` (of the bus); of the calls whose ranks
-        are all known ``last, last_share`` (in which a rank of the row arrives last) and
+        are all known ``last_count, last_share`` (in which a rank of the row arrives last) and
         ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first rank).
 
     Raises
@@ -401,7 +401,7 @@ def sums_of_calls(
             **_middle("transfer_", transfer),
             algorithm_gbps=pl.col("algorithm_gbps").median(),
             bus_gbps=bus.median(),
-            last=((pl.col("last_rank") == pl.col("rank")) & late.is_not_null()).sum(),
+            last_count=((pl.col("last_rank") == pl.col("rank")) & late.is_not_null()).sum(),
             _known=late.count(),
             late_median_ns=late.median(),
             late_p90_ns=late.quantile(0.9, "linear"),
@@ -409,7 +409,7 @@ def sums_of_calls(
         )
         .with_columns(
             peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64),
-            last_share=pl.when(known > 0).then(pl.col("last") / known),
+            last_share=pl.when(known > 0).then(pl.col("last_count") / known),
         )
         .with_columns(peak_share=bus / pl.col("peak_gbps"))
         .drop("_known")

@@ -265,10 +265,10 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, step`` (null for kernels outside steps), ``kernels``, ``launched`` (kernels whose
-        launch is in the capture), ``launched_share`` (of the kernels), ``calls`` (distinct launch
-        calls), ``host_dur_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
-        max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
-        launch. A negative delay means that the clocks of host and device disagree.
+        launch is in the capture), ``launched_share`` (of the kernels), ``launches`` (distinct
+        launch calls), ``host_dur_ns`` (sum of their durations), and of the delays ``median_ns,
+        p95_ns, max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has
+        a launch. A negative delay means that the clocks of host and device disagree.
 
     Raises
     ------
@@ -290,7 +290,7 @@ _DELAYS = (
     "kernels",
     "launched",
     "launched_share",
-    "calls",
+    "launches",
     "host_dur_ns",
     "median_ns",
     "p95_ns",
@@ -313,7 +313,7 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
     )
     call_ns = pl.col("launch_end_ns") - pl.col("launch_start_ns")
     by_step = (
-        calls.group_by("rank", "step").agg(calls=pl.len(), host_dur_ns=call_ns.sum()).collect()
+        calls.group_by("rank", "step").agg(launches=pl.len(), host_dur_ns=call_ns.sum()).collect()
     )
     return (
         kernels.group_by("rank", "step")

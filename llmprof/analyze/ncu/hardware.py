@@ -433,9 +433,8 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     -------
     polars.DataFrame
         ``kernel_id, kernel_name, file, line`` and, per instruction, ``address, sass, ptx``;
-        ``samples, share`` (of all samples of the kernel), ``reason`` (of most of its samples in
-        which the warp could not run; null where there is none), ``reason_samples`` and
-        ``instructions`` (executions by warps; null where not counted). In the order of kernels,
+        ``count, share`` (of all samples of the kernel), ``reason`` (of most of its samples in
+        which the warp could not run; null where there is none) and ``instructions`` (executions by warps; null where not counted). In the order of kernels,
         most samples first.
 
     Raises
@@ -459,13 +458,13 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     if stall_samples.is_empty():
         found = "there are no samples of warps in this report"
         raise NotCapturedError(found, hint="record with ncu --section SourceCounters")
-    sampled = stall_samples.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
+    sampled = stall_samples.group_by(keys).agg(count=pl.col("value").sum().cast(pl.Int64))
     samples = (
         source.select(keys)
         .unique(maintain_order=True)
         .join(sampled, on=keys, how="left", nulls_equal=True)
     )
-    samples = samples.with_columns(pl.col("samples").fill_null(0))
+    samples = samples.with_columns(pl.col("count").fill_null(0))
     waiting = (
         stall_samples.filter(~pl.col("reason").is_in(_NO_STALL))
         .group_by(*keys, "reason")
@@ -475,23 +474,23 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
         waiting.filter(pl.col("value") > 0)
         .sort("value", "reason", descending=[True, False])
         .unique(keys, keep="first", maintain_order=True)
-        .select(*keys, "reason", reason_samples=pl.col("value").cast(pl.Int64))
+        .select(*keys, "reason")
     )
     counted = source.filter(pl.col("metric") == "inst_executed").group_by(keys)
     executed = counted.agg(instructions=pl.col("value").sum().cast(pl.Int64))
-    whole = pl.col("samples").sum().over("kernel_id")
+    whole = pl.col("count").sum().over("kernel_id")
     return (
         samples.join(most, on=keys, how="left", nulls_equal=True)
         .join(executed, on=keys, how="left", nulls_equal=True)
-        .with_columns(share=pl.when(whole > 0).then(pl.col("samples") / whole))
+        .with_columns(share=pl.when(whole > 0).then(pl.col("count") / whole))
         .sort(
             "kernel_id",
-            "samples",
+            "count",
             *place,
             descending=[False, True, *[False] * len(place)],
             nulls_last=True,
         )
-        .select(*keys, "samples", "share", "reason", "reason_samples", "instructions")
+        .select(*keys, "count", "share", "reason", "instructions")
     )
 
 

@@ -23,7 +23,7 @@ WAITING: Final = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
 WORK: Final = (
     *(
         "prefill_ns",
-        "prefill_others_ns",
+        "prefill_other_ns",
         "decode_ns",
         "decode_prefill_ns",
         "left_out_ns",
@@ -39,7 +39,7 @@ WORDS: Final = {
     "queue_decode_ns": "waiting behind the decode of others",
     "queue_other_ns": "waiting while no step ran (front end, scheduler)",
     "prefill_ns": "its own prefill",
-    "prefill_others_ns": "the prefill of others in the steps of its own",
+    "prefill_other_ns": "the prefill of others in the steps of its own",
     "decode_ns": "its own decode",
     "decode_prefill_ns": "the prefill of others in its decode steps",
     "left_out_ns": "steps that left it out (preempted, or no room)",
@@ -110,14 +110,14 @@ def requests(
       ``queue_decode_ns`` (others only decoded), ``queue_other_ns`` (no step ran: front end,
       scheduler, or the device waited for the host);
     - steps with its prompt: ``prefill_ns``, by its share of their tokens, and
-      ``prefill_others_ns``, the rest;
+      ``prefill_other_ns``, the rest;
     - steps with an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that
       also had a prefill of others was longer than the median step that only decoded (0 where there
       is none);
     - ``left_out_ns``: steps between its first and last without this request; ``between_ns``: no
       step ran; ``delivery_ns``: from the end of its last step until the client had the last token.
 
-    With ``unexplained_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention,
+    With ``rest_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention,
     each token of a long prompt takes more time.
 
     Parameters
@@ -137,14 +137,14 @@ def requests(
     -------
     polars.DataFrame
         By request, in the order of arrival: ``request, id, start_ns`` (on the clock of the trace),
-        ``first_step_ns, first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the
+        ``first_step_ns, first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``max_gap_ns`` (the
         longest from token to token; null where the client did not see them), ``prompt_tokens,
-        output_tokens``; the parts above; ``ttft_queue_ns`` and ``ttft_others_ns`` (of the time to
+        output_tokens``; the parts above; ``ttft_queue_ns`` and ``ttft_other_ns`` (of the time to
         the first token: before its first step, and the prefill of others), ``steps, prefill_steps,
         preemptions``, ``behind`` (requests whose prefill ran while it waited), ``slowest_step``
         (number of its step in the trace that was longest against the median of its kind) and
-        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words),
-        ``unexplained_ns``.
+        ``ratio`` (how many times as long), ``reason`` (the largest part, in words),
+        ``rest_ns``.
 
         By step: ``request, step`` (number in the notes of the engine), ``trace_step`` (of
         :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or
@@ -197,7 +197,7 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
     epoch = epoch_of(run.trace)
     timed = rows_of_phase.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
-        worst_gap_ns=pl.col("itl_ns").list.max(),
+        max_gap_ns=pl.col("itl_ns").list.max(),
         start_ns=pl.col("start_epoch_ns") - epoch,
     ).with_columns(
         end_ns=pl.col("start_ns") + pl.col("e2e_ns"),
@@ -222,9 +222,9 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
             reason=reason.replace_strict(
                 dict(enumerate(WORDS[name] for name in PARTS)), return_dtype=pl.String
             ),
-            unexplained_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
+            rest_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
             ttft_queue_ns=pl.sum_horizontal(WAITING),
-            ttft_others_ns=pl.col("queue_prefill_ns") + pl.col("prefill_others_ns"),
+            ttft_other_ns=pl.col("queue_prefill_ns") + pl.col("prefill_other_ns"),
             behind=_behind(rows, members),
         )
         .select(
@@ -239,12 +239,12 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
                 "e2e_ns",
             ),
             *(
-                "worst_gap_ns",
+                "max_gap_ns",
                 "prompt_tokens",
                 "output_tokens",
                 *PARTS,
                 "ttft_queue_ns",
-                "ttft_others_ns",
+                "ttft_other_ns",
             ),
             *(
                 "steps",
@@ -252,10 +252,10 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
                 "preemptions",
                 "behind",
                 "slowest_step",
-                "slowest_times",
+                "ratio",
                 "reason",
             ),
-            "unexplained_ns",
+            "rest_ns",
         )
     )
 
@@ -475,12 +475,12 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
             prefill_steps=prefill.sum().cast(pl.Int64),
             preemptions=pl.col("preempted").sum().cast(pl.Int64),
             prefill_ns=pl.col("own").filter(prefill).sum(),
-            prefill_others_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
+            prefill_other_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
             decode_prefill_ns=pl.col("excess").filter(decode).sum(),
             all_decode_ns=pl.col("dur").filter(decode).sum(),
             carried_ns=pl.col("dur").sum(),
             slowest_step=pl.col("trace_step").get(slow),
-            slowest_times=pl.col("times").get(slow),
+            ratio=pl.col("times").get(slow),
         )
     )
     whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)
@@ -638,7 +638,7 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
         raise AnalysisError("there are no requests", expected="rows of analyze.requests(run)")
     border = float(frame["ttft_ns"].quantile(quantile, interpolation="higher") or 0)
     slow = frame.filter(pl.col("ttft_ns") >= border)
-    others = _mean(slow, "ttft_others_ns")
+    others = _mean(slow, "ttft_other_ns")
     parts = {
         "prefill of others": others,
         "decode of others": _mean(slow, "queue_decode_ns"),

@@ -470,7 +470,7 @@ def kernel_detail(profile: Profiled, name: str, kernel_id: int | None = None) ->
     profiled.
     """
     launches = profile.of(name)
-    columns = ("kernel_id", "grid", "block", "other_dur_ns", "dur_ns", "agrees", "confidence")
+    columns = ("kernel_id", "grid", "block", "other_dur_ns", "dur_ns", "evidence", "confidence")
     out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
     if launches.is_empty():
         return out

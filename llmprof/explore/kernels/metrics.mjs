@@ -209,7 +209,7 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
   const [speed, stalled, advice] = [msg.speed ?? {}, msg.stalls ?? [], msg.rules ?? []];
   const launches = msg.launches.map((l) => [
     String(l.kernel_id),
-    `launch ${l.kernel_id}: grid ${l.grid ?? "unknown"}, ${formatNs(l.other_dur_ns)} (same ${l.agrees}, confidence ${formatNumber(l.confidence, 2)})`,
+    `launch ${l.kernel_id}: grid ${l.grid ?? "unknown"}, ${formatNs(l.other_dur_ns)} (same ${l.evidence}, confidence ${formatNumber(l.confidence, 2)})`,
   ]);
   const chooser = labelled("profiled", launches, String(chosen), (id) => choose(Number(id))).el;
   const facts = [

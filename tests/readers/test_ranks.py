@@ -1,5 +1,6 @@
 """Which rank a file is, and whether files belong to one run."""
 
+import gzip
 from contextlib import nullcontext
 
 import pytest
@@ -54,6 +55,17 @@ def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
     ):
         trace = read(tmp_path)
     assert trace.kernels.select("rank", "name").rows() == [(0, "a.json"), (1, "b.json")]
+
+
+@pytest.mark.parametrize("copy", ["b.json", "b.json.gz", None])
+def test_a_file_given_twice_is_not_two_ranks(tmp_path, copy):
+    path = write(tmp_path / "a.json", text_of([kernel("x", 5), kernel("y", 9)]))
+    other = path
+    if copy:
+        text = path.read_bytes()
+        other = write(tmp_path / copy, gzip.compress(text) if copy.endswith("gz") else text)
+    with pytest.raises(MixedRunsError, match="hold the same events"):
+        read(path, other)
 
 
 def test_missing_ranks_are_said(tmp_path):

@@ -5,6 +5,7 @@ its errors.
 from __future__ import annotations
 
 import csv
+import filecmp
 import json
 import lzma
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ from llmprof.trace import Trace, communication, schema
 from llmprof.trace.platforms import platform_of, tool_of
 from llmprof.trace.storage import files
 from llmprof.trace.storage.deferred import span_of_frames
+
+DEVICES: Final = "order of the devices"
+"""Where the rank of a process is from, if nothing recorded states it."""
 
 FRONT_END = -1
 """Rank of a process that drives the run and has no device."""
@@ -71,6 +75,25 @@ def assign(parts: Sequence[FilePart]) -> tuple[list[int], list[str]]:
             )
         ranks.append(rank)
     return ranks, warnings
+
+
+def refuse_copies(parts: Sequence[FilePart]) -> None:
+    """Raise if two files without a rank hold the same events: they are no two ranks."""
+    alike: dict[Any, list[FilePart]] = {}
+    for part in parts:
+        guessed = part.head.get("rank_from", DEVICES) == DEVICES
+        if part.on_device and guessed and ("rank_from" in part.head or not part.says_rank):
+            alike.setdefault((part.span_ns(), *sorted(part.rows.items())), []).append(part)
+    for a, b in chain.from_iterable(combinations(same, 2) for same in alike.values()):
+        # reports of several hosts may agree in their events, not in what they say of the host
+        said = "rank_from" not in a.head or filecmp.cmp(a.path, b.path, shallow=False)
+        if said and all(a.tables[name].equals(frame) for name, frame in b.tables.items()):
+            raise MixedRunsError(
+                f"{_told_apart(a.path, b.path)} hold the same events",
+                expected="one file per rank",
+                hint="pass only one of them",
+                files=[str(a.path), str(b.path)],
+            )
 
 
 def _told_apart(a: Path, b: Path) -> str:

@@ -30,7 +30,7 @@ CATEGORIES = {
         "tree_attn_paged_kv_kernel",
         "merge_state_inplace_kernel",
     ],
-    "linear": [
+    "gemm": [
         "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<X, cutlass::epilogue::thread::HardSwish>>(P)",
         "dequantize_and_gemm_awq_kernel",
         "fused_fused_dequantize8_NT_matmul3_add2_kernel",
@@ -243,7 +243,7 @@ def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again():
         {"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]}
     )
     trace = Trace({"kernels": kernels})
-    assert trace.events["category"].to_list() == ["other", "linear"]
+    assert trace.events["category"].to_list() == ["other", "gemm"]
     first = trace.events
     assert trace.events.equals(first)
 

@@ -33,7 +33,7 @@ CATEGORIES = (
     *(
         "attention",
         "scan",
-        "linear",
+        "gemm",
         "norm",
         "rope",
         "kv_cache_write",
@@ -114,7 +114,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
     *kernels.PATTERNS,
     ("collective", _COLLECTIVE),
-    ("linear", LORA),
+    ("gemm", LORA),
     ("copy", rf"^memcpy|{KV_TRANSFER}"),
     ("fill", r"^memset"),
     (
@@ -183,14 +183,14 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"rms_?norm|layer_?norm|l2_?norm|group_?norm|batch_?norm|RowwiseMoments|GammaBetaBackward|cudnn::bn_|_norm_kernel|fused_add_rms|add_norm_|\bnorm_f32",
     ),
     (
-        "linear",
+        "gemm",
         r"mul_mat_|(?:cudnn|cutlass).*(?:conv\d?d|winograd|wgrad|dgrad|fprop)|scudnn|wgrad_alg|implicit_convolve|"
         r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im(?:2d)?2Col|Col2Im|_conv_fwd|grouped_conv|"
         r"conv\w*_(?:fwd|bwd)_|convolve_|depthwise_conv|cudnn::cnn|cudnn.*convolve",
     ),
     # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
     (
-        "linear",
+        "gemm",
         r"cutlass::gemm|4gemm6kernel|dequant\w*(?:gem[mv]|matmul)|gemm\w*dequant|fused_\w*matmul|nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
         r"triton_tem_fused_\w*mm_|gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
     ),
@@ -214,7 +214,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     ("embedding", r"embedding|vectorized_gather|indexSelect|index_select|VocabParallel|GatherV"),
     (
-        "linear",
+        "gemm",
         r"nvjet|^triton_b?mm|(?:^|[^b])gemm|gemv|cublas|triton_tem_|cutlass_\d+|splitK|split_k|xmma|matmul|Cijk_|_mm_|"
         r"\bdot(?:_general)?(?:[._]\d+)*$|\bconvolution|wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum|conv\w*)$|"
         r"weight_packed_linear|onednn_mm|linear_kernel|Conv2DForward|cask_cudnn",
@@ -237,7 +237,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
 ]
 """Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
 
-Convolutions count as linear; a fused kernel counts as its main purpose (norm or activation, not the
+Convolutions count as gemm; a fused kernel counts as its main purpose (norm or activation, not the
 quantization at its end).
 """
 
@@ -264,12 +264,12 @@ EMBEDDING = rf"embedding|indexSelect|VocabParallel|{_LOOKS_UP}"
 SPLIT_K = (
     r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
 )
-"""Kernels of the category linear that add up the parts of a GEMM that was split along its inner
+"""Kernels of the category gemm that add up the parts of a GEMM that was split along its inner
 dimension.
 """
 
 GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets|{LORA}"
-"""Kernels of the category linear that finish or prepare another GEMM, or add to its result."""
+"""Kernels of the category gemm that finish or prepare another GEMM, or add to its result."""
 
 _KINDS: list[tuple[str, str]] = [
     (

@@ -273,7 +273,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         rows.filter(pl.col("step") >= 0)
         .group_by("step")
         .agg(
-            ns=pl.col("dur_ns").filter(pl.col("category") == "linear").sum(),
+            ns=pl.col("dur_ns").filter(pl.col("category") == "gemm").sum(),
             attention=pl.col("name").filter("attends").unique().sort(),
             samples=pl.col("samples").any(),
         )

@@ -140,7 +140,7 @@ def _drop_padding(
     some = gap.is_not_null()
     if some.sum() < _MIN_PRODUCTS:  # then their categories do not matter
         return launched
-    products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
+    products = gap.filter(some & activity(trace)["category"].is_in(["gemm", "moe_experts"]))
     padded = (
         products.value_counts(name="products")
         .filter(pl.col("products") >= _MIN_PRODUCTS)

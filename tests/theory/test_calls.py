@@ -8,14 +8,7 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import calls
-from llmprof.theory.calls import (
-    CallWork,
-    Lengths,
-    NoWorkError,
-    OperatorKind,
-    parse_call,
-    work_of,
-)
+from llmprof.theory.calls import CallWork, Lengths, NoWorkError, OperatorKind, parse_call, work_of
 from tests.theory.notation import call
 
 
@@ -24,43 +17,13 @@ from tests.theory.notation import call
     [
         # 4 x 8 times 8 x 2: 64 multiply-adds
         (call("aten::mm", "bf16[4,8] bf16[8,2]"), 128, 64 + 32, 16, "bf16"),
-        (
-            call("aten::addmm", "bf16[2] bf16[4,8] bf16[8,2] 1*2"),
-            136,
-            4 + 64 + 32,
-            16,
-            "bf16",
-        ),
-        (
-            call("aten::addmm", "bf16[2] bf16[4,8] bf16[8,2] 0 1"),
-            128,
-            64 + 32,
-            16,
-            "bf16",
-        ),
+        (call("aten::addmm", "bf16[2] bf16[4,8] bf16[8,2] 1*2"), 136, 4 + 64 + 32, 16, "bf16"),
+        (call("aten::addmm", "bf16[2] bf16[4,8] bf16[8,2] 0 1"), 128, 64 + 32, 16, "bf16"),
         (call("aten::bmm", "f32[3,4,8] f32[3,8,2]"), 384, 3 * (128 + 64), 96, "fp32"),
         # one matrix for the whole batch is read once
-        (
-            call("aten::bmm", "f32[3,4,8] f32[3,8,2]{0,2,1}"),
-            384,
-            3 * 128 + 64,
-            96,
-            "fp32",
-        ),
-        (
-            call("aten::bmm", "f32[1,4,8] f32[1,8,2]", kernel="sm90_xmma_tf32"),
-            128,
-            192,
-            32,
-            "tf32",
-        ),
-        (
-            call("aten::linear", "bf16[5,4,8] bf16[2,8] bf16[2]"),
-            680,
-            320 + 32 + 4,
-            80,
-            "bf16",
-        ),
+        (call("aten::bmm", "f32[3,4,8] f32[3,8,2]{0,2,1}"), 384, 3 * 128 + 64, 96, "fp32"),
+        (call("aten::bmm", "f32[1,4,8] f32[1,8,2]", kernel="sm90_xmma_tf32"), 128, 192, 32, "tf32"),
+        (call("aten::linear", "bf16[5,4,8] bf16[2,8] bf16[2]"), 680, 320 + 32 + 4, 80, "bf16"),
         (call("aten::matmul", "bf16[5,4,8] bf16[8,2]"), 640, 320 + 32, 80, "bf16"),
         (call("aten::mv", "bf16[4,8] bf16[8]"), 64, 64 + 16, 8, "bf16"),
         # 8 bits in, 16 out
@@ -228,22 +191,10 @@ from tests.theory.notation import call
         (call("aten::_local_scalar_dense", "i64[]"), 0, 8, 8, ""),
         (call("aten::arange", "1 8 2 i64[0]"), 0, 0, 4 * 8, ""),
         # a copy for the other ranks of 4 x 8 in 16 bits
-        (
-            call("_C_custom_ar::all_reduce", "63 bf16[4,8]*2 26 83"),
-            0,
-            64,
-            64,
-            "",
-        ),
+        (call("_C_custom_ar::all_reduce", "63 bf16[4,8]*2 26 83"), 0, 64, 64, ""),
         # into a given result, which is not read
         (call("aten::mul", "f32[4,8] None f32[4,8]"), 32, 128, 128, ""),
-        (
-            call("aten::add", "f32[4,8] f32[8] 1 f32[4,8]"),
-            32,
-            128 + 32,
-            128,
-            "",
-        ),
+        (call("aten::add", "f32[4,8] f32[8] 1 f32[4,8]"), 32, 128 + 32, 128, ""),
         (call("aten::addcmul", "f32[4,8]*3"), 32, 3 * 128, 128, ""),
         (call("aten::mul", "bf16[4,8] bf16[4,8]{1,0}"), 32, 64 + 8, 64, ""),
         (call("aten::eq", "i64[4,8] 3"), 0, 256, 32, ""),
@@ -296,28 +247,10 @@ from tests.theory.notation import call
         ),
         (call("aten::argmax", "f32[4,8] -1 False"), 32, 128, 32, ""),
         (call("aten::_softmax", "bf16[4,8] -1 False"), 160, 64, 64, ""),
-        (
-            call("aten::native_layer_norm", "bf16[4,8] [8] bf16[8]*2 1e-5"),
-            224,
-            96,
-            64,
-            "",
-        ),
-        (
-            call("_C::rms_norm", "bf16[4,8]*2 bf16[8] 1e-6"),
-            128,
-            64 + 16,
-            64,
-            "",
-        ),
+        (call("aten::native_layer_norm", "bf16[4,8] [8] bf16[8]*2 1e-5"), 224, 96, 64, ""),
+        (call("_C::rms_norm", "bf16[4,8]*2 bf16[8] 1e-6"), 128, 64 + 16, 64, ""),
         (call("aiter::rms_norm", "bf16[4,8] bf16[8] 1e-6"), 128, 64 + 16, 64, ""),
-        (
-            call("_C::fused_add_rms_norm", "bf16[4,8]*2 bf16[8] 1e-6"),
-            160,
-            128 + 16,
-            128,
-            "",
-        ),
+        (call("_C::fused_add_rms_norm", "bf16[4,8]*2 bf16[8] 1e-6"), 160, 128 + 16, 128, ""),
         (call("_C::silu_and_mul", "bf16[4,8] bf16[4,16]"), 64, 128, 64, ""),
         (
             call("_C::rotary_embedding", "i64[4] bf16[4,32] bf16[4,8] 8 bf16[99,8] True"),
@@ -368,20 +301,8 @@ from tests.theory.notation import call
             64 + 16,
             "",
         ),
-        (
-            call("aten::native_batch_norm", "bf16[2,4,3,3] f32[4]*4 True"),
-            7 * 72,
-            144,
-            144,
-            "",
-        ),
-        (
-            call("aten::miopen_batch_norm_backward", "bf16[2,4,3,3]*2 f32[4]"),
-            13 * 72,
-            288,
-            144,
-            "",
-        ),
+        (call("aten::native_batch_norm", "bf16[2,4,3,3] f32[4]*4 True"), 7 * 72, 144, 144, ""),
+        (call("aten::miopen_batch_norm_backward", "bf16[2,4,3,3]*2 f32[4]"), 13 * 72, 288, 144, ""),
         # windows of 3 x 3 over 6 x 6 with stride 2 and padding 1: 3 x 3 results, with a place of 8
         # bytes each
         (
@@ -401,42 +322,12 @@ from tests.theory.notation import call
         (call("aten::mse_loss", "f32[4,8]*2 1"), 96, 256, 4, ""),
         (call("aten::mse_loss", "f32[4,8]*2 0"), 96, 256, 128, ""),
         (call("aten::mse_loss_backward", "f32[] f32[4,8]*2 1"), 96, 260, 128, ""),
-        (
-            call("aten::_index_put_impl_", "bf16[9,8] None bf16[3,8] False*2"),
-            0,
-            48,
-            48,
-            "",
-        ),
-        (
-            call("aten::_index_put_impl_", "bf16[9,8] None bf16[3,8] True False"),
-            24,
-            96,
-            48,
-            "",
-        ),
-        (
-            call("_C::per_token_group_fp8_quant", "bf16[4,8] f8[4,8] f32[4,2] 4"),
-            64,
-            64,
-            64,
-            "",
-        ),
-        (
-            call("aten::_grouped_mm", "bf16[6,8] bf16[3,8,4] i32[3]"),
-            384,
-            96 + 3 * 64,
-            48,
-            "bf16",
-        ),
+        (call("aten::_index_put_impl_", "bf16[9,8] None bf16[3,8] False*2"), 0, 48, 48, ""),
+        (call("aten::_index_put_impl_", "bf16[9,8] None bf16[3,8] True False"), 24, 96, 48, ""),
+        (call("_C::per_token_group_fp8_quant", "bf16[4,8] f8[4,8] f32[4,2] 4"), 64, 64, 64, ""),
+        (call("aten::_grouped_mm", "bf16[6,8] bf16[3,8,4] i32[3]"), 384, 96 + 3 * 64, 48, "bf16"),
         # one row can meet one group only
-        (
-            call("aten::_grouped_mm", "bf16[1,8] bf16[3,8,4] i32[3]"),
-            64,
-            16 + 64,
-            8,
-            "bf16",
-        ),
+        (call("aten::_grouped_mm", "bf16[1,8] bf16[3,8,4] i32[3]"), 64, 16 + 64, 8, "bf16"),
         # two sequences of a state of 8 x 4 in 16 bits
         (
             call(
@@ -555,10 +446,7 @@ def test_experts_take_their_sizes_from_the_calls_inside(inside, columns):
 
 
 def test_an_index_in_a_list_is_found_inside_of_a_call_that_takes_whole_rows():
-    rows, kernel = (
-        call("aten::index", "bf16[100,16] None"),
-        "vectorized_gather_kernel<16, long>",
-    )
+    rows, kernel = (call("aten::index", "bf16[100,16] None"), "vectorized_gather_kernel<16, long>")
     inside = (call("aten::reshape", "i64[5] None"),)
     found = work_of(replace(rows, inside=inside, kernel=kernel))
     assert (found.read, found.written) == (5 * 16 * 2 + 5 * 8, 5 * 16 * 2)

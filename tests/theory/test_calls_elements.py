@@ -17,51 +17,21 @@ ADAM = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdam
 ROWS = [
     # 4 rows of 8 logits: gradient and result in 32 bits, the gradient of the input in 16 (type 15)
     (call("aten::_softmax_backward_data", "f32[4,8]*2 1 15"), 128, 256, 64),
-    (
-        call("aten::_log_softmax_backward_data", "bf16[4,8]*2 1 15"),
-        128,
-        128,
-        64,
-    ),
+    (call("aten::_log_softmax_backward_data", "bf16[4,8]*2 1 15"), 128, 128, 64),
     # a mask of a byte an element
     (call("aten::native_dropout", "bf16[4,8] 0.1 True"), 32, 64, 64 + 32),
     (call("aten::native_dropout_backward", "bf16[4,8] bool[4,8] 1.1"), 32, 64 + 32, 64),
     # 5 targets, each names one of 8 logarithms; the mean is a number, without it each has one
     (call("aten::nll_loss_forward", "f32[5,8] i64[5] None 1 -100"), 5, 5 * 12, 4),
     (call("aten::nll_loss_forward", "f32[5,8] i64[5] None 0 -100"), 5, 5 * 12, 20),
-    (
-        call("aten::nll_loss_backward", "f32[] f32[5,8] i64[5] None 1 -100 f32[]"),
-        5,
-        4 + 40,
-        20,
-    ),
+    (call("aten::nll_loss_backward", "f32[] f32[5,8] i64[5] None 1 -100 f32[]"), 5, 4 + 40, 20),
     # 3 gradients of 8 into rows of a table of 100, and 3 into one of 2
-    (
-        call("aten::embedding_dense_backward", "bf16[3,8] i64[3] 100 -1 False"),
-        24,
-        48 + 24,
-        48,
-    ),
-    (
-        call("aten::embedding_dense_backward", "bf16[3,8] i64[3] 2 -1 False"),
-        24,
-        48 + 24,
-        32,
-    ),
+    (call("aten::embedding_dense_backward", "bf16[3,8] i64[3] 100 -1 False"), 24, 48 + 24, 48),
+    (call("aten::embedding_dense_backward", "bf16[3,8] i64[3] 2 -1 False"), 24, 48 + 24, 32),
     (call("aten::scatter_", "bf16[4,8] 1 i64[4,2] bf16[4,2]"), 0, 64 + 16, 16),
     (call("aten::scatter_", "bf16[4,8] 1 i64[4,2] 1"), 0, 64, 16),
-    (
-        call("aten::scatter_add_", "bf16[4,8] 1 i64[4,2] bf16[4,2]"),
-        8,
-        64 + 16 + 16,
-        16,
-    ),
-    (
-        call("aten::index_add_", "f32[9,8] 0 i64[3] f32[3,8] 1"),
-        24,
-        24 + 96 + 96,
-        96,
-    ),
+    (call("aten::scatter_add_", "bf16[4,8] 1 i64[4,2] bf16[4,2]"), 8, 64 + 16 + 16, 16),
+    (call("aten::index_add_", "f32[9,8] 0 i64[3] f32[3,8] 1"), 24, 24 + 96 + 96, 96),
     (call("aten::index_copy_", "f32[9,8] 0 i32[3] f32[3,8]"), 0, 12 + 96, 96),
     (call("aten::index_fill_", "f32[9,8] 1 i64[3] 0"), 0, 24, 4 * 27),
     # two bags of 5 rows of 8 out of 100
@@ -89,25 +59,10 @@ ROWS = [
     ),
     (call("aten::_adaptive_avg_pool2d", "f32[2,4,6,6] [2,1]"), 288, 4 * 288, 4 * 16),
     (call("aten::adaptive_max_pool2d", "f32[2,4,6,6] [2,1]"), 288, 4 * 288, 12 * 16),
-    (
-        call("aten::avg_pool2d_backward", "f32[2,4,3,3] f32[2,4,6,6] [2,2]"),
-        72,
-        288,
-        4 * 288,
-    ),
+    (call("aten::avg_pool2d_backward", "f32[2,4,3,3] f32[2,4,6,6] [2,2]"), 72, 288, 4 * 288),
     (call("aten::upsample_nearest2d", "f32[2,4,3,3] [6,6] None*2"), 0, 288, 4 * 288),
-    (
-        call("aten::upsample_bilinear2d", "f32[2,4,3,3] [6,6] False None*2"),
-        8 * 288,
-        288,
-        4 * 288,
-    ),
-    (
-        call("aten::upsample_nearest2d_backward", "f32[2,4,6,6] [6,6] [2,4,3,3]"),
-        0,
-        4 * 288,
-        288,
-    ),
+    (call("aten::upsample_bilinear2d", "f32[2,4,3,3] [6,6] False None*2"), 8 * 288, 288, 4 * 288),
+    (call("aten::upsample_nearest2d_backward", "f32[2,4,6,6] [6,6] [2,4,3,3]"), 0, 4 * 288, 288),
     (call("aten::var_mean", "f32[4,8] [1] None True"), 32, 128, 2 * 16),
     (call("aten::var_mean", "f32[4,8] True"), 32, 128, 2 * 4),
     (call("aten::nansum", "f32[4,8] [1] False None"), 32, 128, 16),
@@ -118,29 +73,14 @@ ROWS = [
     (call("aten::elu_backward", "f32[8] 1*3 False f32[8]"), 8, 64, 32),
     (call("aten::tan", "i64[4,8]"), 32, 256, 128),
     (call("aten::isposinf", "bf16[4,8]"), 32, 64, 32),
-    (
-        call("aten::_upsample_bilinear2d_aa", "f32[2,4,6,6] [1,1] False None*2"),
-        64,
-        4 * 288,
-        32,
-    ),
+    (call("aten::_upsample_bilinear2d_aa", "f32[2,4,6,6] [1,1] False None*2"), 64, 4 * 288, 32),
     # 5 x 4 with one before and two after the last axis, and one after the other
     (call("aten::reflection_pad2d", "f32[2,5,4] [1,2,0,1]"), 0, 160, 4 * 2 * 6 * 7),
-    (
-        call("aten::grid_sampler_2d", "f32[2,3,9,9] f32[2,2,2,2] 0*2 False"),
-        192,
-        384 + 64,
-        96,
-    ),
+    (call("aten::grid_sampler_2d", "f32[2,3,9,9] f32[2,2,2,2] 0*2 False"), 192, 384 + 64, 96),
     (call("aten::polar", "f32[4,8]*2"), 32, 256, 256),
     (call("aten::split_with_sizes_copy", "bf16[8,4] [2,2] 1 None"), 0, 64, 64),
     (call("aten::_chunk_cat", ([[2, 4], [3]], "TensorList"), "0 2 f32[2,6]"), 0, 44, 48),
-    (
-        call("aten::_masked_softmax_backward", "bf16[4,8]*2 bool[4,8] 1"),
-        128,
-        160,
-        64,
-    ),
+    (call("aten::_masked_softmax_backward", "bf16[4,8]*2 bool[4,8] 1"), 128, 160, 64),
     # a result that is not yet of its size
     (call("aten::abs", "bf16[4,8] bf16[0]"), 32, 64, 64),
     # 4 rows of 8 in 16 bits, a weight of 8; results of a byte with a scale of 32 bits a tensor, a
@@ -200,20 +140,10 @@ ROWS = [
     (call("flashinfer::fused_add_rmsnorm", "bf16[4,8]*2 bf16[8]"), 160, 128 + 16, 128),
     # 8 and 8 into 8, with scales of 4
     (call("vllm::rocm_aiter_act_mul_and_fp8_group_quant", "bf16[4,16] 4"), 128, 128, 32 + 32),
-    (
-        call("_C::silu_and_mul_per_block_quant", "f8[4,8] bf16[4,16] f32[4,2] 4"),
-        128,
-        128,
-        32 + 32,
-    ),
+    (call("_C::silu_and_mul_per_block_quant", "f8[4,8] bf16[4,16] f32[4,2] 4"), 128, 128, 32 + 32),
     (call("trtllm::flashinfer_silu_and_mul", "bf16[4,16]"), 64, 128, 64),
     (call("vllm::triton_per_token_group_quant_fp8", "bf16[4,8] 4"), 64, 64, 32 + 32),
-    (
-        call("sgl_kernel::sgl_per_token_quant_fp8", "bf16[4,8] f8[4,8] f32[4,1]"),
-        64,
-        64,
-        32 + 16,
-    ),
+    (call("sgl_kernel::sgl_per_token_quant_fp8", "bf16[4,8] f8[4,8] f32[4,1]"), 64, 64, 32 + 16),
     (
         call("aiter::dynamic_per_token_scaled_quant", "f8[4,8] bf16[4,8] f32[4,1] None False None"),
         64,
@@ -222,18 +152,8 @@ ROWS = [
     ),
     # half a byte an element, a byte for each 16; in three forms of the call
     (call("_C::scaled_fp4_quant", "bf16[4,32] f32[1] True"), 256, 256, 64 + 8),
-    (
-        call("_C::scaled_fp4_quant", "bf16[4,32] f32[1] True u8[4,16] f8[128,4]"),
-        256,
-        256,
-        72,
-    ),
-    (
-        call("sgl_kernel::scaled_fp4_quant", "u8[4,16] bf16[4,32] f8[128,4] f32[1]"),
-        256,
-        256,
-        72,
-    ),
+    (call("_C::scaled_fp4_quant", "bf16[4,32] f32[1] True u8[4,16] f8[128,4]"), 256, 256, 72),
+    (call("sgl_kernel::scaled_fp4_quant", "u8[4,16] bf16[4,32] f8[128,4] f32[1]"), 256, 256, 72),
     (call("fbgemm::FloatToFP8RowwiseQuantized", "f32[4,32] True"), 128, 512, 4 * 40),
     (call("fbgemm::FP8RowwiseQuantizedToFloat", "u8[4,40] True"), 160, 160, 4 * 32 * 4),
     (call("fbgemm::HFP8QuantizedToFloat", "u8[40] 4 7"), 40, 40, 160),
@@ -283,62 +203,22 @@ ROWS = [
         128 + 32,
         64,
     ),
-    (
-        call("_C_cache_ops::concat_mla_q", "bf16[4,2,8] bf16[4,2,4] bf16[4,2,12]"),
-        0,
-        192,
-        192,
-    ),
-    (
-        call("sgl_kernel::store_kv_cache", "bf16[99,8]*2 i64[4] bf16[4,8]*2"),
-        0,
-        128 + 32,
-        128,
-    ),
+    (call("_C_cache_ops::concat_mla_q", "bf16[4,2,8] bf16[4,2,4] bf16[4,2,12]"), 0, 192, 192),
+    (call("sgl_kernel::store_kv_cache", "bf16[99,8]*2 i64[4] bf16[4,8]*2"), 0, 128 + 32, 128),
     # 4 tokens to 2 of 8 experts
-    (
-        call("_moe_C::topk_sigmoid", "f32[4,2] i32[4,2]*2 f32[4,8]"),
-        160,
-        128,
-        96,
-    ),
-    (
-        call("sgl_kernel::topk_softmax", "f32[4,2] i32[4,2] bf16[4,8] True"),
-        160,
-        64,
-        64,
-    ),
+    (call("_moe_C::topk_sigmoid", "f32[4,2] i32[4,2]*2 f32[4,8]"), 160, 128, 96),
+    (call("sgl_kernel::topk_softmax", "f32[4,2] i32[4,2] bf16[4,8] True"), 160, 64, 64),
     (
         call("aiter::biased_grouped_topk_hip", "bf16[4,8] bf16[8] f32[4,2] i32[4,2] 4 2"),
         160,
         64 + 16,
         64,
     ),
-    (
-        call("_moe_C::grouped_topk", "f32[4,8] 4 2*2 True 1.0 f32[8] 0"),
-        160,
-        160,
-        64,
-    ),
-    (
-        call("sgl_kernel::moe_fused_gate", "f32[4,8] f32[8] 4 2*2 0"),
-        160,
-        160,
-        64,
-    ),
-    (
-        call("_moe_C::moe_align_block_size", "i32[4,2] 8 16 i32[99] i32[7] i32[1]"),
-        0,
-        32,
-        32,
-    ),
+    (call("_moe_C::grouped_topk", "f32[4,8] 4 2*2 True 1.0 f32[8] 0"), 160, 160, 64),
+    (call("sgl_kernel::moe_fused_gate", "f32[4,8] f32[8] 4 2*2 0"), 160, 160, 64),
+    (call("_moe_C::moe_align_block_size", "i32[4,2] 8 16 i32[99] i32[7] i32[1]"), 0, 32, 32),
     (call("_moe_C::shuffle_rows", "bf16[4,8] i32[6] bf16[6,8]"), 0, 64 + 24, 96),
-    (
-        call("sgl_kernel::top_k_renorm_probs", "f32[4,8]*2 i32[4] 0"),
-        32,
-        128 + 16,
-        128,
-    ),
+    (call("sgl_kernel::top_k_renorm_probs", "f32[4,8]*2 i32[4] 0"), 32, 128 + 16, 128),
     (
         call(
             "_C::merge_attn_states",
@@ -349,12 +229,7 @@ ROWS = [
         128 + 32,
     ),
     # 32 whole numbers of eight numbers of four bits
-    (
-        call("_C::awq_dequantize", "i32[8,4] bf16[2,32] i32[2,4] 0"),
-        512,
-        128 + 128 + 32,
-        512,
-    ),
+    (call("_C::awq_dequantize", "i32[8,4] bf16[2,32] i32[2,4] 0"), 512, 128 + 128 + 32, 512),
     (
         call("bitsandbytes::dequantize_4bit", "u8[128,1] f32[4] 64 nf4 [16,16] 15"),
         512,

@@ -208,13 +208,7 @@ def test_pairs_that_masks_and_windows_leave(queries, keys, before, behind, pairs
             3 * 4 * 12 * 2,
             "bf16",
         ),
-        (
-            call("aten::_int_mm", "i8[4,8] i8[8,2]"),
-            128,
-            32 + 16,
-            32,
-            "int8",
-        ),
+        (call("aten::_int_mm", "i8[4,8] i8[8,2]"), 128, 32 + 16, 32, "int8"),
         # 4 x 8 times (2 x 8) turned, of 8 bits, with scales; into 16 bits
         (
             call(
@@ -233,21 +227,9 @@ def test_pairs_that_masks_and_windows_leave(queries, keys, before, behind, pairs
             32,
             "fp8",
         ),
-        (
-            call("bitsandbytes::int8_linear_matmul", "i8[4,8] i8[2,8]"),
-            128,
-            48,
-            32,
-            "int8",
-        ),
+        (call("bitsandbytes::int8_linear_matmul", "i8[4,8] i8[2,8]"), 128, 48, 32, "int8"),
         # two numbers in an element
-        (
-            call("aiter::gemm_a4w4", "u8[4,8] u8[2,8] u8[4,1] u8[2,1]"),
-            256,
-            32 + 16 + 6,
-            16,
-            "fp4",
-        ),
+        (call("aiter::gemm_a4w4", "u8[4,8] u8[2,8] u8[4,1] u8[2,1]"), 256, 32 + 16 + 6, 16, "fp4"),
         (
             call("_C::cutlass_scaled_fp4_mm", "bf16[4,2] u8[4,8] u8[2,8] f8[4,1] f8[2,1] f32[1]"),
             256,
@@ -255,13 +237,7 @@ def test_pairs_that_masks_and_windows_leave(queries, keys, before, behind, pairs
             16,
             "fp4",
         ),
-        (
-            call("sgl_kernel::dsv3_router_gemm", "f32[4,2] bf16[4,8] bf16[2,8]"),
-            128,
-            96,
-            32,
-            "bf16",
-        ),
+        (call("sgl_kernel::dsv3_router_gemm", "f32[4,2] bf16[4,8] bf16[2,8]"), 128, 96, 32, "bf16"),
         # a of 8 x 4 turned, b of 2 x 8: the inner size is 8
         (
             call("tex_ts::te_gemm_ts", "f8[4,8] None 0*2 True f8[2,8] None 0*2 False bf16[2,4]"),

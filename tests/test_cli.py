@@ -277,7 +277,7 @@ class TestDiff:
         assert " in other (x 1.00)" in step
         compute = next(line for line in rows(out) if line[:3] == ["decode", "compute", "o_proj"])
         assert compute[3:9] == ["16.0", "us", "8.00", "us", "-8.00", "us"]
-        first = next(line for line in rows(out) if line[:3] == ["decode", "o_proj", "linear"])
+        first = next(line for line in rows(out) if line[:3] == ["decode", "o_proj", "gemm"])
         assert first[3:] == ["16.0", "us", "8.00", "us", "-8.00", "us", "0.5", "2", "2", "faster"]
 
     def test_a_small_change_beyond_the_noise_is_not_called_the_same(self, run, monkeypatch):

@@ -52,7 +52,7 @@ def test_json_has_the_frame(run, capsys):
         ("balance", "no rank late"),
         ("transfer:bandwidth=300:latency=8", "collectives 300 GB/s and 8 us"),
         ("at-bound:Qwen2.5-1.5B:stage=attention", "attention at the bound of the device"),
-        ("overlap-with:collective:linear", "collective beside linear"),
+        ("overlap-with:collective:gemm", "collective beside gemm"),
         ("tensor-parallel:4:all_reduce_us=12", "tensor parallel 4"),
     ],
 )

@@ -25,7 +25,7 @@ FAMILIES = (
     "activation",
     "rope",
     "kv_cache_write",
-    "linear",
+    "gemm",
     "moe_experts",
     "copy",
 )
@@ -123,7 +123,7 @@ def test_nodes_of_onnx_are_what_their_type_says(shared):
         "ort_op"
     ].unique().to_list() == ["MatMul"]
     assert dict(events.group_by("category").len().iter_rows()) == {
-        "linear": 168,
+        "gemm": 168,
         "elementwise": 72,
         "activation": 24,
     }

@@ -29,7 +29,7 @@ def test_kernels_and_copies_in_order_with_their_launches():
     ]
     assert found.select(columns).rows() == [
         (0, 0, 9, 90, "copy", "copy", 60, 64),
-        (1, 0, 7, 100, "kernel", "linear", 70, 74),
+        (1, 0, 7, 100, "kernel", "gemm", 70, 74),
         (2, 0, 7, 110, "kernel", "activation", None, None),
         (3, 0, 9, 111, "copy", "fill", 81, 85),
         (
@@ -38,7 +38,7 @@ def test_kernels_and_copies_in_order_with_their_launches():
             7,
             50,
             "kernel",
-            "linear",
+            "gemm",
             20,
             24,
         ),  # the same correlation on another rank is another call
@@ -79,8 +79,8 @@ def test_on_cpu_the_outermost_operators_stand_in():
         "launch_end_ns",
     ]
     assert found.select(columns).rows() == [
-        (1, 0, 100, "aten::linear", "op", "linear", 0, 100),
-        (2, 50, 10, "aten::linear", "op", "linear", 50, 60),
+        (1, 0, 100, "aten::linear", "op", "gemm", 0, 100),
+        (2, 50, 10, "aten::linear", "op", "gemm", 50, 60),
         (1, 100, 20, "aten::silu", "op", "activation", 100, 120),
     ]
 

@@ -14,7 +14,7 @@ def frame_of(rows):
 
 def decode(durations, *, rank=0, stage="o_proj"):
     """A decode step of one linear kernel for each duration."""
-    return [(rank, n, "decode", stage, "linear", 1000 * n, dur) for n, dur in enumerate(durations)]
+    return [(rank, n, "decode", stage, "gemm", 1000 * n, dur) for n, dur in enumerate(durations)]
 
 
 def one(a, b, **options):
@@ -24,7 +24,7 @@ def one(a, b, **options):
 def test_median_over_steps_then_mean_over_ranks():
     # rank 0: 10, 20, 90 -> 20; rank 1: 40 -> 40; mean 30. The other trace: 60.
     got = one([*decode([10, 20, 90]), *decode([40], rank=1)], decode([60]))
-    labels = {"phase": "decode", "stage": "o_proj", "category": "linear", "status": "slower"}
+    labels = {"phase": "decode", "stage": "o_proj", "category": "gemm", "status": "slower"}
     times = {"a_ns": 30.0, "b_ns": 60.0, "delta_ns": 30.0, "ratio": 2.0}
     assert got == labels | times | {"a_count": 1.0, "b_count": 1.0, "a_steps": 4, "b_steps": 1}
     twice = [(0, 0, "decode", "experts", "moe_experts", start, 10) for start in (0, 4)]
@@ -60,7 +60,7 @@ def test_status_and_tolerance(b_dur, tolerance, status):
 
 
 def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not():
-    prefill = [(0, 5, "prefill", "o_proj", "linear", 9000, 500)]
+    prefill = [(0, 5, "prefill", "o_proj", "gemm", 9000, 500)]
     a, b = decode([10]), [*decode([10], stage="qkv_proj"), *prefill]
     got = diff_of(frame_of(a), frame_of(b)).select(
         "phase", "stage", "a_ns", "b_ns", "delta_ns", "a_steps", "status"
@@ -76,7 +76,7 @@ def test_aligned_by_other_columns():
     names = pl.DataFrame(
         {"name": ["f", "f", "g"], "layer": [0, 1, 1]}, schema_overrides={"layer": pl.Int32}
     )
-    a = frame_of([(0, 0, "decode", "o_proj", "linear", start, 10) for start in (0, 20, 40)]).hstack(
+    a = frame_of([(0, 0, "decode", "o_proj", "gemm", start, 10) for start in (0, 20, 40)]).hstack(
         names
     )
     b = a.filter(pl.col("name") == "f").with_columns(dur_ns=pl.col("dur_ns") * 2)

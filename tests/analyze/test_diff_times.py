@@ -52,7 +52,7 @@ def test_the_step_and_its_parts_by_hand():
     parts = found.filter(level="part").select("kind", "part", "a_ns", "b_ns", "delta_ns", "status")
     assert parts.rows() == [
         ("idle", "host_bound", 90_000, 0, -90_000, "only_a"),
-        ("compute", "linear", 150_000, 120_000, -30_000, "faster"),
+        ("compute", "gemm", 150_000, 120_000, -30_000, "faster"),
         ("idle", "launch", 30_000, 0, -30_000, "only_a"),
         ("compute", "embedding", 20_000, 20_000, 0, "same"),
     ]

@@ -91,10 +91,10 @@ def test_kernel_summary_by_phase():
         "phase", "category", "count", "total_ns"
     )
     assert got.rows() == [
-        ("decode", "linear", 2, 40),
+        ("decode", "gemm", 2, 40),
         ("decode", "norm", 2, 20),
         ("decode", "collective", 1, 15),
-        ("prefill", "linear", 1, 20),
+        ("prefill", "gemm", 1, 20),
         ("prefill", "norm", 1, 10),
     ]
 

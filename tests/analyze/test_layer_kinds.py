@@ -62,6 +62,7 @@ def kinds_of(*steps):
     [
         (DENSE, "attention + MLP"),
         ([*attends(ATTENTION), *MOE], "attention + MoE"),
+        ([*attends(ATTENTION), NORM, GEMM, "topk_moe_cuda<64>", GEMM, GEMM], "attention + MoE"),
         ([*attends(FLASH_3.format("true, true, false")), *MLP], "sliding attention + MLP"),
         ([*attends(FLASH_3.format("(bool)0, (bool)1, (bool)0")), *MLP], "sliding attention + MLP"),
         ([*attends(FLASH_3.format("true, false, true")), *MLP], "attention + MLP"),

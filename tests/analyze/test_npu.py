@@ -153,7 +153,7 @@ def test_kernels_of_an_acl_graph_are_replayed_by_one_call():
         ],
     )
     assert trace.events["replayed"].to_list() == [True, True, False]
-    assert trace.events["category"].to_list() == ["linear", "norm", "sampling"]
+    assert trace.events["category"].to_list() == ["gemm", "norm", "sampling"]
     held = analyze.idle(trace).filter(pl.col("start_ns") == 48 * US)
     assert held.select("cause", "held_kind").row(0) == ("queued", "graph")
 
@@ -163,7 +163,7 @@ def test_launch_path_follows_an_operator_through_every_layer(path):
     assert (first["operator"], first["call"], first["category"]) == (
         "aten::mm",
         "AscendCL@aclnnMm",
-        "linear",
+        "gemm",
     )
     assert [
         first[f"{layer}_start_ns"] // US
@@ -396,7 +396,7 @@ def test_core_time_by_hand(sample_trace):
     )
     linear, activation = analyze.npu.core_time(trace).iter_rows(named=True)
     assert (linear["category"], linear["count"], linear["total_ns"], linear["cube_ns"]) == (
-        "linear",
+        "gemm",
         2,
         20_000,
         5000,

@@ -169,9 +169,7 @@ def test_layers_of_language_models(trace, count, weights):
         + " "
         + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last(),
     )
-    events = trace.events.filter(pl.col("category") == "linear").join(
-        operators, on=["rank", "op_id"]
-    )
+    events = trace.events.filter(pl.col("category") == "gemm").join(operators, on=["rank", "op_id"])
     said = events.filter(pl.col("weight").is_in(list(weights)))
     assert set(said["weight"]) == set(weights)
     assert said["stage"].to_list() == [weights[w] for w in said["weight"]]

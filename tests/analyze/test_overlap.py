@@ -32,15 +32,15 @@ Rows = list[tuple[int, int | None, int, str, int, int]]
 # Rank 0, step 1:  compute [100,110) twice at once on two streams. Rank 1, step 0:  collective [5,9)
 # only.
 EVENTS = [
-    (0, 0, 7, "linear", 0, 10),
+    (0, 0, 7, "gemm", 0, 10),
     (0, 0, 7, "norm", 8, 12),
     (0, 0, 7, "attention", 40, 10),
     (0, 0, 9, "collective", 15, 15),
     (0, 0, 9, "collective", 25, 10),
     (0, 0, 7, "copy", 32, 13),
     (0, 0, 7, "fill", 60, 2),
-    (0, 1, 7, "linear", 100, 10),
-    (0, 1, 8, "linear", 100, 10),
+    (0, 1, 7, "gemm", 100, 10),
+    (0, 1, 8, "gemm", 100, 10),
     (1, 0, 7, "collective", 5, 4),
 ]
 
@@ -75,7 +75,7 @@ def test_work_of_another_group_is_not_idle_time():
     # decode [0,10), prefill [12,20), decode [25,30): decode's idle is [10,12) and [20,25); 8 ns
     # belong to prefill
     rows = frame_of(
-        [(0, n, 7, "linear", *span) for n, span in enumerate([(0, 10), (12, 8), (25, 5)])]
+        [(0, n, 7, "gemm", *span) for n, span in enumerate([(0, 10), (12, 8), (25, 5)])]
     )
     rows = rows.with_columns(phase=pl.Series(["decode", "prefill", "decode"]))
     got = overlap_of(rows, ["rank", "phase"]).select(
@@ -150,7 +150,7 @@ events = st.lists(
         st.integers(0, 1),
         st.one_of(st.none(), st.integers(0, 2)),
         st.integers(7, 8),
-        st.sampled_from(["linear", "norm", "collective", "copy", "fill"]),
+        st.sampled_from(["gemm", "norm", "collective", "copy", "fill"]),
         st.integers(0, 60),
         st.integers(0, 12),
     ),

@@ -113,7 +113,7 @@ def test_every_gemm_has_the_stage_of_its_weight(name, sample_trace):
         ["rank", "op_id"]
     )
     calls = operators.select("rank", "op_id", "shapes", op="name")
-    linear = trace.events.filter(pl.col("category") == "linear").join(calls, on=["rank", "op_id"])
+    linear = trace.events.filter(pl.col("category") == "gemm").join(calls, on=["rank", "op_id"])
     wrong, seen = [], set()
     for op, stage, shapes in linear.select("op", "stage", "shapes").iter_rows():
         k, n = [shape for shape in json.loads(shapes) if len(shape) == 2][-1]
@@ -128,7 +128,7 @@ def test_every_gemm_has_the_stage_of_its_weight(name, sample_trace):
     assert seen == set(WEIGHTS[name].values()) | (
         {"qkv_proj", "o_proj"} if name in NOT_TOLD_APART else set()
     )
-    assert linear.height > 0.9 * trace.events.filter(pl.col("category") == "linear").height
+    assert linear.height > 0.9 * trace.events.filter(pl.col("category") == "gemm").height
 
 
 def all_reduces_by_hand(name):

@@ -834,7 +834,7 @@ def test_a_blocking_copy_waits_for_its_stream_whatever_the_gap(gap_us):
             "runtime": pl.concat([issued, blocking], how="diagonal_relaxed"),
         }
     )
-    found = what_if(trace, "scale:linear:0.5")
+    found = what_if(trace, "scale:gemm:0.5")
     assert found["gain_ns"].item() == pytest.approx(50 * ms, rel=0.01)
 
 

@@ -70,6 +70,25 @@ def test_embedding_operator_names_the_batch():
     assert found["start_ns"].to_list() == [0, 1000, 2000]
 
 
+def test_tokens_of_an_engine_that_samples_on_the_host() -> None:
+    """Each begins with a look-up; the products after a router are its experts."""
+    layer = [
+        *("rms_norm_f32<512>", "mul_mat_vec_q<8>", "rope_norm<false>", "k_set_rows<float>"),
+        *("flash_attn_tile<64>", "mul_mat_vec_q<8>", "k_bin_bcast<op_add>", "rms_norm_f32<512>"),
+        *("mul_mat_vec_f<half>", "topk_moe_cuda<32>", "mul_mat_vec_q<6>", "mul_mat_vec_q<2>"),
+        "k_bin_bcast<op_add>",
+    ]
+    token = ["k_get_rows<16>", *layer * 3, "rms_norm_f32<512>", "mul_mat_vec_q<8>"]
+    run = [kernels(token, start=1000 * n, first=100 * n) for n in range(4)]
+    trace = Trace({"kernels": pl.concat(run)})
+    assert steps(trace)["start_ns"].to_list() == [0, 1000, 2000, 3000]
+    found = layers(trace, by="stage").select("stage", "count", "kernels").rows()
+    sums = {stage: (count, size) for stage, count, size in found}
+    assert sums["router"] == (12, 24)
+    assert sums["experts"] == (12, 24)
+    assert sums["combine"] == sums["residual"] == (12, 12)
+
+
 @pytest.mark.parametrize("seen", [5, 1])
 def test_the_pass_of_a_vision_tower_is_no_prefill(seen):
     # a request is decoded, then an image is encoded, and its prompt of 96 tokens is read; the tower

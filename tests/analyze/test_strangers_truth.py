@@ -37,7 +37,7 @@ def test_an_operator_of_several_purposes_does_not_override_names():
     assert sums(events)["attention"] == (16, 21_965_000)
     assert sums(events)["rope"] == (24, 1_512_000)
     assert sums(events, "GemmKernel") == {
-        "linear": (124, 51_594_000),
+        "gemm": (124, 51_594_000),
         "moe_experts": (16, 22_926_000),
     }
 
@@ -53,8 +53,8 @@ def test_what_an_operator_of_several_purposes_launches():
         calls, left_on="launch_start_ns", right_on="at", by="launch_thread", check_sortedness=False
     ).filter(pl.col("launch_start_ns") < pl.col("until"))
     found = {category: time for category, (_, time) in sums(inside).items()}
-    told = {category: found[category] for category in ("attention", "linear", "rope")}
-    assert told == {"attention": 21_965_000, "linear": 7_142_000, "rope": 1_512_000}
+    told = {category: found[category] for category in ("attention", "gemm", "rope")}
+    assert told == {"attention": 21_965_000, "gemm": 7_142_000, "rope": 1_512_000}
     assert "rope" not in analyze.findings(trace)["where"][0]
 
 
@@ -90,7 +90,7 @@ def test_copies_and_scaling_before_attention_are_no_rope():
 def test_gradients_of_operators_on_a_cpu():
     events = read("chrome/monisha_trace.json").events
     gradients = events.filter(pl.col("name").str.ends_with("AddmmBackward0"))
-    assert gradients["category"].unique().to_list() == ["linear"]
+    assert gradients["category"].unique().to_list() == ["gemm"]
     assert gradients["dur_ns"].sum() == pytest.approx(2_718e6, rel=1e-3)
 
 

@@ -55,7 +55,7 @@ def test_time_with_and_without():
         "category", "kernels", "total_ns", "with_ns", "without_ns", "unknown_ns", "with_share"
     ).rows() == [
         ("attention", 1, 40, 40, 0, 0, 1.0),
-        ("linear", 2, 40, 30, 10, 0, 0.75),
+        ("gemm", 2, 40, 30, 10, 0, 0.75),
         ("moe_experts", 1, 20, 0, 0, 20, None),
     ]
 

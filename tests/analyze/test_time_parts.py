@@ -62,10 +62,10 @@ def test_parts_by_hand():
         # [170,200) and [220,300) are idle: the launches come at 190 and 290, ten before the
         # kernels, as usual
         (0, "communication", "wait or transfer", 20),
-        (0, "compute", "linear", 70),
+        (0, "compute", "gemm", 70),
         (0, "idle", "host_bound", 90),
         (0, "idle", "launch", 20),
-        (1, "compute", "linear", 20),
+        (1, "compute", "gemm", 20),
         (1, "idle", "host_bound", 30),
         (1, "idle", "launch", 10),
     ]

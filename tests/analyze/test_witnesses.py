@@ -57,7 +57,7 @@ def gemms_of(trace, by):
     modules are known).
     """
     events = trace.events.filter(pl.col("source") == "kernel").with_row_index("_row")
-    gemm = (pl.col("category") == "linear") & pl.col("name").str.contains("nvjet|gemm")
+    gemm = (pl.col("category") == "gemm") & pl.col("name").str.contains("nvjet|gemm")
     return events.filter(gemm & (pl.col("category_by") == by))["_row"]
 
 
@@ -76,7 +76,7 @@ def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(name, share
     trace = read(shared / "captures" / "nsys_tp1_layer_nvtx")
     inside = trace.events.filter((pl.col("source") == "kernel") & (pl.col("evidence") == "module"))
     linear = inside.filter(
-        (pl.col("category") == "linear") & ~pl.col("name").str.contains("splitK(?:reduce)")
+        (pl.col("category") == "gemm") & ~pl.col("name").str.contains("splitK(?:reduce)")
     )
     numbers = (
         trace.events.filter(pl.col("source") == "kernel")
@@ -196,7 +196,7 @@ def test_modules_decide_the_labels_of_what_they_launched():
     events = launched([(0, 1000, "AcmeModel_0"), *layer_of(0, 100), *layer_of(1, 300)], (100, 300))
     assert events["layer"].to_list() == [0] * 7 + [1] * 7
     assert events["stage"].to_list() == OF_A_LAYER * 2
-    assert events["category"].to_list()[1::7] == ["linear", "linear"]
+    assert events["category"].to_list()[1::7] == ["gemm", "gemm"]
     assert set(events["evidence"]) == {"module"}
     assert set(events["confidence"]) == {1.0}
 
@@ -444,7 +444,7 @@ def test_annotations_of_graph_kernels_are_modules():
     assert trace.markers.filter(pl.col("domain") == "graph_host_node").height == 1
     found = trace.events.filter(pl.col("name") == "acme_kernel")
     assert set(found["evidence"]) == {"module"}
-    assert set(found["category"]) == {"linear"}
+    assert set(found["category"]) == {"gemm"}
     each = found.group_by("step", "layer", maintain_order=True).agg("stage")
     assert each.height == 2 * 28
     assert (
@@ -461,7 +461,7 @@ def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared)
     assert before["layer"].null_count() == before.height
     unknown = found.filter(pl.col("stage").is_null() | (pl.col("stage") == "other"))
     assert unknown["dur_ns"].sum() < 0.05 * found["dur_ns"].sum()  # measured: 0.9 %
-    counts = dict(before.filter(pl.col("category") == "linear").group_by("stage").len().iter_rows())
+    counts = dict(before.filter(pl.col("category") == "gemm").group_by("stage").len().iter_rows())
     assert counts["qkv_proj"] == 3 * counts["o_proj"]
 
 

@@ -16,7 +16,7 @@ RANKS, LAYERS, STEPS = 4, 28, 8
 
 _LAYER = [
     ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
-    ("qkv_proj", "linear", 8_100, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
+    ("qkv_proj", "gemm", 8_100, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
     (
         "rope",
         "rope",
@@ -35,17 +35,17 @@ _LAYER = [
         11_000,
         "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90>>",
     ),
-    ("o_proj", "linear", 6_900, "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"),
+    ("o_proj", "gemm", 6_900, "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"),
     ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
     ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
-    ("gate_up_proj", "linear", 19_000, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
+    ("gate_up_proj", "gemm", 19_000, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
     (
         "activation",
         "activation",
         2_400,
         "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>",
     ),
-    ("down_proj", "linear", 11_500, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNN"),
+    ("down_proj", "gemm", 11_500, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNN"),
     ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
 ]
 
@@ -106,7 +106,7 @@ def attributed(ranks=RANKS, steps=STEPS, layers=LAYERS):
                 for stage, category, dur, name in _LAYER:
                     put(stage, category, int(dur * slow * rng.uniform(0.96, 1.1)), name, layer, at)
             put("final_norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0", None, at)
-            put("lm_head", "linear", 61_000, "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNN", None, at)
+            put("lm_head", "gemm", 61_000, "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNN", None, at)
             put(
                 "sampling",
                 "sampling",

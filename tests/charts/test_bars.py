@@ -18,8 +18,8 @@ def test_breakdown_adds_up_to_the_frame():
         outer = bars.filter(row_ns=total).unique("part")
         assert outer["ns"].sum() == total
         assert outer["percent"].sum() == pytest.approx(100)
-    linear = frame.filter(phase="decode", category="linear")["dur_ns"].sum()
-    assert linear in parts.filter(row="decode", part="linear")["ns"]
+    linear = frame.filter(phase="decode", category="gemm")["dur_ns"].sum()
+    assert linear in parts.filter(row="decode", part="gemm")["ns"]
 
 
 def test_breakdown_gathers_small_parts_and_takes_them_apart():
@@ -111,7 +111,7 @@ def test_diff_gathers_changes_that_do_not_matter():
     ]
     frame = pl.DataFrame(rows, schema=["stage", "a_ns", "b_ns"], orient="row").with_columns(
         phase=pl.lit("decode"),
-        category=pl.lit("linear"),
+        category=pl.lit("gemm"),
         delta_ns=pl.col("b_ns") - pl.col("a_ns"),
         status=pl.lit("same"),
     )

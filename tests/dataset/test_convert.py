@@ -72,7 +72,7 @@ def test_the_dataset_of_a_run_knows_what_its_folder_says(tmp_path, root):
     trace = llmprof.read(run)
     assert many.meta["parallel"] == trace.meta["parallel"] == {"tp": 1, "pp": 1}
     assert many.meta["without_profiler"] == trace.meta["without_profiler"]
-    told = [llmprof.analyze.what_if(one, "scale:linear:0.5") for one in (many, trace)]
+    told = [llmprof.analyze.what_if(one, "scale:gemm:0.5") for one in (many, trace)]
     assert_frame_equal(*told)
 
 

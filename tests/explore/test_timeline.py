@@ -122,7 +122,7 @@ def test_a_near_view_has_the_events_themselves():
     names = [widget._data.names.full[n] for n in found["name"]]
     assert names == forward(2)[:4]
     keys = widget._data.keys.described()
-    assert [keys[code]["name"] for code in found["code"]][2:] == ["norm", "linear"]
+    assert [keys[code]["name"] for code in found["code"]][2:] == ["norm", "gemm"]
 
 
 def test_a_far_view_has_bins_and_the_events_that_are_wide():

@@ -193,9 +193,9 @@ def test_kind_of_device_tasks(name, task_type, kind):
 @pytest.mark.parametrize(
     ("name", "category"),
     [
-        ("aclnnMatmul_MatMulCommon_MatMulV2_mix_aic", "linear"),
-        ("Default/network/fc3-Dense/MatMul-op259", "linear"),
-        ("aclnnAlltoAllAllGatherBatchMatMul_x_AlltoAllAllGatherBatchMatMul", "linear"),
+        ("aclnnMatmul_MatMulCommon_MatMulV2_mix_aic", "gemm"),
+        ("Default/network/fc3-Dense/MatMul-op259", "gemm"),
+        ("aclnnAlltoAllAllGatherBatchMatMul_x_AlltoAllAllGatherBatchMatMul", "gemm"),
         ("aclnnFlashAttentionScore_FlashAttentionScore_FlashAttentionScore", "attention"),
         ("aclnnMoeGatingTopKSoftmax_MoeGatingTopKSoftmax_MoeGatingTopKSoftmax", "moe_routing"),
         ("aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul", "moe_experts"),
@@ -213,7 +213,7 @@ def test_kind_of_device_tasks(name, task_type, kind):
         ("aclnnCast_CastAiCpu_Cast", "elementwise"),
         ("aclnnSomething_New_UnheardOf", "other"),
         # what other vendors call by like words keeps its own meaning
-        ("splitKreduce_kernel", "linear"),
+        ("splitKreduce_kernel", "gemm"),
         ("indexSelectLargeIndex", "embedding"),
         ("expandInputRowsKernel", "moe_routing"),
         ("cast_to_fp8_kernel", "quantize"),

@@ -365,7 +365,7 @@ def test_tasks_of_level_0_by_name_and_type(tmp_path):
         ("aclnnAdd_AddAiCore_Add", 2, 2_000),
     ]
     assert trace.kernels["start_ns"].diff().to_list() == [None, 23_880]
-    assert trace.events["category"].to_list() == ["linear", "elementwise"]
+    assert trace.events["category"].to_list() == ["gemm", "elementwise"]
 
 
 def test_ai_cpus_that_schedule_communication_compute_nothing(output):

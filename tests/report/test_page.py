@@ -223,7 +223,7 @@ def test_a_chart_of_what_is_mostly_unknown_is_left_out():
     of = {
         "cause": ["host-bound", "unknown"],
         "part": ["compute", "unexplained"],
-        "category": ["linear", None],
+        "category": ["gemm", None],
     }
     for column, (known, unknown) in of.items():
         little = pl.DataFrame({column: [known, unknown], "dur_ns": [10, 90]})

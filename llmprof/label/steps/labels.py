@@ -24,6 +24,7 @@ _CAPTURE = r"^capture_(\d+)_(\w+)"
 _PROFILER_STEP = r"^ProfilerStep#(\d+)"
 _EXECUTE_MODEL = r"\bexecute_model\b"
 _ONNX_RUNTIME = r"^model_run$"
+_XLA = r"^(?:jit|pjit|pmap)_\w+\(\d+\)$|^SyncTensorsGraph[.\d]*\(\d+\)$"
 
 SOURCES = {
     "vllm": f"(?:{_VLLM})|(?:{_VLLM_2025})",
@@ -34,6 +35,7 @@ SOURCES = {
     "execute_model": _EXECUTE_MODEL,
     "profiler_step": _PROFILER_STEP,
     "onnxruntime": _ONNX_RUNTIME,
+    "xla": _XLA,
 }
 """Pattern of each source's labels; where a rank has several, the first one counts."""
 
@@ -69,7 +71,8 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     with others. TensorRT-LLM writes ``_forward_step N: R ctx reqs, T ctx tokens, R gen reqs``, its
     older forms less. ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range
     around a forward pass of vLLM, ``ProfilerStep#N`` a step of the profiler's schedule,
-    ``model_run`` a run of a session of ONNX Runtime.
+    ``model_run`` a run of a session of ONNX Runtime, ``jit_NAME(N)`` a run of a program on an XLA
+    device.
     """
     name, source = pl.col("name"), pl.col("source")
     mode = pl.coalesce(
@@ -126,8 +129,9 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
         ),
     )
     counted = phase(pl.col("context_requests"), pl.col("generation_requests"))
+    program = pl.when(source == "xla").then(name.str.extract(r"_(prefill|decode)(?:_|\()"))
     stated = first_true({"mixed": given, "prefill": extends, "decode": decodes})
-    return labels.with_columns(phase=pl.coalesce(stated, counted))
+    return labels.with_columns(phase=pl.coalesce(stated, program, counted))
 
 
 def phase(context_requests: pl.Expr, generation_requests: pl.Expr) -> pl.Expr:
@@ -269,7 +273,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         rows.filter(pl.col("step") >= 0)
         .group_by("step")
         .agg(
-            ns=pl.col("dur_ns").filter(pl.col("category") == "linear").sum(),
+            ns=pl.col("dur_ns").filter(pl.col("category") == "gemm").sum(),
             attention=pl.col("name").filter("attends").unique().sort(),
             samples=pl.col("samples").any(),
         )

@@ -1,12 +1,14 @@
 """Which rank a file is, and whether files belong to one run."""
 
+import gzip
 from contextlib import nullcontext
 
 import pytest
 
 import llmprof
+from llmprof import analyze
 from llmprof.errors import MixedRunsError, TraceWarning
-from tests.readers.traces import kernel, op, rank_file, text_of, write
+from tests.readers.traces import kernel, launch, op, rank_file, text_of, write
 
 
 def read(*paths):
@@ -54,6 +56,17 @@ def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
     ):
         trace = read(tmp_path)
     assert trace.kernels.select("rank", "name").rows() == [(0, "a.json"), (1, "b.json")]
+
+
+@pytest.mark.parametrize("copy", ["b.json", "b.json.gz", None])
+def test_a_file_given_twice_is_not_two_ranks(tmp_path, copy):
+    path = write(tmp_path / "a.json", text_of([kernel("x", 5), kernel("y", 9)]))
+    other = path
+    if copy:
+        text = path.read_bytes()
+        other = write(tmp_path / copy, gzip.compress(text) if copy.endswith("gz") else text)
+    with pytest.raises(MixedRunsError, match="hold the same events"):
+        read(path, other)
 
 
 def test_missing_ranks_are_said(tmp_path):
@@ -208,6 +221,27 @@ def test_two_recordings_of_one_process_or_of_two_times_are_no_replicas(tmp_path,
     engine_file(tmp_path, "rank0.2.json", [second], process=process, base=base)
     with pytest.raises(MixedRunsError, match="both have rank 0"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("processes", [(20, 21), None])
+def test_windows_of_one_process_are_one_rank(tmp_path, processes):
+    """Their numbers may repeat; the time between them is none of the run's."""
+    for rank in (0, 1):
+        for name, begun in (("a", 0), ("b", 3_000_000_000 + 1000 * rank)):
+            calls = [launch(ts=9 * i, correlation=i) for i in range(2)] if processes else []
+            for call in calls:
+                call["pid"] = processes[rank]
+            work = [kernel(name, ts=5 + 9 * i, dur=3, correlation=i) for i in range(2)]
+            text = text_of([*calls, *work], baseTimeNanoseconds=10**18 + begun)
+            write(tmp_path / f"5.5-TP-{rank}-{name}.trace.json", text)
+    with pytest.warns(TraceWarning, match="2 windows of one run"):
+        trace = read(tmp_path)
+    assert trace.ranks == [0, 1]
+    assert trace.kernels.filter(rank=0)["name"].to_list() == ["a", "a", "b", "b"]
+    assert trace.kernels.select("rank", "correlation").is_unique().all()
+    assert trace.span_ns[1] < 100_000
+    if processes:
+        assert analyze.launch_delay(trace)["kernels"].sum() == 8
 
 
 def test_ranks_of_runs_of_different_size(tmp_path):

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof.errors import ReadError
+from llmprof.errors import ReadError, listed
 from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import (
     NO_PHASE,
@@ -666,9 +666,45 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
     head = {**_describe(stream.head), "absolute": base != 0}
     if rank is not None:
         head["rank"] = rank
+    elif head["rank"] is not None or stream.lost_bytes:
+        _leave_out_others(frames, coverage)
     if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
-        coverage["notes"] = [_LANES]
+        coverage.setdefault("notes", []).append(_LANES)
     return FilePart(stream.path, frames, head, coverage)
+
+
+def _leave_out_others(frames: Frames, coverage: dict[str, Any]) -> None:
+    """Leave out what other ranks wrote into the file of one rank: work of another device that
+    another process launched.
+    """
+    kernels, calls = frames.get("kernels"), frames.get("runtime")
+    if kernels is None or calls is None:
+        return
+    found = {
+        "device": kernels["device"].drop_nulls().value_counts(sort=True)["device"],
+        "process": calls["process"].drop_nulls().value_counts(sort=True)["process"],
+    }
+    if any(numbers.len() < 2 for numbers in found.values()):
+        return
+    left: dict[str, int] = {}
+    for name, frame in frames.items():
+        own = [
+            pl.col(column).is_null() | (pl.col(column) == numbers[0])
+            for column, numbers in found.items()
+            if column in frame.columns
+        ]
+        frames[name] = frame.filter(own)
+        left[name] = frame.height - frames[name].height
+    others = sum(left.values())
+    devices, processes = (listed(numbers.sort()) for numbers in found.values())
+    coverage["kept"] -= others
+    coverage["skipped"]["event of another rank"] = others
+    coverage["overwritten"] = left["kernels"] + left.get("copies", 0)
+    coverage["notes"] = [
+        f"devices {devices} and processes {processes} are in the file of one rank: several ranks"
+        f" wrote over each other, and what is there of each is incomplete; {others:,} events that"
+        f" are not of device {found['device'][0]} are left out"
+    ]
 
 
 def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:

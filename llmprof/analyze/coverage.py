@@ -40,14 +40,15 @@ def coverage(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, kind, share, total_ns, count, missing_count, impossible_count, of``, a row for each
-        rank with events and each kind of coverage: step, stage, category, launch,
-        operator; and ``recorded``: of the events that calls launched on the device, how many are
-        in the recording (without times; no row without launching calls). ``total_ns`` is the
-        summed duration of all kernels and copies of the rank (operators, for a run on CPU), ``of``
-        says so in words; the share is null if it is 0. ``impossible_count`` of the rank's files
-        are in no table, because their time or length cannot be: it is negative, no number, a day
-        from all others, before their own launch, or far longer than all others of their name.
+        ``rank, kind, share, total_ns, count, missing_count, impossible_count, denominator``, a row
+        for each rank with events and each kind of coverage: step, stage, category, launch,
+        operator; and ``recorded``: of the events that calls launched on the device, how many are in
+        the recording (without times; no row without launching calls). ``total_ns`` is the summed
+        duration of all kernels and copies of the rank (operators, for a run on CPU),
+        ``denominator`` says so in words; the share is null if it is 0. ``impossible_count`` of the
+        rank's files are in no table, because their time or length cannot be: it is negative, no
+        number, a day from all others, before their own launch, or far longer than all others of
+        their name.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
         count="launched",
         missing_count="missing",
         impossible_count=pl.lit(0, dtype=pl.Int64),
-        of=pl.lit("events that were launched"),
+        denominator=pl.lit("events that were launched"),
     )
     rows = (
         pl.concat(parts)
@@ -91,7 +92,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
             impossible_count=pl.col("rank").replace_strict(
                 impossible, default=0, return_dtype=pl.Int64
             ),
-            of=pl.lit(denominator),
+            denominator=pl.lit(denominator),
         )
         .select(
             "rank",
@@ -101,7 +102,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
             "count",
             "missing_count",
             "impossible_count",
-            "of",
+            "denominator",
         )
     )
     return pl.concat([rows, launched], how="diagonal_relaxed").sort("rank", maintain_order=True)

@@ -38,9 +38,8 @@ _SCHEMA: Final = {
     "high_ns": pl.Int64(),
     "host_median_ns": pl.Float64(),
     "kernels": pl.String(),
-    "layers": pl.String(),
-    "phases": pl.String(),
-    "can": pl.Boolean(),
+    "layer": pl.String(),
+    "phase": pl.String(),
     "reason": pl.String(),
     "assumed": pl.String(),
     "strides": pl.String(),
@@ -80,8 +79,8 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
         over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed
         time of all rows), ``median_ns``
         (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
-        ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
-        phases`` (where it was called, with commas), ``can`` (be run alone), ``reason`` (it cannot),
+        ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layer,
+        phase`` (where it was called, with commas), ``reason`` (why it cannot be run alone),
         ``assumed`` (what the recording does not say of the arguments), ``strides, arguments``.
 
     Raises
@@ -92,7 +91,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     Examples
     --------
     >>> found = analyze.operator_calls(trace)
-    >>> found["can"].any()
+    >>> found["key"].is_not_null().any()
     True
     """
     calls, others = _recorded_calls(trace)
@@ -189,7 +188,6 @@ def _summed(
     and phases as text.
     """
     low, high = median_interval(pl.col(time))
-    places = {name: pl.col(label).drop_nulls().unique().sort() for name, label in _PLACES.items()}
     return rows.group_by(keys, maintain_order=True).agg(
         count=pl.len().cast(pl.Int64),
         total_ns=pl.col(time).sum(),
@@ -197,12 +195,12 @@ def _summed(
         low_ns=low,
         high_ns=high,
         kernels=_joined(kernels.unique(maintain_order=True), "\n"),
-        **{name: _joined(values, ",") for name, values in places.items()},
+        **{name: _joined(pl.col(name).drop_nulls().unique().sort(), ",") for name in _PLACES},
         **more,
     )
 
 
-_PLACES: Final = {"layers": "layer", "phases": "phase"}
+_PLACES: Final = ("layer", "phase")
 
 
 def _joined(values: pl.Expr, sign: str) -> pl.Expr:
@@ -224,7 +222,6 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 _MADE: Final = {
     "key": pl.String,
     "kind": pl.String,
-    "can": pl.Boolean,
     "reason": pl.String,
     "assumed": pl.String,
 }
@@ -233,15 +230,15 @@ _MADE: Final = {
 _BETWEEN: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
 
 
-def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str | None, str | None]:
+def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, str | None, str | None]:
     kind = OPERATORS[row["operator"]].kind
     if row["between"]:
-        return None, kind, False, BETWEEN, None
+        return None, kind, BETWEEN, None
     try:
         call = call_of_row(row, usual)
     except AnalysisError as error:
-        return None, kind, False, str(error).rstrip("."), None
-    return _key_of(row), kind, True, None, "; ".join(call.assumed) or None
+        return None, kind, str(error).rstrip("."), None
+    return _key_of(row), kind, None, "; ".join(call.assumed) or None
 
 
 def call_of_row(row: dict[str, Any], usual: str) -> RecordedCall:
@@ -274,7 +271,7 @@ def _others(events: pl.DataFrame) -> pl.DataFrame:
     )
     why = [_why(op, graph) for op, graph in grouped.select("operator", "replayed").iter_rows()]
     named = grouped.drop("replayed")
-    return named.with_columns(can=pl.lit(value=False), reason=pl.Series(why, dtype=pl.String))
+    return named.with_columns(reason=pl.Series(why, dtype=pl.String))
 
 
 def _why(op: str | None, graph: bool | None) -> str:

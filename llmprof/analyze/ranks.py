@@ -90,8 +90,7 @@ def ranks(
           other ranks of its calls are not known), ``steps``, ``prefill_tokens, decode_tokens`` (of
           its steps; null where the engine does not say them), ``compute_ns`` (anything but
           collectives runs), ``communication_ns``, ``wait_ns`` (in collectives, for ranks that came
-          later; null where it cannot be told), ``without_step_ns`` (compute that belongs to no
-          step, such as passes of padding of a rank without requests), ``idle_ns`` (nothing of the
+          later; null where it cannot be told), ``idle_ns`` (nothing of the
           rank runs, from the first start to the last end of any rank), ``busy_share`` (compute over
           that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
         - By step, those that ran on the device: ``rank, step, phase, start_ns, end_ns, dur_ns``

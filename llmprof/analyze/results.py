@@ -53,6 +53,7 @@ SIDES: Final = {
     "kernel": "of the kernel",
     "range": "of the range",
     "output": "of what it returns",
+    "pace": "of the pace: by when the last step ends",
     "queue": "between its call or arrival and its start",
     "ttft": "before its first token",
     "missing": "of what was not recorded, or is not covered",
@@ -85,7 +86,7 @@ thread | whole | | thread of the host
 process | whole | | process of the host
 step | whole | | step of the engine, from 0 on each rank
 phase | text | | prefill, decode, mixed, empty, other
-layer | whole | | layer of the model, from 0 in each step
+layer | whole or text | | layer of the model, from 0 in each step
 stage | text | | part of a layer, or of a step outside its layers
 occurrence | whole | | number among those of one name in one place, from 0
 event | whole | | row of trace.events
@@ -118,7 +119,7 @@ arguments | text | | other arguments of the operator, JSON
 kernel | text | | kernel with the most time
 kernels | number or text | kernels | number of kernels (with copies), or their names, one a line
 source | text | | where it was found, or what it is known from
-evidence | text | | how it is known
+evidence | text | | how it is known, or what agrees
 confidence | number | | how sure the labels are, 0 to 1
 reason | text | | why, in words: why it is so, or why it is not known
 assumed | text | | what was not recorded and is assumed
@@ -134,12 +135,10 @@ copy_ns | whole | ns | copies of copy engines run
 idle_ns | whole | ns | nothing of the rank runs
 busy_ns | whole | ns | something of it runs
 other_ns | number | ns | only other work of the rank runs
-without_step_ns | whole | ns | compute that belongs to no step
 imbalance | number | | greatest over the mean of the ranks, or this rank over the mean; 1 is even
 rest_ns | whole | ns | rest that no part explains
 gap_ns | number | ns | whole gap, or what is beyond the bound or the typical time
 outlier | yes/no | | whether the gap is beyond what the others have
-of | text | | what the total is of, in words
 ratio | number | | over the other side, or over the typical one
 together_ns | whole | ns | both run
 sms | number | 0 to 1 | most of the multiprocessors that the grids can fill, mean over time
@@ -152,7 +151,6 @@ tokens | number | tokens | tokens of the step, or of this request in it
 device_ns | whole | ns | time of what was launched in the module, with those inside
 path | text | | names of the modules from the outermost one inwards
 depth | number | | number of modules or ranges around it
-verify_ns | whole | ns | the device does something else than drafting
 tokens_per_request | number | tokens | tokens that a request gets in the step
 acceptance | number | 0 to 1 | part of the drafts that was right
 token_ns | number | ns | from token to token of a request, or when it came
@@ -177,7 +175,6 @@ Communication
 algorithm | text | | algorithm of the collective
 world | whole | ranks | ranks in the group
 bytes | number | bytes | size of the message, copy or allocation
-bytes_source | text | | how the size is known
 arrival_skew_ns | whole | ns | last start minus first start of the ranks
 end_spread_ns | whole | ns | last end minus first end of the ranks
 clock_offset_ns | whole | ns | correction of the rank's clock
@@ -186,11 +183,8 @@ transfer_ns | number | ns | does not wait
 expected_share | number | 0 to 1 | that part by chance
 late_ns | number | ns | start after the first rank
 gbps | number | GB/s | bytes over time
-matched_by | text | | how calls of the ranks were matched
-exchange | whole | | number of an exchange of tokens, the same on all ranks
 sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
-load | number | | received rows over their mean of the ranks
 experts_ns | whole | ns | experts run
 waits | yes/no | | whether the call returns when the copy is done
 
@@ -215,16 +209,12 @@ turns | whole | | most blocks that one multiprocessor takes after each other
 gain_ns | number | ns | what a step would gain
 target_share | number | 0 to 1 | part of the bound that it is brought to
 key | text | | name of an operator with its arguments
-can | yes/no | | whether it can be run alone
-layers | text | | layers in which it was called
-phases | text | | phases in which it was called
 unknown_ns | whole | ns | what it is is not known
 tensor_share | number | 0 to 1 | with tensor cores
 
 Replay
 path_ns | whole | ns | time on the critical path
 slack_ns | whole | ns | how much longer it may take before a step ends later
-pace_slack_ns | whole | ns | how much longer before the last step ends later
 moved | whole | steps | steps that only end as much earlier as those before them
 level | text | | step, part, between steps, or kernels
 run | text | | name of a run
@@ -262,7 +252,6 @@ unit | text | | unit of the values
 value | number | | value in that unit
 known_ns | whole | ns | time of the work with a sample
 stack | list | | frames, outermost first
-total | number | | in the function and what it calls
 scope | text | | what surrounds it
 
 Findings
@@ -270,8 +259,6 @@ order | whole | | place of the finding
 severity | text | | high, medium, low
 title | text | | the finding in a sentence
 figure | number | | its number in its unit
-share_of_time | number | 0 to 1 | of the time that the scope says
-share_of_recorded | number | 0 to 1 | of the recorded time
 follows_from | text | | rule whose finding this one is an effect of
 predicted_tokens_per_s | number | tokens/s | rate after the change
 predicted_plain | yes/no | | whether predictions are without the profiler
@@ -287,7 +274,6 @@ Nsight Compute
 kernel_id | whole | | number of the profiled launch
 grid | text | | blocks of the launch
 block | text | | threads of a block
-match | text | | whether a sequence or only the order matched
 traffic_bytes | number | bytes | reads, and the larger of writes to memory and by the SMs
 memory_level | text | | dram, l2 or l1
 stall | text | | state in which warps spent most time

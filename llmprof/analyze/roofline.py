@@ -78,7 +78,7 @@ Per = Literal["stage", "layer", "step"]
 @Analysis(
     question="How near does it come to the bound?",
     help="least possible and measured time of each stage of each step",
-    view="bound_by",
+    view="bound",
     recorded="device activity or operators",
     cached=False,
 )

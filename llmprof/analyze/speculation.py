@@ -22,7 +22,6 @@ SCHEMA: Final = {
     "requests": pl.Int64,
     "draft_tokens": pl.Int64,
     "draft_ns": pl.Int64,
-    "verify_ns": pl.Int64,
     "tokens_per_request": pl.Float64,
     "acceptance": pl.Float64,
     "token_ns": pl.Float64,
@@ -55,8 +54,8 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
     polars.DataFrame
         A row for each rank and step that decodes; none if nothing is drafted. ``rank, step, phase,
         start_ns, dur_ns``; ``requests`` that generate; ``draft_tokens`` that the step verifies
-        (null if the steps have no labels); ``draft_ns, verify_ns`` (time in which the device
-        drafts, and does something else); of steps without prefill, if they are those that were
+        (null if the steps have no labels); ``draft_ns`` (time in which the device
+        drafts); of steps without prefill, if they are those that were
         noted: ``tokens_per_request`` (mean of the requests that go on), ``acceptance`` (share of
         their drafts that was right; null without drafts), ``token_ns`` (from token to token of a
         request: from the start of the step to that of the next, by ``tokens_per_request``).
@@ -89,9 +88,7 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
     key = ["rank", "step"]
     events = trace.events.filter(pl.col("step").is_not_null())
     drafts = pl.col("stage") == "draft"
-    busy = union_lengths(events, key, draft_ns=drafts, verify_ns=~drafts).select(
-        *key, "draft_ns", "verify_ns"
-    )
+    busy = union_lengths(events, key, draft_ns=drafts).select(*key, "draft_ns")
     rows = found.join(busy, on=key, how="left", maintain_order="left")
     if (
         not (rows["draft_tokens"].fill_null(0) > 0).any()

@@ -123,7 +123,7 @@ LISTINGS: Final = (
         takes=("model",),
         spare="flop_per_s bytes_per_s",
     ),
-    Listing("operator_calls", "can total_ns share count median_ns kind operator shapes reason"),
+    Listing("operator_calls", "total_ns share count median_ns kind operator shapes reason"),
     Listing(
         "fusion",
         (
@@ -158,7 +158,7 @@ LISTINGS: Final = (
     ),
     Listing("hotspots", "rank own_share total_share own_value unit name"),
     Listing("totals", "kind share total_ns count mean_ns category name"),
-    Listing("coverage", "rank kind share total_ns missing_count impossible_count of"),
+    Listing("coverage", "rank kind share total_ns missing_count impossible_count denominator"),
     Listing(
         "roofline",
         "rank step phase stage bound_ns bound_by total_ns bound_share gap_ns reason",

@@ -163,7 +163,7 @@ def first_token_finding(
         "title": figures.title(of),
         "figure": largest,
         "unit": "ns a request",
-        "share_of_time": share,
+        "share": share,
         "gain_ns": 0.0 if own else largest,
         "scope": f"the {len(numbers)} slowest of {slow['of']} requests",
         "denominator": f"their time to the first token, {format_ns(ttft)} on average",

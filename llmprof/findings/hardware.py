@@ -212,7 +212,7 @@ def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.Data
         rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"}
     )
     last = pl.col("rule") != "limited_kernel"
-    ranked = frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
+    ranked = frame.sort(last, "share", descending=[False, True], maintain_order=True)
     order = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
     return Findings(ranked.with_columns(order=order).select(list(SCHEMA)))
 
@@ -290,7 +290,7 @@ def _row(
         "detail": figures.detail(of),
         "suggestion": figures.advice(of),
         "figure": ns,
-        "share_of_time": min(1.0, share),
+        "share": min(1.0, share),
         "gain_ns": ns,
         "evidence": evidence,
         "where": where,

@@ -160,7 +160,7 @@ def warnings(trace: Trace) -> list[str]:
 def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
     """Coverage over all ranks:
 
-    ``kind, share, least, rank, of``, ``least`` being the worst rank's share.
+    ``kind, share, least, rank, denominator``, ``least`` being the worst rank's share.
     """
     if coverage is None or not coverage.height:
         return pl.DataFrame(
@@ -169,17 +169,17 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
                 "share": pl.Float64,
                 "least": pl.Float64,
                 "rank": pl.Int32,
-                "of": pl.String,
+                "denominator": pl.String,
             }
         )
     whole = pl.col("total_ns").sum()
-    if coverage["of"][0] == OF_OPERATORS:  # each is an operator, and was not launched
+    if coverage["denominator"][0] == OF_OPERATORS:  # each is an operator, and was not launched
         coverage = coverage.filter(~pl.col("kind").is_in(["launch", "operator"]))
     return coverage.group_by("kind", maintain_order=True).agg(
         share=pl.when(whole > 0).then((pl.col("share") * pl.col("total_ns")).sum() / whole),
         least=pl.col("share").min(),
         rank=pl.col("rank").sort_by("share", nulls_last=True).first(),
-        of=pl.col("of").first(),
+        denominator=pl.col("denominator").first(),
     )
 
 
@@ -446,7 +446,7 @@ def _coverage(trace: Trace) -> CardTable | None:
         (MEASURES.get(measure, measure), format_share(share), format_share(least))
         for measure, share, least in explained.select("kind", "share", "least").iter_rows()
     ]
-    denominator = explained["of"][0] if explained.height else ""
+    denominator = explained["denominator"][0] if explained.height else ""
     return CardTable(
         "Coverage: how much of the time has …",
         ("", "share", "worst rank"),

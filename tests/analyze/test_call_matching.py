@@ -31,7 +31,7 @@ def ring(ranks, seed, count=40, period=3 * MS, hop=12 * US):
 def test_ends_that_scatter_around_a_ring_belong_together():
     found = collectives(calls(ring(list(range(8)), 1).rows()))
     assert found["ranks"].unique().to_list() == [8]
-    assert found["matched_by"].unique().to_list() == ["ends"]
+    assert found["evidence"].unique().to_list() == ["ends"]
     assert found["confidence"].unique().to_list() == [1.0]
     assert found["reason"].null_count() == found.height
     # the last rank waits for nobody; its call is the transfer of 600 us and up to four hops
@@ -92,7 +92,7 @@ def test_a_group_that_the_recording_names_but_whose_calls_do_not_overlap():
     rows += [(1, n * MS + 300 * US + rng.randrange(400 * US), n * MS + 900 * US) for n in range(20)]
     rows = [(r, s, min(e, s + 30 * US) if r else e) for r, s, e in rows]
     found = collectives(calls(rows, group="tp", world=2))
-    assert found["matched_by"].unique().to_list() == ["group"]
+    assert found["evidence"].unique().to_list() == ["group"]
     assert found["call"].null_count() == 0
     assert found["wait_ns"].null_count() == found.height
     assert found["reason"].str.starts_with("only 0 % of these calls overlap on all ranks").all()

@@ -89,7 +89,7 @@ def test_waiting_and_transfer_by_hand():
     last = found.row(3, named=True)
     assert last["algorithm_gbps"] == pytest.approx(6.8267, rel=1e-4)
     assert last["bus_gbps"] == pytest.approx(10.24)
-    assert found["bytes_source"].unique().to_list() == ["metadata"]
+    assert found["source"].unique().to_list() == ["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_sizes_from_the_operators_shapes(shapes, types, name, expected):
     )
     found = collectives(Trace({**trace.tables, "ops": operators}))
     assert found["bytes"].unique().to_list() == [expected]
-    assert found["bytes_source"].unique().to_list() == ["shapes" if expected else None]
+    assert found["source"].unique().to_list() == ["shapes" if expected else None]
     if expected:
         assert found["algorithm_gbps"][0] == pytest.approx(expected / 1000)
     else:

@@ -40,7 +40,7 @@ def test_shares_by_hand():
         "recorded": [1.0, None, 17, 0],  # launching calls, each with its event
     }
     of_time = coverage(trace).filter(pl.col("kind") != "recorded")
-    assert of_time["of"].unique().to_list() == ["summed time of kernels and copies"]
+    assert of_time["denominator"].unique().to_list() == ["summed time of kernels and copies"]
     run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])
     trace = Trace({"kernels": run})
     assert shares(trace, 0)["category"][0] == 0.0
@@ -49,4 +49,6 @@ def test_shares_by_hand():
         {"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])}
     )
     assert shares(trace)["category"] == [0.75, 40, 2, 1]
-    assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]
+    assert coverage(trace)["denominator"].unique().to_list() == [
+        "summed time of outermost operators"
+    ]

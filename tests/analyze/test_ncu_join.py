@@ -54,7 +54,7 @@ def joined(there, ours, **options):
 def test_launches_are_matched_by_name_grid_block_and_order():
     found = joined([*LAYER, "other", *LAYER[:2]], [GEMM, ACT, GEMM])
     assert found["event"].to_list() == [1, 2, 3]
-    assert found["match"].to_list() == ["sequence"] * 3
+    assert found["kind"].to_list() == ["sequence"] * 3
     assert found["evidence"].to_list() == ["name, grid and block"] * 3
     assert found["confidence"].to_list() == [1.0] * 3
     assert found["count"].to_list() == [1] * 3

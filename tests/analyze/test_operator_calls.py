@@ -38,14 +38,13 @@ def test_times_of_calls(tmp_path):
         5_000,
         7_000,
     )
-    assert (first["kernels"], first["host_median_ns"], first["can"], first["reason"]) == (
+    assert (first["kernels"], first["host_median_ns"], first["reason"]) == (
         "gemm\nsplit_k",
         50_000,
-        True,
         None,
     )
     assert found["key"].drop_nulls().n_unique() == 3
-    others = found.filter(~found["can"])
+    others = found.filter(found["key"].is_null())
     assert others["operator"].to_list() == [None, "mine::secret"]
     assert others["reason"].to_list() == [NO_OPERATOR, NOT_LISTED]
 
@@ -73,7 +72,7 @@ def test_copies_between_host_and_device(tmp_path):
 
 def test_what_a_recording_does_not_hold(tmp_path, sample_trace):
     found = analyze.operator_calls(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
-    assert found["can"].to_list() == [False]
+    assert found["key"].to_list() == [None]
     assert "record_shapes=True" in found["reason"][0]
     found = analyze.operator_calls(sample_trace("torch_tp1_cudagraph"))
     assert found.filter(found["reason"] == IN_GRAPH)["share"].sum() > 0.5

@@ -199,7 +199,7 @@ def test_queueing_alone_comes_first(layers, steps):
         waiting.row(0, named=True)["prefill_ns"],
     )
     assert (found["rule"], found["figure"]) == ("slow_first_tokens", wait)
-    assert found["share_of_time"] == pytest.approx(wait / (wait + prefill))
+    assert found["share"] == pytest.approx(wait / (wait + prefill))
 
 
 @pytest.mark.parametrize("cause", ["late_rank", "throttled_clock", "imbalanced_experts"])

@@ -238,7 +238,7 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
     told = ("prefill of others", "62.0 ms", "90.0 ms")
     assert all(words in first["title"] for words in told)
     assert (first["order"], first["rule"], first["severity"]) == (1, "slow_first_tokens", "high")
-    assert first["share_of_time"] == pytest.approx(62 / 90)
+    assert first["share"] == pytest.approx(62 / 90)
     assert (first["figure"], first["gain_ns"], first["unit"]) == (62 * MS, 62 * MS, "ns a request")
     assert first["denominator"] == "their time to the first token, 90.0 ms on average"
     assert frame.filter(pl.sql_expr(first["where"])).height == 3

@@ -292,7 +292,7 @@ def sections_of(*blocks):
 
 
 def finding(evidence, where="true", share=0.5):
-    return {"order": 1, "evidence": evidence, "where": where, "share_of_time": share}
+    return {"order": 1, "evidence": evidence, "where": where, "share": share}
 
 
 def test_each_finding_leads_to_what_shows_its_evidence():

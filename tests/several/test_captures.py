@@ -107,7 +107,6 @@ def test_rows_of_an_all_to_all_are_those_that_were_sent(exchange):
 def test_the_rank_with_more_rows_keeps_the_other_waiting(exchange):
     uneven = expert_exchange(exchange).filter(layer=3)
     assert uneven["received_rows"].to_list() == [188, 68]
-    assert uneven["load"].to_list() == pytest.approx([188 / 128, 68 / 128])
     assert set(uneven["last_rank"]) == {0}
     assert uneven["combine_wait_ns"].to_list()[0] == 0
     assert uneven["combine_wait_ns"].to_list()[1] > 1_000_000
@@ -153,8 +152,6 @@ def test_a_rank_without_requests_computes_for_the_other(sample_trace):
     balance = analyze.ranks(sample_trace("torch_ep2_dp2_eager"))
     assert balance["group"].to_list() == [0, 0]
     assert balance["decode_tokens"].to_list() == [9, 2]
-    assert balance["without_step_ns"].to_list()[0] == 0
-    assert balance["without_step_ns"].to_list()[1] > 5_000_000
     # the ranks have batches of their own: that one computes longer is no finding
     uneven = {"slow_device", "uneven_experts", "uneven_compute"}
     assert not uneven & set(findings(sample_trace("torch_ep2_dp2_eager"))["rule"])

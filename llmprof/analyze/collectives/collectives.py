@@ -38,7 +38,7 @@ COLUMNS = [
     "world",
     "ranks",
     "bytes",
-    "bytes_source",
+    "source",
     "dtype",
     "start_ns",
     "dur_ns",
@@ -51,7 +51,7 @@ COLUMNS = [
     "algorithm_gbps",
     "bus_gbps",
     "name",
-    "matched_by",
+    "evidence",
     "confidence",
     "reason",
 ]
@@ -87,15 +87,15 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     polars.DataFrame
         ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks
         of a call, null where it has no match), ``kind, algorithm, group, world`` (ranks in the
-        group), ``ranks``, ``bytes, bytes_source`` (metadata, shapes or null), ``dtype,
+        group), ``ranks``, ``bytes, source`` (of the size: metadata, shapes or null), ``dtype,
         start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus first start), ``wait_ns,
         transfer_ns`` (null where they cannot be told: ``reason`` says why), ``last_rank`` (who
         arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree
         and the ranks leave at once, tens around a ring), ``clock_offset_ns`` (correction of this
-        rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by``
-        (group: the recording names the group; ends: the ranks leave together), ``confidence``
-        (share of the calls of these ranks that overlap on all of them, as they must; null for kinds
-        that a rank may leave early) and ``reason``.
+        rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``evidence``
+        (of the match: group: the recording names the group; ends: the ranks leave together),
+        ``confidence`` (share of the calls of these ranks that overlap on all of them, as they must;
+        null for kinds that a rank may leave early) and ``reason``.
 
         With ``by``: its columns, ``count, total_ns, median_ns, p10_ns, p90_ns`` (of ``dur_ns``),
         ``wait_ns, transfer_ns`` (sums), ``transfer_median_ns, transfer_p10_ns, transfer_p90_ns``,
@@ -194,6 +194,7 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
             },
         )
         .with_columns(bus_gbps=pl.col("algorithm_gbps") * factor)
+        .with_columns(source="bytes_source", evidence="matched_by")
         .select(COLUMNS)
         .cast(_TYPES)
         .sort("rank", "start_ns", maintain_order=True)
@@ -347,10 +348,10 @@ _TEXTS = (
     "kind",
     "algorithm",
     "group",
-    "bytes_source",
+    "source",
     "dtype",
     "name",
-    "matched_by",
+    "evidence",
     "reason",
 )
 _TYPES = pl.Schema(

@@ -34,7 +34,7 @@ _FIRST: Final = 0x10000
 _SCHEMA: Final = {
     "kernel_id": pl.Int32,
     "event": pl.UInt32,
-    **dict.fromkeys(("evidence", "match"), pl.String),
+    **dict.fromkeys(("evidence", "kind"), pl.String),
     "confidence": pl.Float64,
     "count": pl.Int64,
 }
@@ -70,8 +70,8 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's
         kernel ``event`` (row of :func:`~llmprof.label.activity.activity`)``, rank, name,
         start_ns, dur_ns``, the profiled time ``other_dur_ns`` and its ``ratio`` to the timeline's,
-        then ``evidence, match`` (sequence or order)``, confidence`` (0 if nothing fits)``,
-        count``.
+        then ``evidence, kind`` (of the match: sequence or order)``, confidence`` (0 if nothing
+        fits)``, count``.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         ),
         ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("other_dur_ns") / pl.col("dur_ns")),
         evidence="evidence",
-        match="match",
+        kind="kind",
         confidence=pl.col("confidence").fill_null(0.0),
         count=pl.col("count").fill_null(0),
     )
@@ -154,9 +154,7 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         match = "sequence" if in_sequence else "order"
         rows += [(ids[launch + i], events[place + i], match, sure, places) for i in range(length)]
         launch, last = launch + length, place + length
-    schema = {
-        name: _SCHEMA[name] for name in ("kernel_id", "event", "match", "confidence", "count")
-    }
+    schema = {name: _SCHEMA[name] for name in ("kernel_id", "event", "kind", "confidence", "count")}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     frame = frame.join(
         ours.select("kernel_id", "evidence", "sure", no_grid=pl.col("grid").is_null()),

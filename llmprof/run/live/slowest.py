@@ -145,7 +145,7 @@ def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | No
         "title": figures.title(of),
         "figure": float(worst["e2e_ns"]),
         "unit": "ns a request",
-        "share_of_time": share,
+        "share": share,
         "scope": f"the slowest of {timed.height} requests",
         "denominator": "its time",
         "evidence": "requests",

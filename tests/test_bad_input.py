@@ -18,7 +18,7 @@ from tests.samples import sample
 OTHER = "sample:torch_tp1_cudagraph"
 
 
-def one_event() -> Trace:
+def one_event():
     row = {
         "rank": [0],
         "device": [0],
@@ -32,7 +32,7 @@ def one_event() -> Trace:
     )
 
 
-def part(*tables: str, rows: int | None = None) -> Trace:
+def part(*tables, rows=None):
     whole = sample("torch_tp1_cudagraph")
     kept = {
         name: whole.tables[name] if rows is None else whole.tables[name].head(rows)
@@ -58,7 +58,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def served(monkeypatch):
-    seen: dict[str, object] = {}
+    seen = {}
 
     def start(argv, *, log, env, **_options):
         seen["page"] = tabs_page(env)

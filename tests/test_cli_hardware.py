@@ -18,7 +18,7 @@ FOLDER = str(bundled.samples_folder() / "ncu_tp1_eager")
 @pytest.fixture
 def served(monkeypatch):
     """What ``llmprof explore`` would serve; the server is ended at once."""
-    seen: dict[str, object] = {}
+    seen = {}
 
     def start(argv, *, log, env, **_options):
         seen["page"] = tabs_page(env)

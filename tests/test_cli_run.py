@@ -22,7 +22,7 @@ from tests.report.builders import build
 from tests.test_errors import Panic
 
 
-def config_of(*argv: str) -> ExperimentConfig:
+def config_of(*argv):
     return cli_run.config_from(main.parser().parse_args(["run", *argv]))
 
 
@@ -156,7 +156,7 @@ class TestOtherNames:
     """Options and defaults of scripts that llmprof takes the place of."""
 
     @staticmethod
-    def config(run, *argv) -> dict:
+    def config(run, *argv):
         code, out, err = run("run", "--dry-run", "--json", *argv)
         assert code == 0, err
         return json.loads(out)["config"]
@@ -197,7 +197,7 @@ class TestOtherNames:
         )
 
 
-def finished(folder, trace=None, **values) -> FakeRun:
+def finished(folder, trace=None, **values):
     run = FakeRun(ExperimentConfig(model="random:tiny", results_dir=str(folder), **values), trace)
     run.state = "finished"
     run.summary = {

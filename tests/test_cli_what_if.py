@@ -10,7 +10,7 @@ from llmprof.replay.what_if import change_of
 SAMPLE = "sample:torch_tp1_cudagraph"
 
 
-def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
+def test_what_is_not_replayed_is_said(run, tmp_path):
     names = {
         "rank": [0, 1],
         "device": [0, 0],
@@ -28,7 +28,7 @@ def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
     assert "no-host-delay" in err
 
 
-def test_json_has_the_frame(run, capsys) -> None:
+def test_json_has_the_frame(run, capsys):
     code, out, _ = run("what-if", SAMPLE, "--json")
     rows = json.loads(out)
     assert code == 0
@@ -52,9 +52,9 @@ def test_json_has_the_frame(run, capsys) -> None:
         ("balance", "no rank late"),
         ("transfer:bandwidth=300:latency=8", "collectives 300 GB/s and 8 us"),
         ("at-bound:Qwen2.5-1.5B:stage=attention", "attention at the bound of the device"),
-        ("overlap-with:collective:linear", "collective beside linear"),
+        ("overlap-with:collective:gemm", "collective beside gemm"),
         ("tensor-parallel:4:all_reduce_us=12", "tensor parallel 4"),
     ],
 )
-def test_changes_are_written_with_colons(text: str, words: str) -> None:
+def test_changes_are_written_with_colons(text, words):
     assert change_of(text).words == words

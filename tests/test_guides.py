@@ -62,7 +62,7 @@ def test_every_command_that_is_named_exists(texts):
     """Options of ``llmprof`` in the text: the command knows them."""
     from llmprof.cli.main import parser
 
-    known: dict[str, set[str]] = {}
+    known = {}
     for action in parser()._subparsers._group_actions:
         for name, one in action.choices.items():
             known[name] = {option for act in one._actions for option in act.option_strings}
@@ -117,7 +117,7 @@ def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
         (file, name) for file, words in steps for name in re.findall(r"`(\w+(?:\.\w+)?)`", words)
     ]
     assert len({file for file, _ in steps}) == len(steps) <= 12
-    called: dict[tuple[str, str], int] = {}
+    called = {}
 
     def note(frame, event, _):
         path = frame.f_code.co_filename
@@ -129,7 +129,7 @@ def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(root)
     monkeypatch.setenv("LLMPROF_WORKERS", "1")
-    values: dict = {}
+    values = {}
     before = sys.getprofile()
     sys.setprofile(note)
     try:

@@ -36,13 +36,13 @@ def project(root):
 
 
 @pytest.fixture(scope="module")
-def requirements(project) -> set[Requirement]:
+def requirements(project):
     extras = project["project"]["optional-dependencies"]
     groups = [project["project"]["dependencies"], *(extras[name] for name in INSTALLED_EXTRAS)]
     return {Requirement(text) for group in groups for text in group}
 
 
-def run_python(code: str, **environment: str) -> str:
+def run_python(code, **environment):
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -83,7 +83,7 @@ def test_tests_of_a_group_run_in_one_process(request):
     assert request.node.nodeid.endswith("@held together") is grouped
 
 
-def make_targets(root) -> set[str]:
+def make_targets(root):
     return set(re.findall(r"^([a-z]+):.*##", (root / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -119,7 +119,7 @@ def test_commands_of_the_readme_are_known_to_the_command_line(root):
 
 
 def test_the_chinese_readme_has_the_same_sections_commands_and_links(root):
-    def outline(name: str) -> dict[str, object]:
+    def outline(name):
         text = (root / name).read_text("utf-8")
         plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         return {
@@ -154,7 +154,7 @@ def test_python_of_the_readme_runs(root, monkeypatch, tmp_path):
     monkeypatch.setattr(runner.BatchRunner, "run_parameter_sweep", not_run)
     codes = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     assert len(codes) >= 2
-    names: dict[str, object] = {}
+    names = {}
     for code in codes:
         exec(compile(code, "README.md", "exec"), names)
 
@@ -162,7 +162,7 @@ def test_python_of_the_readme_runs(root, monkeypatch, tmp_path):
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def make_setup(root, folder, python: str) -> subprocess.CompletedProcess[str]:
+def make_setup(root, folder, python):
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(root / name, folder)
     return subprocess.run(

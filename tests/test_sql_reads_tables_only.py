@@ -78,7 +78,7 @@ NESTED = [
 
 
 @pytest.fixture(scope="module")
-def known() -> tuple[set[str], set[str]]:
+def known():
     """Functions of columns and functions of tables that the installed Polars knows."""
     with (
         Path(library).open("rb") as file,
@@ -98,7 +98,7 @@ def known() -> tuple[set[str], set[str]]:
     readers = {f"{verb}_{word}" for verb in ("read", "scan") for word in words if len(word) < 10}
     context = pl.SQLContext(frames={"k": pl.DataFrame({"a": [1]})})
 
-    def answers(query: str, unknown: str) -> bool:
+    def answers(query, unknown):
         try:
             context.execute(query, eager=False).collect_schema()
         except pl.exceptions.PanicException:
@@ -123,7 +123,7 @@ class Watch:
     machine.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._notes = self._libc.inotify_init1(os.O_NONBLOCK)
         assert self._notes >= 0
@@ -132,7 +132,7 @@ class Watch:
         self._server.setblocking(False)
         self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}/leak"
 
-    def seen(self) -> tuple[bool, bool]:
+    def seen(self):
         """Whether anything was opened, and whether a connection was made, since the last call."""
         try:
             opened = bool(os.read(self._notes, 1 << 16))
@@ -144,7 +144,7 @@ class Watch:
             return opened, False
         return opened, True
 
-    def close(self) -> None:
+    def close(self):
         os.close(self._notes)
         self._server.close()
 
@@ -173,7 +173,7 @@ def trace():
     return Trace({"kernels": kernels.with_columns(pl.col("rank").cast(pl.Int32))})
 
 
-def asked(trace: Trace, query: str) -> str:
+def asked(trace, query):
     try:  # in this process, as it starts one for each query
         return str(sql.compute_select(trace.tables, sql._checked(query)).to_dicts())
     except LlmprofError as error:

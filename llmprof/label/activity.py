@@ -63,7 +63,7 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     frame = frame.with_columns(
         before=solid_at.forward_fill().over(lane),
         after=solid_at.backward_fill().over(lane),
-        linear=pl.col("category") == "linear",
+        linear=pl.col("category") == "gemm",
     )
     chosen_rows = frame.filter(
         pl.col("softmax")
@@ -353,7 +353,7 @@ def _add_categories(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         )
         gemm = gemm.fill_null(value=False)
         events = events.with_columns(
-            category=pl.when(gemm).then(pl.lit("linear", dtype=CATEGORY)).otherwise("category"),
+            category=pl.when(gemm).then(pl.lit("gemm", dtype=CATEGORY)).otherwise("category"),
             category_by=pl.when(gemm)
             .then(pl.lit("module", dtype=EVIDENCE))
             .otherwise("category_by"),

@@ -256,7 +256,7 @@ _ONNX: list[tuple[str, str]] = [
     for category, types in (
         ("attention", r"(?:MultiHead|GroupQuery|Packed\w*|Decoder\w*|Sparse)?Attention|QAttention"),
         (
-            "linear",
+            "gemm",
             r"(?:Fused|\w*Quantize|Q)?MatMul\w*|(?:Fused|Q)?Gemm\w*|(?:Fused|Q|Nhwc)?Conv\w*|Einsum",
         ),
         ("norm", r"(?:Skip)?(?:Simplified)?(?:Skip)?\w*(?:Layer|Batch|Group|Instance|RMS)Norm\w*"),
@@ -325,7 +325,7 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"prelu|softplus)_?$|^_C::(?:gelu|silu|mul_and_silu|fatrelu|xielu)\w*",
     ),
     (
-        "linear",
+        "gemm",
         r"^aten::(?:addmm|mm|bmm|baddbmm|addbmm|linear|matmul|mv|addmv|dot|einsum|_scaled_mm|_scaled_mm_v2|_int_mm|"
         r"_addmm_activation|_convolution|convolution|cudnn_convolution|miopen_convolution|"
         r"cudnn_convolution_relu|conv[123]d|_slow_conv2d_forward|thnn_conv2d|mkldnn_convolution|mkldnn_linear|"
@@ -408,7 +408,7 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     vague, or agrees.
     """
     vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
-    vague |= (by_operator == "moe_experts") & (by_name == "linear")
+    vague |= (by_operator == "moe_experts") & (by_name == "gemm")
     keeps = pl.any_horizontal(
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
     )

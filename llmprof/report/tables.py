@@ -10,6 +10,7 @@ import polars as pl
 
 from llmprof import text
 from llmprof.findings.gain import NOTHING
+from llmprof.label.steps.labels import ENGINES
 from llmprof.names.readable import distinct_labels
 from llmprof.report import cards
 from llmprof.report.figures import GAINS_OF_OPERATORS, without_bounds
@@ -72,11 +73,11 @@ def _phases(rows: pl.DataFrame) -> pl.Series:
 
 
 _SOURCES = {
-    "vllm": "vLLM's labels",
-    "sglang": "SGLang's labels",
+    **{source: f"{engine}'s labels" for source, engine in ENGINES.items()},
     "capture": "labels of graph captures",
     "profiler_step": "the profiler's ProfilerStep labels",
     "onnxruntime": "the model_run ranges of ONNX Runtime",
+    "xla": "the runs of programs on XLA devices",
     "execute_model": "ranges around vLLM's execute_model",
     "optimizer": "the Optimizer.step ranges, each of which ends a step",
     "inferred": "the repetition of kernels, because the capture has no labels",

@@ -1,7 +1,6 @@
 """Layers and stages of hand-built forward passes: every kind of layer, and what is not one."""
 
 import random
-from collections.abc import Sequence
 
 import polars as pl
 import pytest
@@ -90,23 +89,23 @@ ALL_TO_ALL = {
 }
 
 BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
-BEFORE_STAGES: list[tuple[int | None, str]] = [(None, "prepare_inputs"), (None, "embedding")]
+BEFORE_STAGES = [(None, "prepare_inputs"), (None, "embedding")]
 AFTER = [NORM, GATHER, GEMM, SAMPLE, ARGMAX]
-AFTER_STAGES: list[tuple[int | None, str]] = [
+AFTER_STAGES = [
     (None, stage) for stage in ("final_norm", "final_norm", "lm_head", "sampling", "sampling")
 ]
 
 
-def places(names: Sequence[str]) -> list[tuple[int | None, str]]:
+def places(names):
     """Layer and stage of every kernel of one labelled step."""
     return step_of(kernels(names)).events.select("layer", "stage").rows()
 
 
-def expected(layer: Sequence[str], count: int) -> list[tuple[int | None, str]]:
+def expected(layer, count):
     return [(n, stage) for n in range(count) for stage in layer]
 
 
-LAYERS: dict[str, tuple[list[str], list[str]]] = {
+LAYERS = {
     "dense": (DENSE, DENSE_STAGES),
     "tensor parallel": (
         [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE],
@@ -881,7 +880,7 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_layers_and_stages(kind: str) -> None:
+def test_layers_and_stages(kind):
     layer, stages = LAYERS[kind]
     names = [*BEFORE, *layer * 4, *AFTER]
     want = [*BEFORE_STAGES, *expected(stages, 4), *AFTER_STAGES]
@@ -889,15 +888,13 @@ def test_layers_and_stages(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture of experts", "tensor parallel"])
-def test_a_pipeline_stage_without_embedding_and_head(kind: str) -> None:
+def test_a_pipeline_stage_without_embedding_and_head(kind):
     layer, stages = LAYERS[kind]
     found = places(["_prepare_inputs_kernel", *layer * 3, "_update_kernel"])
     assert found == [(None, "prepare_inputs"), *expected(stages, 3), (None, "other")]
 
 
-def test_without_a_known_activation_the_end_follows_from_the_projections_before_the_first_layer() -> (
-    None
-):
+def test_without_a_known_activation_the_end_follows_from_the_projections_before_the_first_layer():
     # one GEMM before the first attention, so the last of the four in each stretch is the next
     # layer's qkv
     layer = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, UNKNOWN, GEMM]
@@ -908,21 +905,21 @@ def test_without_a_known_activation_the_end_follows_from_the_projections_before_
     assert confidence.unique().to_list() == [0.5]
 
 
-def test_confidence_says_where_a_layer_differs() -> None:
+def test_confidence_says_where_a_layer_differs():
     odd = [*DENSE[:6], GEMM, *DENSE[6:]]  # one GEMM more before the norm
     run = kernels([*BEFORE, *DENSE, *DENSE, *odd, *DENSE, *AFTER])
     found = layers(Trace({"kernels": run}))
     assert found["confidence"].to_list() == [1.0, 1.0, 0.8, 0.8]  # where 2 ends, 3 begins
 
 
-def test_the_embeddings_all_reduce_is_outside_the_layers() -> None:
+def test_the_embeddings_all_reduce_is_outside_the_layers():
     layer, stages = LAYERS["tensor parallel"]
     found = places([*BEFORE, ALL_REDUCE, *layer * 3, NORM, GEMM, ALL_GATHER, SAMPLE])
     after = [(None, stage) for stage in ("final_norm", "lm_head", "all_gather", "sampling")]
     assert found == [*BEFORE_STAGES, (None, "all_reduce"), *expected(stages, 3), *after]
 
 
-def test_a_recording_that_ends_inside_a_layer_and_an_embedding_fused_with_the_first_norm() -> None:
+def test_a_recording_that_ends_inside_a_layer_and_an_embedding_fused_with_the_first_norm():
     found = places([*BEFORE, *DENSE * 2, *DENSE[:6]])
     assert found[:-6] == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2)]
     assert found[-6:] == [(2, stage) for stage in DENSE_STAGES[:6]]
@@ -947,7 +944,7 @@ def test_a_recording_that_ends_inside_a_layer_and_an_embedding_fused_with_the_fi
         * 2,
     ],
 )
-def test_abstains(names: list[str]) -> None:
+def test_abstains(names):
     found = places(names)
     assert {layer for layer, _ in found} == {None}
     assert {stage for _, stage in found} == {"other"}
@@ -955,7 +952,7 @@ def test_abstains(names: list[str]) -> None:
     assert layers(Trace({"kernels": run, "runtime": launches(run)})).is_empty()
 
 
-def test_copies_and_streams_beside_the_layers() -> None:
+def test_copies_and_streams_beside_the_layers():
     run = kernels([*BEFORE, *DENSE * 2, *AFTER], dur=10)
     other = kernels(
         [GEMM, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"],
@@ -979,7 +976,7 @@ def test_copies_and_streams_beside_the_layers() -> None:
     assert main == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2), *AFTER_STAGES]
 
 
-def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
+def test_a_collective_on_another_stream_takes_its_place_in_the_layer():
     layer, stages = LAYERS["tensor parallel"]
     run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(
         stream=pl.when(pl.col("name") == ALL_REDUCE)
@@ -993,7 +990,7 @@ def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
     ]
 
 
-def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
+def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace():
     run = kernels(
         [
             *BEFORE,
@@ -1022,7 +1019,7 @@ def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
 
 
 @pytest.mark.parametrize("stream", [7, 20])
-def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
+def test_the_profilers_word_on_a_collective_counts(stream):
     # RCCL runs every collective in one generic kernel; its metadata say which
     generic = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
     layer = [generic if name == ALL_REDUCE else name for name in LAYERS["tensor parallel"][0]]
@@ -1040,7 +1037,7 @@ def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
     ].to_list() == [6]
 
 
-def test_a_step_without_layers() -> None:
+def test_a_step_without_layers():
     run = kernels(["_update_kernel", EMBEDDING, *DENSE * 2], pause=10)
     marks = labels([("execute_new_0_cached_4", -50, 10), ("execute_new_1_cached_0", 30, 10)])
     found = step_of(run, markers=marks).events
@@ -1049,7 +1046,7 @@ def test_a_step_without_layers() -> None:
     assert found["layer"].n_unique() == 3
 
 
-def test_ranks_and_steps_are_told_apart() -> None:
+def test_ranks_and_steps_are_told_apart():
     rng = random.Random(0)
     frames, marks = [], []
     for rank in (0, 1, 2):
@@ -1089,7 +1086,7 @@ SEES = [
 
 
 @pytest.mark.parametrize("seen", [2, 4, 9])
-def test_a_vision_tower_before_the_language_model_is_an_encoder(seen: int) -> None:
+def test_a_vision_tower_before_the_language_model_is_an_encoder(seen):
     # it may have fewer layers than the language model, as many, or more
     found = places(["_patches_kernel", *SEES * seen, *forward(4)[1:]])
     tower = 1 + len(SEES) * seen
@@ -1097,7 +1094,7 @@ def test_a_vision_tower_before_the_language_model_is_an_encoder(seen: int) -> No
     assert found[tower:] == [(None, "embedding"), *expected(DENSE_STAGES, 4), *AFTER_STAGES]
 
 
-def test_passes_that_keep_keys_or_sample_are_no_encoders() -> None:
+def test_passes_that_keep_keys_or_sample_are_no_encoders():
     # a model and its draft; the first one chooses tokens
     found = places([*forward(4), *forward(2)[1:]])
     assert {stage for layer, stage in found if layer is None} >= {"draft"}
@@ -1108,7 +1105,7 @@ def test_passes_that_keep_keys_or_sample_are_no_encoders() -> None:
     assert {layer for layer, _ in alone} >= set(range(6))
 
 
-def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> None:
+def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called():
     run, marks, at = [], [], 0
     for tower, count, layer in (
         ("visual.blocks", 3, SEES),
@@ -1136,7 +1133,7 @@ def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> No
         "void swap_blocks_kernel(int*)",
     ],
 )
-def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone(name: str) -> None:
+def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone(name):
     run = kernels(forward(3))
     moved = kernels([(name, 40)], start=100, stream=20, first=500)
     found = step_of(pl.concat([run, moved])).events
@@ -1146,7 +1143,7 @@ def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone
     assert found.filter(pl.col("stream") == 7)["layer"].drop_nulls().unique().to_list() == [0, 1, 2]
 
 
-def test_a_head_without_a_choice_of_tokens_is_no_sampling() -> None:
+def test_a_head_without_a_choice_of_tokens_is_no_sampling():
     # the pooled result of an embedding model: a product and a bend
     layer = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
     tanh = "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda>"

@@ -15,7 +15,7 @@ SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 STEP = "execute_context_0(0)_generation_4(4)"
 
 
-def rank_of(rank: int, *, experts: int, arrives: int, received: int) -> dict[str, pl.DataFrame]:
+def rank_of(rank, *, experts, arrives, received):
     """Two layers at 100 and 1100: attention, dispatch until +200, experts from +210, combine
     until +600.
     """
@@ -60,7 +60,7 @@ def rank_of(rank: int, *, experts: int, arrives: int, received: int) -> dict[str
 
 
 @pytest.fixture
-def two_ranks() -> Trace:
+def two_ranks():
     """Rank 1 comes 50 ns later to the dispatch, gets 2 rows and not 6, and its experts take 3
     times as long.
     """
@@ -73,7 +73,7 @@ def two_ranks() -> Trace:
     )
 
 
-def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
+def test_exchange_of_tokens_by_hand(two_ranks):
     events = two_ranks.events.filter(rank=0)
     assert events["stage"].to_list() == ["attention", "expert_dispatch", "experts", "combine"] * 2
     assert events["layer"].to_list() == [0] * 4 + [1] * 4
@@ -101,9 +101,7 @@ def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
 
 
 @pytest.mark.parametrize("names", [("AllGather", "ReduceScatter"), ("Broadcast", "Reduce")])
-def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(
-    two_ranks: Trace, names: tuple[str, str]
-) -> None:
+def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks, names):
     """vLLM gathers the tokens of all ranks and scatters the sums, by broadcasts and reductions
     where ranks differ.
 
@@ -149,7 +147,7 @@ def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(
     ]
 
 
-def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace) -> None:
+def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks):
     """Rank 1 has no label, so no step: its layers are none, and still rank 0 gets its rows."""
     label = (
         pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP))
@@ -171,13 +169,13 @@ def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace)
     ]
 
 
-def test_modules_of_mixtures_of_experts() -> None:
+def test_modules_of_mixtures_of_experts():
     assert module_purpose("Qwen3MoeAttention").block == "attention"
     assert module_purpose("Qwen3MoeSparseMoeBlock").block == "experts"
     assert module_purpose("MoERunner").role == "experts"
 
 
-def test_balance_by_hand(two_ranks: Trace) -> None:
+def test_balance_by_hand(two_ranks):
     """Compute 2 x (50 + 100) and 2 x (50 + 300); all lies within 1,600 ns."""
     balance = analyze.ranks(two_ranks)
     assert balance.select("rank", "group", "steps", "prefill_tokens", "decode_tokens").rows() == [
@@ -193,7 +191,7 @@ def test_balance_by_hand(two_ranks: Trace) -> None:
     assert balance["without_step_ns"].to_list() == [0, 0]
 
 
-def test_engines_that_share_no_collective_are_groups_of_their_own(two_ranks: Trace) -> None:
+def test_engines_that_share_no_collective_are_groups_of_their_own(two_ranks):
     kernels = two_ranks.kernels.filter(pl.col("name") != SEND)
     label = (
         pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP))

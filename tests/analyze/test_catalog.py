@@ -91,7 +91,7 @@ def test_the_sections_of_a_report():
     ]
 
 
-def own() -> set[str]:
+def own():
     return {one.name for one in catalog.analyses()}
 
 

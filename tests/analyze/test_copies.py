@@ -23,7 +23,7 @@ CALLS = pl.DataFrame(
 TRACE = Trace({"copies": COPIES, "runtime": CALLS})
 
 
-def test_by_kind_and_call() -> None:
+def test_by_kind_and_call():
     found = analyze.copies(TRACE)
     assert found.select("src_kind", "call", "waits", "count", "bytes", "total_ns").rows() == [
         ("pinned", "cudaMemcpyAsync", False, 2, 1000, 40),
@@ -38,7 +38,7 @@ def test_by_kind_and_call() -> None:
     assert analyze.copies(Trace({"copies": COPIES}))["call"].null_count() == 3
 
 
-def test_over_time() -> None:
+def test_over_time():
     """Three bins of 20 ns: the second pinned copy lies in two of them."""
     found = analyze.copies(TRACE, by="time", bins=3)
     pinned = found.filter(src_kind="pinned")

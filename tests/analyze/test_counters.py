@@ -17,13 +17,11 @@ from tests.analyze.builders import DENSE, GEMM, NORM, kernels, labels, launches
 SCHEMA = ["rank", "device", "time_ns", "name", "value", "unit"]
 
 
-def samples(*rows: tuple[int, int | None, int, str, float, str | None]) -> pl.DataFrame:
+def samples(*rows):
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def every(
-    period: int, values: list[float], name: str = "SMs Active", *, first: int = 0, rank: int = 0
-) -> pl.DataFrame:
+def every(period, values, name="SMs Active", *, first=0, rank=0):
     return samples(
         *((rank, 0, first + period * i, name, value, "%") for i, value in enumerate(values))
     )
@@ -35,13 +33,13 @@ WORK = pl.concat(
 )
 
 
-def rows(trace: Trace, by: str) -> dict[object, dict[str, float]]:
+def rows(trace, by):
     found = analyze.counters(trace, by=by)  # type: ignore[arg-type]
     key = found.columns[2]
     return {row[key]: row for row in found.iter_rows(named=True)}
 
 
-def test_by_kernel() -> None:
+def test_by_kernel():
     """Samples of 10, 50, 30, 90, 70 hold for 40 ns each from 0 on, the last one until 200."""
     found = rows(Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])}), "kernel")
     gemm, norm = found[GEMM], found[NORM]
@@ -58,7 +56,7 @@ def test_by_kernel() -> None:
     assert (gemm["counter"], gemm["unit"]) == ("SMs Active", "%")
 
 
-def test_by_event_and_gap() -> None:
+def test_by_event_and_gap():
     trace = Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])})
     events = analyze.counters(trace, by="event")
     assert events.sort("start_ns").select("start_ns", "mean").rows() == [
@@ -72,7 +70,7 @@ def test_by_event_and_gap() -> None:
     assert analyze.counters(trace, by="idle").select("cause", "mean").rows() == [("unknown", 34.0)]
 
 
-def test_by_stage_layer_phase_and_step() -> None:
+def test_by_stage_layer_phase_and_step():
     """Two layers of ten kernels of 10 ns: samples every 10 ns, whose value is the number of the
     kernel in its layer.
     """
@@ -106,7 +104,7 @@ def test_by_stage_layer_phase_and_step() -> None:
     assert analyze.counters(trace, by="step").select("step", "samples").rows() == [(0, 21)]
 
 
-def test_work_outside_the_samples_is_not_known() -> None:
+def test_work_outside_the_samples_is_not_known():
     trace = Trace({"kernels": WORK, "counters": every(10, [80, 40], first=50)})  # until 70
     found = rows(trace, "kernel")
     assert (found[GEMM]["mean"], found[GEMM]["known_ns"], found[GEMM]["work_ns"]) == (80, 10, 60)
@@ -114,7 +112,7 @@ def test_work_outside_the_samples_is_not_known() -> None:
     assert analyze.counters(trace, by="event").height == 2
 
 
-def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
+def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device():
     of_machine = samples((-1, 0, 0, "gpu.power", 500.0, "W"), (-1, 0, 100, "gpu.power", 700.0, "W"))
     of_host = samples(
         (-1, None, 0, "cpu.utilization", 7.0, "%"), (-1, None, 90, "cpu.utilization", 7.0, "%")
@@ -132,7 +130,7 @@ def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
     }
 
 
-def test_rates_of_monitors_are_of_the_time_before_the_sample() -> None:
+def test_rates_of_monitors_are_of_the_time_before_the_sample():
     """GEMM 20..60 and 120..140, NORM 60..70: the sample at 80 is of 40..80."""
     of_machine = pl.concat(
         [every(40, [10, 50, 30, 90, 70], name, rank=-1) for name in ("gpu.pcie_sent", "gpu.power")]
@@ -144,7 +142,7 @@ def test_rates_of_monitors_are_of_the_time_before_the_sample() -> None:
     assert means[GEMM, "gpu.pcie_sent"] == (20 * 50 + 20 * 30 + 20 * 70) / 60
 
 
-def test_nothing_sampled() -> None:
+def test_nothing_sampled():
     with pytest.raises(NotCapturedError):
         analyze.counters(Trace({"kernels": WORK}))
     assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [])})).is_empty()
@@ -156,7 +154,7 @@ def test_nothing_sampled() -> None:
 RECORDED = Path(__file__).parent / "sampled" / "gpu_metrics.sqlite"
 
 
-def by_hand(spans: list[tuple[int, int]], samples: list[tuple[int, float]]) -> float:
+def by_hand(spans, samples):
     """Mean of the samples over some spans, one sample after the other."""
     total = weight = 0.0
     for begin, end in spans:
@@ -167,7 +165,7 @@ def by_hand(spans: list[tuple[int, int]], samples: list[tuple[int, float]]) -> f
     return total / weight
 
 
-def test_a_recording_of_nsys_beside_its_own_rows() -> None:
+def test_a_recording_of_nsys_beside_its_own_rows():
     """Each kernel and the idle time of an H100, averaged from the SQLite file without any of our
     code.
     """
@@ -184,7 +182,7 @@ def test_a_recording_of_nsys_beside_its_own_rows() -> None:
             for table in ("MEMCPY", "MEMSET")
             for row in db.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{table}")
         ]
-    samples: dict[str, list[tuple[int, float]]] = {}
+    samples = {}
     for metric, time, value in rows:
         samples.setdefault(names[metric].partition(" [")[0], []).append((time, value))
     busy = sorted([(start, end) for start, end, _ in work] + copies)
@@ -206,7 +204,7 @@ def test_a_recording_of_nsys_beside_its_own_rows() -> None:
         assert mean == pytest.approx(by_hand(pauses, values)), counter
 
 
-def test_what_an_h100_was_busy_with() -> None:
+def test_what_an_h100_was_busy_with():
     """Products keep the tensor cores busy and the clock low; sums keep the memory busy, and no
     tensor core.
     """

@@ -5,13 +5,13 @@ from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, kernels, labels, launches, ops
 
 
-def shares(trace: Trace, rank: int = 0) -> dict[str, tuple[float | None, int, int, int, int]]:
+def shares(trace, rank=0):
     found = coverage(trace).filter(pl.col("rank") == rank)
     columns = ["measure", "share", "covered_ns", "total_ns", "events", "missing_events"]
     return {measure: rest for measure, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
 
 
-def test_shares_by_hand() -> None:
+def test_shares_by_hand():
     # one kernel of 60 ns before the step, unknown and without launch; 16 kernels of 10 ns in it,
     # three of them unknown
     stray = kernels([("acme", 60)], start=0, first=900)

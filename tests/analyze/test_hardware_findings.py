@@ -13,7 +13,7 @@ from llmprof.trace.metrics.data import Metrics
 from tests.analyze.test_speed_of_light import DRAM, DURATION, L2, SM, measured
 
 
-def two() -> Metrics:
+def two():
     """Launches of 600 ns (compute at 80 %) and 400 ns (memory at 70 %), each a kernel of its
     own.
     """
@@ -24,7 +24,7 @@ def two() -> Metrics:
     )
 
 
-def named(metrics: Metrics, *names: str) -> Metrics:
+def named(metrics, *names):
     table = pl.DataFrame(
         {"kernel_id": range(len(names)), "called": names}, schema_overrides={"kernel_id": pl.Int32}
     )

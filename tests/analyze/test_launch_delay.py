@@ -26,7 +26,7 @@ EVENTS = pl.DataFrame(
 )
 
 
-def test_two_ranks_by_hand() -> None:
+def test_two_ranks_by_hand():
     got = launch_delay_of(EVENTS)
     assert got.columns == [
         "rank",
@@ -49,7 +49,7 @@ def test_two_ranks_by_hand() -> None:
     ]
 
 
-def test_without_runtime_calls_or_kernels() -> None:
+def test_without_runtime_calls_or_kernels():
     kernels = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["gemm"]})
     with pytest.raises(NotCapturedError, match="no runtime"):
         launch_delay(Trace({"kernels": kernels}))

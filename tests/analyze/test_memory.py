@@ -27,7 +27,7 @@ def row(time_ns, size, allocated=None, reserved=None, address=None, **more):
 
 
 @pytest.fixture
-def torch() -> Trace:
+def torch():
     """100 KiB are there before; aten::mm takes 8 and 4, the 8 is released, aten::add takes 2 and
     keeps it.
     """

@@ -22,9 +22,7 @@ LAYER = [NORM, GEMM, ACT, GEMM, COMM]
 SIZES = [f"{side}_{axis}" for side in ("grid", "block") for axis in "xyz"]
 
 
-def timeline(
-    names: list[str], *, grid: int | None = 4, rank: int = 0, device: int = 0
-) -> pl.DataFrame:
+def timeline(names, *, grid=4, rank=0, device=0):
     rows = {
         "start_ns": range(0, 100 * len(names), 100),
         "name": [TORCH.get(name, name) for name in names],
@@ -34,9 +32,7 @@ def timeline(
     return pl.DataFrame(rows | same, schema_overrides=dict.fromkeys(SIZES, pl.Int32))
 
 
-def profiled(
-    names: list[str], *, grid: str | None = "(4, 1, 1)", process: int = 1, first: int = 0
-) -> pl.DataFrame:
+def profiled(names, *, grid="(4, 1, 1)", process=1, first=0):
     rows = {"kernel_id": range(first, first + len(names)), "kernel_name": names}
     same = {
         "grid": grid,
@@ -48,7 +44,7 @@ def profiled(
     return pl.DataFrame(rows | same, schema_overrides={"grid": pl.String, "block": pl.String})
 
 
-def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
+def joined(there, ours, **options):
     grid = options.pop("grid_there", 4)
     return ncu.join(
         Trace({"kernels": timeline(there, grid=grid)}), Metrics(profiled(ours, **options))

@@ -10,7 +10,7 @@ from llmprof.trace import Trace
 US = 1000
 
 
-def npu(**tables: list[dict]) -> Trace:
+def npu(**tables):
     """A trace of rank 0 with rows of some tables; times in us."""
     frames = {}
     for name, rows in tables.items():
@@ -21,7 +21,7 @@ def npu(**tables: list[dict]) -> Trace:
 
 
 @pytest.fixture
-def path() -> Trace:
+def path():
     """One matmul: operator at 10, enqueue 12, dequeue 20, AscendCL 21, launch 23, device 40; a
     call without a queue.
     """
@@ -153,7 +153,7 @@ def test_kernels_of_an_acl_graph_are_replayed_by_one_call():
         ],
     )
     assert trace.events["replayed"].to_list() == [True, True, False]
-    assert trace.events["category"].to_list() == ["linear", "norm", "sampling"]
+    assert trace.events["category"].to_list() == ["gemm", "norm", "sampling"]
     held = analyze.idle(trace).filter(pl.col("start_ns") == 48 * US)
     assert held.select("cause", "held_kind").row(0) == ("queued", "graph")
 
@@ -163,7 +163,7 @@ def test_launch_path_follows_an_operator_through_every_layer(path):
     assert (first["operator"], first["call"], first["category"]) == (
         "aten::mm",
         "AscendCL@aclnnMm",
-        "linear",
+        "gemm",
     )
     assert [
         first[f"{layer}_start_ns"] // US
@@ -190,7 +190,7 @@ def test_launch_path_follows_an_operator_through_every_layer(path):
 
 
 @pytest.fixture
-def waits() -> Trace:
+def waits():
     """Stream 2 waits from 10 to 30 for stream 4, whose call ended at 29; stream 4 waited before for
     stream 2.
 
@@ -396,7 +396,7 @@ def test_core_time_by_hand(sample_trace):
     )
     linear, activation = analyze.npu.core_time(trace).iter_rows(named=True)
     assert (linear["category"], linear["count"], linear["total_ns"], linear["cube_ns"]) == (
-        "linear",
+        "gemm",
         2,
         20_000,
         5000,

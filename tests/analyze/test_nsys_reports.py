@@ -2,8 +2,6 @@
 tests/readers/test_nsys_stats.py.
 """
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 
@@ -54,7 +52,7 @@ RUNTIME = pl.DataFrame(
 STATS = ["mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
 
 
-def copies(rows: list[tuple[object, ...]]) -> Trace:
+def copies(rows):
     schema = ["kind", "name", "start_ns", "dur_ns", "bytes", "src_kind"]
     return Trace(
         {"copies": pl.DataFrame(rows, schema=schema, orient="row").with_columns(rank=pl.lit(0))}
@@ -71,7 +69,7 @@ COPIES = copies(
 )
 
 
-def test_copies_by_size() -> None:
+def test_copies_by_size():
     got = nsys.cuda_gpu_mem_size_sum(COPIES)
     assert got.columns == [
         "total_bytes",
@@ -113,7 +111,7 @@ MARKERS = pl.DataFrame(
 ).with_columns(rank=0, process=7, thread=70)
 
 
-def test_projection() -> None:
+def test_projection():
     markers = MARKERS.filter(pl.col("nsys_style") == "PushPop")
     trace = Trace(
         {"markers": markers, "runtime": RUNTIME.with_columns(thread=70), "kernels": KERNELS}
@@ -142,7 +140,7 @@ def test_projection() -> None:
     ]
 
 
-def test_launch_wait_and_run() -> None:
+def test_launch_wait_and_run():
     got = nsys.cuda_kern_exec_sum(Trace({"kernels": KERNELS, "runtime": RUNTIME}))
     parts = ("total", "api", "queue", "kernel")
     assert got.columns == [
@@ -172,7 +170,7 @@ def test_launch_wait_and_run() -> None:
     )  # the call returns after the kernel's end
 
 
-def test_pace() -> None:
+def test_pace():
     rows = [(0, 0, 10), (0, 30, 10), (0, 35, 10), (1, 5, 20), (1, 50, 10)]
     kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns"], orient="row").with_columns(
         name=pl.lit("ar")
@@ -207,7 +205,7 @@ def test_pace() -> None:
         nsys.cuda_gpu_kern_pace(Trace({"kernels": KERNELS.clear()}))
 
 
-def test_utilisation_map() -> None:
+def test_utilisation_map():
     rows = [(0, 0, 0, 10), (0, 0, 5, 10), (0, 0, 30, 5), (1, 1, 10, 85)]
     kernels = pl.DataFrame(rows, schema=["rank", "device", "start_ns", "dur_ns"], orient="row")
     kernels = kernels.with_columns(name=pl.lit("k"))
@@ -247,7 +245,7 @@ def test_utilisation_map() -> None:
         nsys.gpu_time_util_map(Trace({"kernels": kernels.with_columns(dur_ns=10**9)}), bin_ns=1)
 
 
-REPORTS: list[Callable[[Trace], pl.DataFrame]] = [
+REPORTS = [
     nsys.cuda_gpu_kern_sum,
     nsys.cuda_api_sum,
     nsys.cuda_gpu_mem_time_sum,
@@ -260,7 +258,7 @@ REPORTS: list[Callable[[Trace], pl.DataFrame]] = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda f: f.__name__)
-def test_nothing_recorded_and_nothing_there(report: Callable[[Trace], pl.DataFrame]) -> None:
+def test_nothing_recorded_and_nothing_there(report):
     with pytest.raises(NotCapturedError):
         report(Trace({}))
     whole = Trace(

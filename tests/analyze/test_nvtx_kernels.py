@@ -18,14 +18,14 @@ from llmprof.trace import Trace
 Rows = Sequence[tuple[object, ...]]
 
 
-def markers(rows: Rows, **columns: object) -> pl.DataFrame:
+def markers(rows, **columns):
     """From ``(name, start, dur, thread)``."""
     frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns", "thread"], orient="row")
     given = {"rank": 0, "process": 1, "domain": "nvtx", "on_device": False, **columns}
     return frame.with_columns(pl.lit(value).alias(name) for name, value in given.items())
 
 
-def calls(rows: Rows, rank: int = 0) -> pl.DataFrame:
+def calls(rows, rank=0):
     """From ``(correlation, start, dur, thread)``."""
     frame = pl.DataFrame(rows, schema=["correlation", "start_ns", "dur_ns", "thread"], orient="row")
     return frame.with_columns(
@@ -33,7 +33,7 @@ def calls(rows: Rows, rank: int = 0) -> pl.DataFrame:
     )
 
 
-def work(rows: Rows, rank: int = 0) -> pl.DataFrame:
+def work(rows, rank=0):
     """From ``(name, start, dur, correlation)``."""
     frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns", "correlation"], orient="row")
     return frame.with_columns(rank=pl.lit(rank), device=pl.lit(0))
@@ -58,7 +58,7 @@ KERNELS = work(
 TRACE = Trace({"markers": MARKERS, "runtime": CALLS, "kernels": KERNELS})
 
 
-def test_every_range_of_nested_ones_has_the_work() -> None:
+def test_every_range_of_nested_ones_has_the_work():
     got = nvtx_kernels(TRACE)
     assert got.columns == [
         "range",
@@ -99,7 +99,7 @@ def test_every_range_of_nested_ones_has_the_work() -> None:
     ]
 
 
-def test_each_event_has_its_innermost_range() -> None:
+def test_each_event_has_its_innermost_range():
     got = nvtx_kernels(TRACE, by="event")
     assert got.select("name", "range", "range_name", "domain", "depth").rows() == [
         ("a", 0, "step", "nvtx", 0),
@@ -125,7 +125,7 @@ def test_each_event_has_its_innermost_range() -> None:
     ]
 
 
-def test_ranks_processes_and_threads_are_apart() -> None:
+def test_ranks_processes_and_threads_are_apart():
     frames = [
         markers([("step", 0, 100, 1)], rank=rank, process=process)
         for rank, process in ((0, 1), (1, 1), (1, 2))
@@ -146,7 +146,7 @@ def test_ranks_processes_and_threads_are_apart() -> None:
     ]
 
 
-def test_what_is_no_range_of_the_host_is_left_out() -> None:
+def test_what_is_no_range_of_the_host_is_left_out():
     rows = pl.concat(
         [
             markers([("step", 0, 100, 1)], on_device=True),
@@ -161,7 +161,7 @@ def test_what_is_no_range_of_the_host_is_left_out() -> None:
     assert got.select("name", "style", "range").rows() == [("request", "StartEnd", 3)]
 
 
-def test_recorded_but_nothing_there() -> None:
+def test_recorded_but_nothing_there():
     for empty in (
         {"markers": MARKERS.clear()},
         {"runtime": CALLS.clear()},
@@ -177,7 +177,7 @@ def test_recorded_but_nothing_there() -> None:
         assert events.schema == nvtx_kernels(TRACE, by="event").schema
 
 
-def test_errors() -> None:
+def test_errors():
     for lacking in ("markers", "runtime"):
         with pytest.raises(NotCapturedError):
             nvtx_kernels(Trace({k: v for k, v in TRACE.tables.items() if k != lacking}))
@@ -187,7 +187,7 @@ def test_errors() -> None:
         nvtx_kernels(TRACE, by="stack")  # type: ignore[arg-type]
 
 
-def test_inside_by_brute_force() -> None:
+def test_inside_by_brute_force():
     frame = pl.DataFrame(
         {
             "key": [None, 1, 1, None, 1, 2, None, 1, 2, 1],

@@ -75,11 +75,11 @@ COPIES = pl.DataFrame(
 TRACE = Trace({"kernels": KERNELS, "copies": COPIES, "ops": OPS}, {"device": "acme 3000"})
 
 
-def row(frame: pl.DataFrame, operator: str | None) -> dict[str, object]:
+def row(frame, operator):
     return frame.filter(pl.col("operator").eq_missing(pl.lit(operator))).row(0, named=True)
 
 
-def test_a_row_and_its_bound_by_hand() -> None:
+def test_a_row_and_its_bound_by_hand():
     found = row(analyze.operators(TRACE, device=DEVICE), "aten::mm")
     flops, read, written = 2 * 40 * 80 * 20, (40 * 80 + 80 * 20) * 2, 40 * 20 * 2
     # 11,200 bytes at a byte a nanosecond take longer than 128,000 FLOPs at 1,000
@@ -147,7 +147,7 @@ def test_a_row_and_its_bound_by_hand() -> None:
         analyze.operators(TRACE, device="acme 3000")
 
 
-def test_a_part_belongs_to_the_whole_and_an_unknown_operator_leaves_known_ones_theirs() -> None:
+def test_a_part_belongs_to_the_whole_and_an_unknown_operator_leaves_known_ones_theirs():
     found = analyze.operators(TRACE, device=DEVICE)
     attention = row(found, "aten::_scaled_dot_product_flash_attention")
     assert (attention["total_ns"], attention["kernels"], attention["count"]) == (650, 2, 1)
@@ -167,7 +167,7 @@ def test_a_part_belongs_to_the_whole_and_an_unknown_operator_leaves_known_ones_t
     assert found["total_ns"].sum() == KERNELS["dur_ns"].sum() + 200
 
 
-def test_groups_and_missing_tables() -> None:
+def test_groups_and_missing_tables():
     two = pl.concat([KERNELS, KERNELS.with_columns(rank=1)])
     ops = pl.concat([OPS, OPS.with_columns(rank=1)])
     found = analyze.operators(Trace({"kernels": two, "ops": ops}), by=("rank",), device=DEVICE)
@@ -187,7 +187,7 @@ def test_groups_and_missing_tables() -> None:
             )
 
 
-def test_a_replayed_kernel_without_a_capture_says_so() -> None:
+def test_a_replayed_kernel_without_a_capture_says_so():
     found = analyze.operators(llmprof.sample("torch_tp1_cudagraph")).filter(
         pl.col("operator").is_null()
     )
@@ -228,7 +228,7 @@ CAPTURE = (
 )
 
 
-def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None:
+def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps():
     trace = two_steps()
     found = analyze.operators(trace, model=TINY)
     assert found["total_ns"].sum() == trace.kernels["dur_ns"].sum()
@@ -259,7 +259,7 @@ def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None
             )
 
 
-def test_recorded_shapes_come_before_the_model() -> None:
+def test_recorded_shapes_come_before_the_model():
     trace = two_steps()
     events = trace.events.filter(stage="gate_up_proj").sort("start_ns")
     # an operator around the launch of the first of four; what it does is not what the model says
@@ -290,21 +290,21 @@ def test_recorded_shapes_come_before_the_model() -> None:
     assert found.filter(kind="activation")["count"].to_list() == [3]
 
 
-def _as_recorded(operator: str, shapes: list[list[int]]) -> tuple[str, str]:
+def _as_recorded(operator, shapes):
     """A row of TraceLens as llmprof names it: inside of a capture it is the operator that
     launches.
     """
     return operator, json.dumps(shapes)
 
 
-def _inside(operator: str, shapes: list[list[int]]) -> tuple[str, str]:
+def _inside(operator, shapes):
     x, weight, bias = shapes
     return "aten::addmm", json.dumps([bias, x, weight[::-1], [], []])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
-def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
+def test_work_and_rates_are_those_of_tracelens(name, shared):
     file, rows = REFERENCES[name]
     trace = llmprof.read(shared / file)
     if name.startswith("vllm"):
@@ -353,7 +353,7 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stages_of_a_model_have_the_work_of_tracelens_rows(shared: Path) -> None:
+def test_stages_of_a_model_have_the_work_of_tracelens_rows(shared):
     trace = llmprof.read(
         shared / f"{STRANGERS}inference__vllm_decode_full__graph_execution.json.gz"
     )
@@ -407,7 +407,7 @@ BOUNDED = [
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 @pytest.mark.parametrize(("file", "beside"), BOUNDED)
-def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Path) -> None:
+def test_most_of_the_time_has_a_bound(file, beside, shared):
     """Of the time outside of collectives, which are compared with the links."""
     trace = llmprof.read(shared / file)
     least = 0.9
@@ -430,7 +430,7 @@ def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Pat
     assert found.filter((pl.col("bound_share") > 1.05) & pl.col("note").is_null()).is_empty()
 
 
-def test_a_run_that_spreads_its_experts_has_no_work_by_their_shapes() -> None:
+def test_a_run_that_spreads_its_experts_has_no_work_by_their_shapes():
     read = llmprof.sample("torch_tp1_moe_eager")
     spread = {"model": {"name": "unknown", "expert_parallel": True}}
     for meta, known in (({}, True), (spread, False)):
@@ -440,7 +440,7 @@ def test_a_run_that_spreads_its_experts_has_no_work_by_their_shapes() -> None:
         assert (found["why"].null_count() == found.height) is known
 
 
-def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
+def test_experts_of_replicas_have_the_tokens_of_all_ranks():
     trace = sample("torch_ep2_dp2_eager")
     found = analyze.operators(trace, by=("rank", "step", "stage"), model="Qwen3-30B-A3B")
     experts = found.filter(pl.col("kind") == "experts", pl.col("bound_ns").is_not_null())
@@ -469,7 +469,7 @@ def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
     )
 
 
-def test_a_symbolic_shape_inside_of_a_call_refuses_this_call_alone() -> None:
+def test_a_symbolic_shape_inside_of_a_call_refuses_this_call_alone():
     index = (200, 40, "aten::index", 10, "[[100, 16], []]", '["float", ""]')
     inside = (210, 5, "aten::reshape", 11, '[["s0"], []]', '["long int", ""]')
     more = pl.DataFrame([index, inside], schema=OPS.columns[:6], orient="row")

@@ -15,7 +15,7 @@ import pytest
         "import llmprof; llmprof.analyze",
     ],
 )
-def test_functions_and_not_modules(first: str) -> None:
+def test_functions_and_not_modules(first):
     then = (
         "; from llmprof import analyze; import llmprof.analyze.compare, llmprof.analyze.layers"
         "; print([n for n in analyze.__all__ if not callable(getattr(analyze, n))])"

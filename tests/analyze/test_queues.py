@@ -31,7 +31,7 @@ CALLS = pl.DataFrame(
 TRACE = Trace({"kernels": KERNELS, "runtime": CALLS})
 
 
-def test_over_time_and_in_sum() -> None:
+def test_over_time_and_in_sum():
     found = analyze.queue_length(TRACE, by="time")
     assert found.filter(stream=7).select("time_ns", "length").rows() == [
         (10, 1),

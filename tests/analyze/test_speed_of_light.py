@@ -28,7 +28,7 @@ SM, DRAM, L2 = (
 )
 
 
-def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
+def measured(*launches, device=None):
     rows = [
         (number, "k", name, "%" if ".pct_" in name else "1", float(value), None)
         for number, values in enumerate(launches)
@@ -50,7 +50,7 @@ def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
     )
 
 
-def first(*launches: dict[str, float], device: str | Device | None = TOY) -> dict:
+def first(*launches, device=TOY):
     return speed_of_light(measured(*launches), device=device).row(0, named=True)
 
 

@@ -15,7 +15,7 @@ from tests.analyze.builders import ALL_REDUCE, ATTENTION, GEMM, kernels, labels
 from tests.samples import sample
 
 
-def step(start: int, *, first: int, rank: int = 0) -> pl.DataFrame:
+def step(start, *, first, rank=0):
     """20 ns of compute, a pause of 5, and 10 ns of communication, twice; 20 ns of compute: 85 ns
     without an end.
     """
@@ -24,7 +24,7 @@ def step(start: int, *, first: int, rank: int = 0) -> pl.DataFrame:
 
 
 @pytest.fixture
-def trace() -> Trace:
+def trace():
     """A prefill and two decode steps on two ranks, and an empty step."""
     rows, marks = [], []
     for rank in range(2):
@@ -61,7 +61,7 @@ def test_parts_add_up_to_the_steps(trace):
         )
 
 
-def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition() -> None:
+def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition():
     run = sample("torch_tp4_eager_nccl")
     ends = analyze.steps(run).drop_nulls("start_ns").sort("rank", "start_ns")
     ends = ends.with_columns(apart=(pl.col("start_ns") + pl.col("dur_ns")).diff().over("rank"))
@@ -111,7 +111,7 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     assert joined["measured_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
 
 
-def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
+def test_a_share_of_a_finding_is_of_the_time_that_its_card_names():
     run = sample("torch_tp4_eager_nccl")
     every = step_windows(run)
     steady = every.join(analyze.steps(run, steady=True), on=["rank", "step"], how="semi")

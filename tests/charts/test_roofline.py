@@ -1,9 +1,7 @@
 """Roofline: points are the launches, roofs are those that are known, texts keep apart."""
 
 import itertools
-from typing import Any
 
-import altair as alt
 import polars as pl
 import pytest
 
@@ -16,7 +14,7 @@ from llmprof.theory import hardware
 from tests.charts import frames, specs
 
 
-def labels(chart: alt.LayerChart) -> list[tuple[str, Box]]:
+def labels(chart):
     """Names of launches and where they are."""
     out = []
     for unit in specs.marks(chart.to_dict()):
@@ -28,13 +26,13 @@ def labels(chart: alt.LayerChart) -> list[tuple[str, Box]]:
     return out
 
 
-def table(chart: alt.LayerChart) -> dict[str, str]:
+def table(chart):
     points = next(u for u in specs.marks(chart.to_dict()) if u["mark"]["type"] == "point")
-    scale: dict[str, Any] = points["encoding"]["color"]["scale"]
+    scale = points["encoding"]["color"]["scale"]
     return dict(zip(scale["domain"], scale["range"], strict=True))
 
 
-def test_points_are_the_launches_with_operations() -> None:
+def test_points_are_the_launches_with_operations():
     frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("duration_ns", descending=True)
     points = specs.rows(charts.roofline(frames.profiled()), "point", "intensity")
     assert [point["intensity"] for point in points] == frame["intensity"].to_list()
@@ -61,7 +59,7 @@ def test_points_are_the_launches_with_operations() -> None:
     assert {"rope", "norm"}.isdisjoint(row["group"] for row in specs.rows(chart, "point", "group"))
 
 
-def test_roofs_of_launches_and_devices() -> None:
+def test_roofs_of_launches_and_devices():
     rows = frames.profiled().filter(pl.col("flop_per_s") > 0)
     roofs = derived(rows)
     assert roofs.bandwidth == pytest.approx(frames.BANDWIDTH)
@@ -98,7 +96,7 @@ def test_roofs_of_launches_and_devices() -> None:
     assert "The roofs are not known." in " ".join(specs.texts(nothing_stated))
 
 
-def test_colours_are_those_of_stages_else_of_bounds() -> None:
+def test_colours_are_those_of_stages_else_of_bounds():
     assert list(table(charts.roofline(frames.profiled()))) == [
         "norm",
         "qkv_proj",
@@ -115,7 +113,7 @@ def test_colours_are_those_of_stages_else_of_bounds() -> None:
 
 @pytest.mark.parametrize("peaks", [None, "H200"])
 @pytest.mark.parametrize("by_stage", [True, False])
-def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
+def test_labels_keep_apart(by_stage, peaks):
     frame = frames.profiled() if by_stage else frames.profiled().drop("stage")
     found = labels(charts.roofline(frame, peaks=peaks))
     assert len(found) >= 5
@@ -127,7 +125,7 @@ def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
         assert {"gate_up_proj", "down_proj", "attention", "norm"} <= {text for text, _ in found}
 
 
-def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
+def test_operators_are_points_under_the_roofs_of_their_own_bounds():
     rows = frames.operated().filter(pl.col("flops") > 0)
     rows = rows.filter(pl.col("total_ns") >= 0.0005 * frames.operated()["total_ns"].sum())
     rows = rows.sort("total_ns", descending=True)

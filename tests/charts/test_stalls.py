@@ -12,11 +12,11 @@ from tests.charts import frames, specs
 BARE = ["kernel_id", "reason", "share"]
 
 
-def bars(frame: pl.DataFrame) -> pl.DataFrame:
+def bars(frame):
     return pl.DataFrame(specs.rows(charts.stalls(frame), "bar", "part"))
 
 
-def test_parts_are_means_weighted_by_duration() -> None:
+def test_parts_are_means_weighted_by_duration():
     frame, drawn = frames.stalled(), bars(frames.stalled())
     for stage in frame["stage"].unique():
         mine = frame.filter(stage=stage)
@@ -34,7 +34,7 @@ def test_parts_are_means_weighted_by_duration() -> None:
     )
 
 
-def test_bars_are_ordered_gathered_and_named() -> None:
+def test_bars_are_ordered_gathered_and_named():
     order = (
         frames.profiled()
         .group_by("stage")

@@ -39,7 +39,7 @@ def test_the_result_is_what_trace_sql_gives(widget):
 )
 def test_a_statement_of_python_says_the_same_text(text):
     class Said:
-        def sql(self, given: str) -> str:
+        def sql(self, given):
             return given.strip()
 
     assert eval(statement(text), {"trace": Said()}) == text.strip()

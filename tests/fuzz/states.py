@@ -5,11 +5,9 @@ that open them.
 import contextlib
 import json
 import os
-import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import llmprof
 from llmprof import theory
@@ -52,12 +50,12 @@ CONFIG = {
 MEANS = {"wall_ns": 2e9, "ttft_ns": 1e8, "tpot_ns": 2e7, "output_tokens_per_s": 200.0}
 
 
-def _json(path: Path, value: object) -> None:
+def _json(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1))
 
 
-def _reading(number: int) -> dict[str, Any]:
+def _reading(number):
     return dict.fromkeys(SAMPLE) | {
         "time_ns": 5 * 10**9 * number,
         "seconds": 5.0,
@@ -65,7 +63,7 @@ def _reading(number: int) -> dict[str, Any]:
     }
 
 
-def make(folder: Path, run: Path) -> None:
+def make(folder, run):
     """Write the seeds: a folder for each kind of state, with the files of one as they are
     written.
     """
@@ -136,7 +134,7 @@ def make(folder: Path, run: Path) -> None:
         "where": [time],
     }
     probe = {"rate": 1.5, "answered": 1.4, "holds": True, "seed": 0, "run": "p0", "tpot_p95": 2e7}
-    points: list[dict[str, Any]] = [
+    points = [
         {
             "point": place,
             "values": {"max_tokens": most, "engine_args.max_num_seqs": most},
@@ -298,10 +296,10 @@ def make(folder: Path, run: Path) -> None:
         )
 
 
-def _run(path: Path) -> Doors:
+def _run(path):
     run = open_run(path)
     names = ("state", "summary", "worker", "requests", "engine_steps", "metrics")
-    doors: Doors = {name: lambda _, name=name: getattr(open_run(path), name) for name in names}  # type: ignore[misc]
+    doors = {name: lambda _, name=name: getattr(open_run(path), name) for name in names}  # type: ignore[misc]
     return doors | {
         "card": lambda _: open_run(path)._repr_html_(),  # type: ignore[operator]
         "repr": repr,
@@ -317,13 +315,13 @@ def _run(path: Path) -> Doors:
     }
 
 
-def _sweep(path: Path) -> Doors:
+def _sweep(path):
     names = ("comparison", "where", "runs", "failed", "parameters")
-    doors: Doors = {name: lambda path, name=name: getattr(open_sweep(path), name) for name in names}  # type: ignore[misc]
+    doors = {name: lambda path, name=name: getattr(open_sweep(path), name) for name in names}  # type: ignore[misc]
     return doors
 
 
-def _study(path: Path) -> Doors:
+def _study(path):
     study = trials.open_study(path)
     names = (
         "config",
@@ -351,7 +349,7 @@ def _study(path: Path) -> Doors:
     }
 
 
-def _trial(path: Path) -> Doors:
+def _trial(path):
     trial = trials.open_trial(path)
     names = (
         "pairs",
@@ -370,16 +368,16 @@ def _trial(path: Path) -> Doors:
     return doors | {"calibration": lambda path: trials.calibration(path.parent)}
 
 
-def _asked(of: object, name: str) -> Door:
-    def ask(_: Path) -> object:
+def _asked(of, name):
+    def ask(_):
         found = getattr(of, name)
         return found() if callable(found) else found
 
     return ask
 
 
-def _watch(path: Path) -> Doors:
-    def again(path: Path) -> None:
+def _watch(path):
+    def again(path):
         watch = Watch(path, open_run)
         watch.history.add(_reading(99))
         watch.store()
@@ -390,7 +388,7 @@ def _watch(path: Path) -> Doors:
     return {"history": history, "page": page_of, "the next watch": again}
 
 
-def _files(_: Path) -> Doors:
+def _files(_):
     return {
         "json": lambda path: ConfigManager.load_config(path / "config.json"),
         "yaml": lambda path: ConfigManager.load_config(path / "config.yaml"),
@@ -417,7 +415,7 @@ def _files(_: Path) -> Doors:
     }
 
 
-DOORS: dict[str, Callable[[Path], Doors]] = {
+DOORS = {
     "state run": _run,
     "state watch": _watch,
     "state history": _watch,
@@ -426,7 +424,7 @@ DOORS: dict[str, Callable[[Path], Doors]] = {
     "state trial": _trial,
     "state files": _files,
 }
-PAGES: dict[str, Doors] = {
+PAGES = {
     "state sweep": {"page": lambda path: write_report(open_sweep(path))},
     "state study": {"page": lambda path: trials.open_study(path).report()},
     "state trial": {"page": lambda path: trials.open_trial(path).report()},
@@ -442,7 +440,7 @@ PAGES: dict[str, Doors] = {
 """Doors of a state that take longer."""
 
 
-def opened(name: str, path: Path, *, deep: bool) -> Iterator[tuple[str, LlmprofError | None]]:
+def opened(name, path, *, deep):
     """Open every door of a state: its name, and the error of llmprof with which it stayed shut."""
     try:
         doors = DOORS[name](path)
@@ -459,7 +457,7 @@ def opened(name: str, path: Path, *, deep: bool) -> Iterator[tuple[str, LlmprofE
             yield door, None
 
 
-_ODD: tuple[bytes, ...] = (
+_ODD = (
     b"",
     b"null",
     b"[]",
@@ -483,7 +481,7 @@ _ODD: tuple[bytes, ...] = (
 )
 
 
-def of_state(folder: Path, rng: random.Random) -> None:
+def of_state(folder, rng):
     """Change one or two files of a state by what they are, or put something else into their
     place.
     """
@@ -513,7 +511,7 @@ CHECKED = ("state history",)
 """States with a checksum: what is read is as it was written."""
 
 
-def silent(name: str, path: Path, seed: Path) -> str:
+def silent(name, path, seed):
     """What is neither as it was written, nor refused, nor set aside; it is looked at before a
     door changes it.
     """

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz import states
 from tests.fuzz import targets as targets_module
-from tests.fuzz.targets import Outcome, Target, mutated, targets, try_file
+from tests.fuzz.targets import Target, mutated, targets, try_file
 
 CRASHERS = Path(__file__).parent / "crashers"
 FILES = 25
@@ -46,11 +46,11 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def all_targets(tmp_path_factory) -> list[Target]:
+def all_targets(tmp_path_factory):
     return targets(tmp_path_factory.mktemp("seeds"))
 
 
-def bad(outcome: Outcome) -> str:
+def bad(outcome):
     return outcome.raw or outcome.silent
 
 

@@ -97,7 +97,7 @@ def load(served):
     """Requests, one after the other from each of some clients."""
     end = threading.Event()
 
-    def client(seed: int) -> None:
+    def client(seed):
         number = seed
         while not end.is_set():
             number += 1
@@ -129,7 +129,7 @@ def load(served):
         thread.join()
 
 
-def guards() -> list[int]:
+def guards():
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

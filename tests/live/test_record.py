@@ -44,7 +44,7 @@ def until(holds, seconds=30.0):
         time.sleep(0.05)
 
 
-def guards() -> list[int]:
+def guards():
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -292,7 +292,7 @@ class TestFaults:
     def test_the_server_starts_again_in_the_middle(self, server):
         url = server.start(dev=True)
 
-        def again() -> None:
+        def again():
             until(lambda: server.on)
             server.stop()
             (server.home / "on").unlink()

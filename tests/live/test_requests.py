@@ -22,7 +22,7 @@ from tests.live.stand_in import trace
 S = 10**9
 
 
-def protobuf(*requests: dict) -> bytes:
+def protobuf(*requests):
     """A request of OTLP with a span for each request of a server."""
     message = ExportTraceServiceRequest()
     scope = message.resource_spans.add().scope_spans.add()
@@ -46,7 +46,7 @@ def protobuf(*requests: dict) -> bytes:
     return message.SerializeToString()
 
 
-def free() -> int:
+def free():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -130,7 +130,7 @@ def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
         {"id": "quick", "start_ns": now - 2 * S, "e2e": 30.0, "ttft": 0.1, "queue": 0.0},
     ]
 
-    def send(words: str) -> None:
+    def send(words):
         httpx.post(
             f"http://127.0.0.1:{port}/v1/traces",
             content=protobuf(*mine),
@@ -154,7 +154,7 @@ def window(tmp_path):
     return llmprof.read(path)
 
 
-def request(**values) -> dict:
+def request(**values):
     return {
         "request": 0,
         "id": "r",

@@ -8,7 +8,6 @@ import shutil
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,12 +35,12 @@ def scrape(at_s, *, waiting=0.0, tokens=None, running=4.0, wall_s=None):
 class Made:
     """Captures that are made at once: a run folder with a small trace."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.count = 0
-        self.error: Exception | None = None
+        self.error = None
         self.padding = 0
 
-    def __call__(self, place: Path):
+    def __call__(self, place):
         self.count += 1
         if self.error is not None:
             raise self.error

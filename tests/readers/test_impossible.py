@@ -51,11 +51,11 @@ DATABASES = {
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
+def corpus(tmp_path_factory):
     return seeds.make(tmp_path_factory.mktemp("seeds"))
 
 
-def read(path: Path) -> tuple[llmprof.Trace, list[str]]:
+def read(path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trace = llmprof.read(path, cache=False)
@@ -63,11 +63,11 @@ def read(path: Path) -> tuple[llmprof.Trace, list[str]]:
     return trace, [str(one.message) for one in caught]
 
 
-def rows(trace: llmprof.Trace) -> int:
+def rows(trace):
     return sum(trace.rows.values())
 
 
-def told(path: Path, whole: Path) -> None:
+def told(path, whole):
     """Only rows that cannot be are missing, all of them are counted, and a sentence more says
     so.
     """

@@ -11,7 +11,6 @@ import pytest
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers.ncu.reader import base_unit, read_metrics
 from llmprof.trace import schema
-from llmprof.trace.metrics.data import Metrics
 from tests.readers import ncu_reports
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
@@ -42,13 +41,11 @@ RULES = [
 SECTION = "GPU Speed Of Light Throughput"
 
 
-def quoted(*cells: str) -> str:
+def quoted(*cells):
     return ",".join(f'"{cell}"' for cell in cells)
 
 
-def launch(
-    number: int = 0, name: str = "gemm", process: int = 7, grid: str = "(2, 64, 1)"
-) -> list[str]:
+def launch(number=0, name="gemm", process=7, grid="(2, 64, 1)"):
     return [
         str(number),
         str(process),
@@ -64,11 +61,11 @@ def launch(
     ]
 
 
-def metric(value: str, unit: str, name: str = "Duration", **of_launch) -> str:
+def metric(value, unit, name="Duration", **of_launch):
     return quoted(*launch(**of_launch), SECTION, name, unit, value, "")
 
 
-def rule(text: str, *speedup: str, **of_launch) -> str:
+def rule(text, *speedup, **of_launch):
     return quoted(
         *launch(**of_launch),
         "SpeedOfLight",
@@ -82,17 +79,17 @@ def rule(text: str, *speedup: str, **of_launch) -> str:
     )
 
 
-def read(tmp_path, text: str | bytes, name: str = "x.csv") -> Metrics:
+def read(tmp_path, text, name="x.csv"):
     path = tmp_path / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return read_metrics(path)
 
 
-def long_page(*rows: str) -> str:
+def long_page(*rows):
     return "\n".join([quoted(*DETAILS, *RULES), *rows, ""])
 
 
-def wide_page(names: list[str], units: list[str], *rows: list[str]) -> str:
+def wide_page(names, units, *rows):
     lines = [
         quoted(*LAUNCH, *names),
         quoted(*[""] * len(LAUNCH), *units),
@@ -101,7 +98,7 @@ def wide_page(names: list[str], units: list[str], *rows: list[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def rows_of(metrics: Metrics) -> list[tuple]:
+def rows_of(metrics):
     return metrics.metrics.select("kernel_id", "metric", "unit", "value", "text").rows()
 
 
@@ -442,7 +439,7 @@ def test_wide_takes_names_in_their_order_and_refuses_unknown_ones(tmp_path):
 REPORT = ncu_reports.report()
 
 
-def ncu_on_path(tmp_path, monkeypatch, body: str) -> None:
+def ncu_on_path(tmp_path, monkeypatch, body):
     program = tmp_path / "bin" / "ncu"
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\nimport sys\n{body}")
@@ -620,19 +617,19 @@ def test_the_report_of_the_capture_holds_what_its_pages_hold():
 NAMES = ["gpu__time_duration.sum", "launch__waves", "device__attribute_display_name"]
 
 
-def small_report() -> list[bytes]:
+def small_report():
     """Blocks with two kernels, of three metrics each."""
     first = ncu_reports.result("gemm", {0: 1000.0, 1: 4.0, 2: "GPU X"}, ["The grid is too small"])
     second = ncu_reports.result("copy", {0: 500.0, 1: 2.0, 2: "GPU X"})
     return [ncu_reports.block([first], NAMES), ncu_reports.block([second])]
 
 
-def opened(tmp_path, data: bytes) -> Metrics:
+def opened(tmp_path, data):
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
     return read(tmp_path, data, "r.ncu-rep")
 
 
-def zeroed(data: bytes, what: bytes) -> bytes:
+def zeroed(data, what):
     assert data.count(what) == 1
     return data.replace(what, bytes(len(what)))
 

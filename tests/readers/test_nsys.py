@@ -93,7 +93,7 @@ TABLES = {
 }
 
 
-def write(path: Path, tables: dict = TABLES, **changes) -> Path:
+def write(path, tables=TABLES, **changes):
     """A small export; ``changes`` replace the rows of a table or, with None, leave it out."""
     with sqlite3.connect(path) as connection:
         for name, (columns, rows) in tables.items():

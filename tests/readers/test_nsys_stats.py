@@ -13,7 +13,6 @@ from llmprof.analyze.nsys.nvtx import LABEL
 from llmprof.errors import TraceWarning
 from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
-from llmprof.trace import Trace
 from llmprof.trace.storage import sqlite
 from tests.readers.test_nsys import PID_A, TABLES, write
 
@@ -24,17 +23,17 @@ needs_files = pytest.mark.skipif(not FILES, reason="there are no recordings besi
 
 
 @functools.cache
-def trace_of(path: Path) -> Trace:
+def trace_of(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # a single rank of several
         return combine(reader.read(path), "nsys")
 
 
-def label(path: Path) -> str:
+def label(path):
     return path.parent.name if path.name == "report.sqlite" else path.stem
 
 
-def first_event(path: Path) -> int:
+def first_event(path):
     """Where our times begin, in nsys's: both count from the first thing that they know."""
     trace = trace_of(path)
     kernels = sqlite.query(path, "SELECT min(start) AS start FROM CUPTI_ACTIVITY_KIND_KERNEL")[
@@ -43,11 +42,11 @@ def first_event(path: Path) -> int:
     return int(kernels) - int(trace.kernels["start_ns"].min())  # type: ignore[arg-type]
 
 
-def report_of(trace: Trace, name: str) -> pl.DataFrame:
+def report_of(trace, name):
     return getattr(analyze.nsys, name)(trace)
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
+def read_csv(path):
     with path.open(newline="") as file:
         return [row for row in csv.DictReader(file) if any(row.values())]
 
@@ -61,7 +60,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         ("nvtx_sum", "Instances", {"Style": "style", "Range": "name"}),
     ],
 )
-def test_saved_answers(shared: Path, name: str, count: str, texts: dict[str, str]) -> None:
+def test_saved_answers(shared, name, count, texts):
     """Every row and every cell: counts and totals are equal, and what nsys rounds rounds to the
     same.
     """
@@ -90,7 +89,7 @@ def test_saved_answers(shared: Path, name: str, count: str, texts: dict[str, str
                 )
 
 
-def test_saved_projection(shared: Path) -> None:
+def test_saved_projection(shared):
     """Each instance of a range, told apart by thread, host start and name."""
     path = shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"
     theirs = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_nvtx_gpu_proj_trace.csv")
@@ -115,7 +114,7 @@ def test_saved_projection(shared: Path) -> None:
     assert sorted(absolute.select(*columns.values(), "name", "style").rows()) == want
 
 
-def test_saved_launches(shared: Path) -> None:
+def test_saved_launches(shared):
     """Sums over nsys's list of launches are those of the summary."""
     rows = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_cuda_kern_exec_trace.csv")
     ours = report_of(
@@ -142,7 +141,7 @@ def test_saved_launches(shared: Path) -> None:
 
 @needs_files
 @pytest.mark.parametrize("path", FILES, ids=label)
-def test_copies_against_sql(path: Path) -> None:
+def test_copies_against_sql(path):
     """Bytes exactly: nsys prints them as MB with three places."""
     with sqlite.connect(path) as connection:
         tables = sqlite.database_tables(connection)
@@ -205,7 +204,7 @@ LIBRARIES = {
 """A made-up export with calls of other libraries."""
 
 
-def test_calls_of_other_libraries(tmp_path: Path) -> None:
+def test_calls_of_other_libraries(tmp_path):
     trace = trace_of(write(tmp_path / "report.sqlite", LIBRARIES))
     totals = {
         name: report_of(trace, name).select("name", "count", "total_ns").rows()

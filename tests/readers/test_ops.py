@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ from llmprof.trace import Trace
 BEGIN = 1_700_000_000_000_000_000
 
 
-def document(rank: int = 0, **changes) -> dict:
+def document(rank=0, **changes):
     """Two decode steps of a model with two layers: 100 us each; in the first, the operators of
     layer 0 are timed.
     """
@@ -118,7 +117,7 @@ def document(rank: int = 0, **changes) -> dict:
     return made | changes
 
 
-def write(folder: Path, *documents: dict) -> Path:
+def write(folder, *documents):
     for one in documents:
         with gzip.open(folder / f"ops_rank{one['rank']}.json.gz", "wt") as file:
             json.dump(one, file, separators=(",", ":"))

@@ -210,7 +210,7 @@ def test_bars_add_up_and_the_remedy_is_shorter():
 
 @pytest.mark.parametrize(("kind", "captured"), [(NotCapturedError, False), (AnalysisError, True)])
 def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
-    def refuse(subject: object) -> figures.Drawn:
+    def refuse(subject):
         raise kind("none", hint="record it")
 
     drawn = figures.make_figure(None, figures.Drawing("x", "something", refuse))
@@ -281,7 +281,7 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
         "per_step": 3.0,
     }
 
-    def chains(*gains: float | None, share: float = 0.0) -> pl.DataFrame:
+    def chains(*gains, share=0.0):
         rows = [
             given | {"gain_ns": ns, "recorded_ns": ns and 1000.0, "total_ns": 500, "share": share}
             for ns in gains
@@ -315,7 +315,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
         for drawing in one.figures
     }
 
-    def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
+    def heads(frames):
         made = sections.page_sections(planned, drawn, frames)
         return {one.anchor: f"{one.question} {one.words}" for one in made}
 

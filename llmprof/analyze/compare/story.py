@@ -10,6 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, NotCapturedError, listed
+from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import joined
 from llmprof.trace import Trace
@@ -377,9 +378,6 @@ def _facts(trace: Trace) -> dict[str, str | None]:
     mixed = own.filter(phase="mixed").select(tokens).to_series().drop_nulls().mode()
     facts["mixed tokens"] = str(mixed.min()) if mixed.len() else None
     return facts
-
-
-ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 def engine_of(step_rows: pl.DataFrame) -> str | None:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from llmprof.readers.chrome.batches import (
     Batches,
     DistinctTexts,
     EventBatch,
+    LaneName,
     rank_numbers,
     split_ranks,
 )
@@ -45,10 +46,17 @@ _COPY_KIND: Final = re.compile(
 _COPY_ENDS: Final = re.compile(r"\((\w+)\s*->\s*(\w+)\)")
 _FILL: Final = re.compile(r"^(?:memset|fill)", re.IGNORECASE)
 
-_ON_DEVICE: Final = r"(?i)^gpu ?\d+$"
+_ON_DEVICE: Final = r"(?i)^(?:gpu ?|/device:[gt]pu:)(\d+)(?: |$)"
+_STREAM, _PROGRAMS, _OPERATIONS = r"^Stream #", "XLA Modules", r"XLA Ops$"
+"""Lanes of a device that XLA names: with kernels, with runs of programs, with operations, which
+are the kernels where no stream is recorded. Others repeat these in other words.
+"""
+_AROUND: Final = r"^%?(?:while|conditional|call)(?:[._]\d+)*$"
+"""Operations of XLA that hold others."""
 _COPY_NAME: Final = r"(?i)^(?:copy(?:host|device|peer)|memcpy|memset|fillbuffer)"
 _CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
 
+_PROGRAM: Final = "xla_module"
 _DMA: Final = "dma_request"
 _SIGNALS: Final = ("event_wait", "event_record")
 _DIRECTIONS: Final = {
@@ -76,12 +84,12 @@ _DESCRIPTION: Final = (
 
 
 def _tables(
-    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: DistinctTexts
+    frames: Mapping[str, pl.DataFrame], lane_names: Sequence[LaneName], texts: DistinctTexts
 ) -> Frames:
     """Tables of one file."""
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
     for more in (
-        _told_apart(by_kind.pop("process", None), process_names),
+        _told_apart(by_kind.pop("process", None), lane_names),
         _of_queue(by_kind.pop("queue", None)),
     ):
         for kind, frame in more.items():
@@ -119,6 +127,7 @@ def _tables(
         "memory": None if (memory := by_kind.get("memory")) is None else memory.drop("name"),
         "counters": by_kind.get("counter"),
         "tasks": by_kind.get("tasks"),
+        _REPEATS: by_kind.get(_REPEATS),
     }
     return {name: frame for name, frame in out.items() if frame is not None}
 
@@ -209,27 +218,36 @@ def _named(frame: pl.DataFrame, texts: DistinctTexts) -> pl.DataFrame:
     return frame
 
 
-def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> Frames:
-    """Events without a known category as frames by kind, which depends on the name of their
-    process.
+_REPEATS: Final = "event that repeats another lane"
+"""Reason for leaving out an event, and the kind of such events."""
+
+
+def _told_apart(events: pl.DataFrame | None, lane_names: Sequence[LaneName]) -> Frames:
+    """Events without a known category as frames by kind, which depends on the names of their
+    process and lane.
     """
     if events is None:
         return {}
-    names = pl.DataFrame(
-        {"process": list(process_names), "process_name": list(process_names.values())},
-        schema={"process": pl.Int64, "process_name": pl.String},
-    )
-    events = events.join(names, on="process", how="left", maintain_order="left")
-    process, name = pl.col("process_name").fill_null(""), pl.col("name")
-    on_device = process.str.contains(_ON_DEVICE)
+    schema = {"process": pl.Int64, "thread": pl.Int64, "lane": pl.String}
+    names = pl.DataFrame(lane_names, schema=schema, orient="row")
+    of_process = names.filter(pl.col("thread").is_null()).select("process", process_name="lane")
+    events = events.join(of_process, on="process", how="left", maintain_order="left")
+    events = events.join(names, on=["process", "thread"], how="left", maintain_order="left")
+    process, lane = (pl.col(column).fill_null("") for column in ("process_name", "lane"))
+    name, on_device = pl.col("name"), process.str.contains(_ON_DEVICE)
+    by_xla, streams = process.str.starts_with("/device:"), lane.str.contains(_STREAM)
+    operations = lane.str.contains(_OPERATIONS) & ~streams.any().over("process")
     kinds = {
+        "device_marker": by_xla & ((lane == _PROGRAMS) | operations & name.str.contains(_AROUND)),
+        _REPEATS: by_xla & ~streams & ~operations,
         "copy": on_device & name.str.contains(_COPY_NAME),
         "kernel": on_device,
         "runtime": name.str.contains(_CALL_NAME),
     }
     kind = first_true(kinds, "marker")
-    device = process.str.extract(r"(?i)^gpu ?(\d+)$", 1).cast(pl.Int32)
-    apart = events.with_columns(kind=kind, device=device).partition_by(
+    device = process.str.extract(_ON_DEVICE, 1).cast(pl.Int32)
+    domain = pl.when(lane == _PROGRAMS).then(pl.lit(_PROGRAM)).otherwise("domain")
+    apart = events.with_columns(kind=kind, device=device, domain=domain).partition_by(
         "kind", as_dict=True, include_key=False
     )
     frames = {str(key[0]): frame for key, frame in apart.items()}
@@ -238,6 +256,8 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
         "copy": ("device", *_DEVICE),
         "runtime": (*_HOST, "correlation"),
         "marker": (*_HOST, "domain"),
+        "device_marker": ("device", "stream", "start_ns", "dur_ns", "name", "domain"),
+        _REPEATS: ("name",),
     }
     return {kind: frame.select(columns[kind]) for kind, frame in frames.items()}
 
@@ -632,7 +652,10 @@ def read_units(of: dict[str, Any], share: JobShare) -> None:
 
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> FilePart:
     base = _base_ns(stream.head)
-    frames = _tables(batches.frames(base), batches.process_names, batches.texts)
+    frames = _tables(batches.frames(base), batches.lane_names, batches.texts)
+    if (repeats := frames.pop(_REPEATS, None)) is not None:
+        batches.skipped[_REPEATS] = repeats.height
+        batches.kept -= repeats.height
     coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,
@@ -688,7 +711,7 @@ def _sniff(probe: Probe) -> bool:
 
 READER = Reader(
     name="chrome",
-    version=10,
+    version=11,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=lambda path, request: read(

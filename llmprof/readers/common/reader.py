@@ -200,13 +200,14 @@ def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
     if len(ranked) < 2 or any(part.on_device and part.rank is None for part in parts):
         return None
     by_rank: dict[int, list[FilePart]] = {}
-    by_folder: dict[Path, list[FilePart]] = {}
+    by_place: dict[tuple[Path, frozenset[str]], list[FilePart]] = {}
     for part in sorted(ranked, key=lambda part: (min(part.processes(), default=0), part.path.name)):
         by_rank.setdefault(int(part.rank or 0), []).append(part)
     for part in ranked:
-        by_folder.setdefault(part.path.parent, []).append(part)
+        words = frozenset(re.findall(r"[a-z]{2,}", part.path.name.lower()))
+        by_place.setdefault((part.path.parent, words), []).append(part)
     counts = {len(same) for same in by_rank.values()}
-    apart = len(by_folder) > 1 and all(_complete(engine) for engine in by_folder.values())
+    apart = len(by_place) > 1 and all(_complete(engine) for engine in by_place.values())
     if counts == {1} or not (
         apart or (len(counts) == 1 and set(by_rank) == set(range(len(by_rank))))
     ):
@@ -227,11 +228,17 @@ def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
     begun = max(span[0] for part in ranked if (span := part.span_ns()))
     if begun >= min(span[1] for part in ranked if (span := part.span_ns())):
         return None
-    if apart:
-        engines = {folder.name: engine for folder, engine in by_folder.items()}
+    if apart and len({folder for folder, _ in by_place}) == len(by_place):
+        engines = {folder.name: engine for (folder, _), engine in by_place.items()}
+    elif apart:
+        shared = frozenset.intersection(*(words for _, words in by_place))
+        engines = {
+            "-".join(sorted(words - shared)) or "unnamed": same
+            for (_, words), same in by_place.items()
+        }
     else:
         engines = {
-            f"replica {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())
+            f"engine {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())
         }
     if len(engines) < 2:
         return None
@@ -242,16 +249,10 @@ def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
             place[id(part)] = first + int(part.rank or 0)
         first += len(engine)
     ranks = [place.get(id(part), FRONT_END) for part in parts]
-    if apart:
-        shown = listed(
-            f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items()
-        )
-        beside = f"they are read as engines beside each other, as ranks 0 to {first - 1}"
-        return ranks, [f"{shown} count their ranks from 0 and ran at the same time: {beside}"]
-    names = "rank 0" if len(by_rank) == 1 else f"each of {len(by_rank)} ranks"
+    shown = listed(f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items())
     return ranks, [
-        f"{names} is in {len(engines)} recordings of processes that ran at the same time: they are"
-        f" read as {len(engines)} replicas (data parallel), as ranks 0 to {first - 1}"
+        f"{shown} count their ranks from 0 and ran at the same time: they are read as engines"
+        f" beside each other, as ranks 0 to {first - 1}"
     ]
 
 
@@ -670,8 +671,9 @@ class FilePart:
     """Counts of what was read and lost:
 
     ``events``, ``kept``, ``matched`` (told by two files, and counted once), ``impossible`` (left
-    out for a time or length that cannot be), ``skipped``, ``bytes``, ``lost_bytes``,
-    ``lost_pieces``; and ``notes``, which become warnings.
+    out for a time or length that cannot be), ``overwritten`` (of other ranks, which stand where
+    some of its own were), ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``; and ``notes``,
+    which become warnings.
     """
 
     def __post_init__(self) -> None:

@@ -253,6 +253,42 @@ def test_windows_of_one_process_are_one_rank(tmp_path, processes):
         assert analyze.launch_delay(trace)["kernels"].sum() == 8
 
 
+def test_ranks_that_wrote_over_each_other_are_told_and_get_no_cause(tmp_path):
+    """Half of the file of one rank holds events of another process on another device."""
+    events = []
+    for i in range(40):
+        other = i >= 25
+        call = {**launch(ts=10 * i, correlation=i), "pid": 70 + other}
+        events += [call, kernel(ts=10 * i + 5, correlation=i, device=3 * other)]
+    path = rank_file(tmp_path, 0, events, world=1)
+    with pytest.warns(TraceWarning, match="devices 0, 3 and processes 70, 71"):
+        trace = read(path)
+    assert trace.kernels["device"].unique().to_list() == [0]
+    assert trace.runtime.height == trace.kernels.height == 25
+    recorded = analyze.coverage(trace).filter(measure="recorded")
+    assert recorded.select("events", "missing_events").row(0) == (40, 15)
+    found = analyze.findings(trace)
+    assert found["rule"][0] == "incomplete"
+    assert set(found["severity"]) <= {"info", "low"}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_documents_of_several_ranks_in_one_file(tmp_path, pack):
+    """The second one's own head counts for its events."""
+    texts = [
+        text_of(
+            [kernel(str(rank), ts=1), op(ts=2)],
+            distributedInfo={"rank": rank, "world_size": 1 + rank},
+            baseTimeNanoseconds=10**18 + 100 * rank,
+        )
+        for rank in (0, 1)
+    ]
+    trace = read(write(tmp_path / "both.json.gz", b"".join(map(pack, texts))))
+    assert trace.kernels.select("rank", "name", "start_ns").rows() == [(0, "0", 0), (1, "1", 100)]
+    assert trace.ops.height == 2
+    assert trace.coverage["lost_bytes"] == 0
+
+
 def test_ranks_of_runs_of_different_size(tmp_path):
     rank_file(tmp_path, 0, [kernel()], world=2)
     rank_file(tmp_path, 1, [kernel()], world=4)

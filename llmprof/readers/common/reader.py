@@ -671,8 +671,9 @@ class FilePart:
     """Counts of what was read and lost:
 
     ``events``, ``kept``, ``matched`` (told by two files, and counted once), ``impossible`` (left
-    out for a time or length that cannot be), ``skipped``, ``bytes``, ``lost_bytes``,
-    ``lost_pieces``; and ``notes``, which become warnings.
+    out for a time or length that cannot be), ``overwritten`` (of other ranks, which stand where
+    some of its own were), ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``; and ``notes``,
+    which become warnings.
     """
 
     def __post_init__(self) -> None:

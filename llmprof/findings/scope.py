@@ -427,14 +427,18 @@ def choose_scopes(
     ranks = every["rank"].n_unique()
     phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
+    # ranks of one phase each are instances for it
+    of_rank = windows.group_by("rank", "phase").agg(pl.col("dur_ns").sum())
+    share = pl.col("dur_ns") / pl.col("dur_ns").sum().over("rank")
+    apart = of_rank.filter(share >= MUCH)["rank"].is_unique().all()
     much = phases.filter(
-        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks)
+        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & ((pl.col("ranks") == ranks) | apart)
     )
     if not much.height or "other" in much["phase"]:
         return [("steps", warm, None)]
     chosen: list[ScopeSteps] = []
-    for phase, ns, _ in much.iter_rows():
-        if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
+    for phase, ns, phase_ranks in much.iter_rows():
+        if phase == "decode" and steady.height and steady["rank"].n_unique() == phase_ranks:
             chosen.append((STEADY, steady, ns))
         elif phases.height == 1:
             chosen.append(("steps", warm, None))

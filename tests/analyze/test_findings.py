@@ -1250,3 +1250,16 @@ def test_no_finding_about_calls_exceeds_their_time(shared, file):
             told.join(took, on=["rank", "who"]).filter(pl.col("dur_ns") > pl.col("took")).is_empty()
         )
         assert scope.pauses["dur_ns"].sum() == scope.cut(idle(trace))["dur_ns"].sum()
+
+
+def test_an_instance_for_prompts_and_one_that_decodes_have_findings_of_their_own():
+    frames, marks = [], []
+    for rank, batch in enumerate(("context_2(64)_generation_0(0)", "context_0(0)_generation_2(2)")):
+        for n in range(4 + rank):
+            at = 1_000_000 * n
+            frames.append(kernels([GEMM, NORM], rank=rank, start=at, dur=LONG, first=9 * n + 1))
+            marks.append(labels([(f"execute_{batch}", at - 50, 10)], rank=rank))
+    run = pl.concat(frames)
+    trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})
+    found = {scope.words: set(scope.windows["rank"]) for scope in scopes_of(trace)}
+    assert found == {"prefill steps": {0}, "steady decode steps": {1}}

@@ -188,13 +188,13 @@ def test_replicas_are_numbered_on(tmp_path):
                 '"distributedInfo"', '"baseTimeNanoseconds": 1700000000000000000, "distributedInfo"'
             )
             path.rename(folder / f"{name}{rank}.json").write_text(text)
-    with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
+    with pytest.warns(llmprof.errors.TraceWarning, match="beside each other"):
         many = llmprof.convert(folder, tmp_path / "out", client=False)
-    with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
+    with pytest.warns(llmprof.errors.TraceWarning, match="beside each other"):
         trace = llmprof.read(folder, cache=False)
     assert many.ranks == [0, 1, 2, 3]
     same(many, trace)
-    with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
+    with pytest.warns(llmprof.errors.TraceWarning, match="beside each other"):
         same(llmprof.convert(folder, tmp_path / "out", client=False), trace)
 
 

@@ -19,6 +19,7 @@ from llmprof.explore.collectives.explorer import (
 )
 from llmprof.trace import Trace, schema
 from tests.analyze.test_collectives import calls
+from tests.explore.asking import ask
 
 # two calls; rank 1 comes 10 us and 50 us after rank 0, and both leave together
 ROWS = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_000, 254_000)]
@@ -37,10 +38,10 @@ def test_a_picked_call_has_its_ranks_aligned():
     ]
     shown = explore.collectives(two_ranks())
     assert shown.selected.height == 4
-    shown._on_pick(call=1)
+    ask(shown, "pick", call=1)
     assert (shown.call, shown.window) == (1, [200_000, 254_000])
     assert shown.selected.select("rank", "late_ns").rows() == [(0, 0), (1, 50_000)]
-    shown._on_pick(call=99)
+    ask(shown, "pick", call=99)
     assert shown.call == 1
     rows = calls_in_window(two_ranks(), kind="all_reduce")
     assert [neighbouring_calls(rows, call) for call in (None, 0, 1, 99)] == [
@@ -94,25 +95,25 @@ def test_kinds_phases_and_windows(sample_trace):
     first = decode["start_ns"].min()
     assert calls_in_window(trace, kind="all_gather", window=(first, first + 1)).height > 0
     shown = explore.collectives(trace)
-    shown._on_choices()
+    ask(shown, "choices")
     assert shown.kind == "all_reduce"
     gathers = explore.collectives(trace, kind="all_gather", phase="decode", rank=2)
     assert gathers.selected["rank"].unique().to_list() == [2]
     assert gathers.picture().startswith(b"\x89PNG")
     shown = explore.collectives(two_ranks(), kind="gossip")
-    shown._on_choices()
+    ask(shown, "choices")
     assert shown.kind == "all_reduce"
 
 
 def test_without_collectives_there_is_nothing_to_choose():
     shown = explore.collectives(Trace({"kernels": schema.empty("kernels")}))
-    assert shown._on_choices()[0]["kinds"] == []
+    assert ask(shown, "choices")[0]["kinds"] == []
     assert shown.kind is None
     assert shown.selected.is_empty()
     assert "image/png" not in shown._repr_mimebundle_()[0]
     assert collectives(shown.trace).is_empty()
     with pytest.raises(NotCapturedError):
-        explore.collectives(Trace({}))._on_choices()
+        ask(explore.collectives(Trace({})), "choices")
 
 
 def test_many_ranks_share_rows_that_show_the_latest_of_them():
@@ -180,15 +181,16 @@ def test_a_histogram_of_ranks_by_hand():
 def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
     shown = explore.collectives(forty_ranks(), kind="all_reduce")
     assert (
-        shown._on_view(kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"] == []
+        ask(shown, "view", kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"]
+        == []
     )
     asked = {"kind": "all_reduce", "phase": None, "window": None, "ranks": None}
-    answer, _ = shown._on_spread(measure="late", call=None, **asked)
+    answer, _ = ask(shown, "spread", measure="late", call=None, **asked)
     assert (
         answer["words"]
         == "39 of 40 ranks lie between 0 ns and 20.0 us; the highest is above 500 us: rank 39."
     )
-    second, _ = shown._on_spread(measure="late", call=1, **asked)
+    second, _ = ask(shown, "spread", measure="late", call=1, **asked)
     assert second["bins"][15]["ranks"] == [4]
     with pytest.raises(LlmprofError, match="no rank is picked"):
         shown.timeline()
@@ -197,7 +199,7 @@ def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
     shown.call = 1
     assert shown.selected.select("rank", "late_ns").rows() == [(4, 300_000), (39, 500_000)]
     assert shown.timeline().trace.ranks == [4, 39]
-    rows = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[4, 39])[0]["rows"]
+    rows = ask(shown, "call", call=1, kind="all_reduce", phase=None, ranks=[4, 39])[0]["rows"]
     assert [row["rank"] for row in rows] == [4, 39]
-    shared = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[])[0]["rows"]
+    shared = ask(shown, "call", call=1, kind="all_reduce", phase=None, ranks=[])[0]["rows"]
     assert (shared[0]["label"], shared[0]["rank"]) == ("ranks 0 to 1", 1)

@@ -17,6 +17,7 @@ from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cell_events, kernels_of, layer_cells, layer_choices
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
+from tests.explore.asking import ask
 from tests.explore.test_widget import plain_pixels
 
 
@@ -118,9 +119,9 @@ def test_kernels_with_their_operators():
 def test_how_much_longer_a_layer_and_its_kernels_may_take():
     widget = explore.layers(run())
     asked = {"rank": 0, "step": 1, "layer": 3, "stage": None}
-    assert widget._on_cell(**asked)[0]["slack_ns"] is None
-    assert widget._on_slack()[0] == {"why": ""}
-    cell = widget._on_cell(**asked)[0]
+    assert ask(widget, "cell", **asked)[0]["slack_ns"] is None
+    assert ask(widget, "slack")[0] == {"why": ""}
+    cell = ask(widget, "cell", **asked)[0]
     of_layers = slack(run(), by=["step", "layer"]).drop_nulls("layer").sort("layer")
     last = of_layers.filter(step=1)["slack_ns"]
     assert cell["slack_ns"] == last[3] == min(row["slack_ns"] for row in cell["kernels"])
@@ -129,14 +130,14 @@ def test_how_much_longer_a_layer_and_its_kernels_may_take():
     )  # kernels of one stream: what comes later delays the end no less
 
     silent = explore.layers(Trace({"kernels": run().kernels, "markers": run().markers}))
-    assert "calls were not recorded" in silent._on_slack()[0]["why"]
+    assert "calls were not recorded" in ask(silent, "slack")[0]["why"]
 
 
 def test_picking_a_cell_selects_its_events_and_moves_the_window():
     trace = run()
     shown = explore.layers(trace)
     assert shown.selected.is_empty()
-    shown._on_pick(rank=0, step=1, layer=3)
+    ask(shown, "pick", rank=0, step=1, layer=3)
     row = layer_gaps(trace).filter(pl.col("step") == 1, pl.col("layer") == 3).row(0, named=True)
     assert shown.window == [row["start_ns"], row["end_ns"]]
     assert (shown.rank, shown.step, shown.layer) == (0, 1, 3)
@@ -144,7 +145,7 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window():
     assert shown.selected.equals(trace.events.filter(place))
     shown.stage = "attention"
     assert shown.selected["name"].to_list() == [ATTENTION]
-    message, _ = shown._on_cell(rank=0, step=1, layer=3, stage="attention")
+    message, _ = ask(shown, "cell", rank=0, step=1, layer=3, stage="attention")
     assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (
         110,
         9,
@@ -152,9 +153,9 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window():
     )
     shown = explore.layers(run(), rank=0, step=77, layer=1)
     assert shown.selected.is_empty()
-    message, _ = shown._on_cell(rank=0, step=77, layer=1, stage=None)
+    message, _ = ask(shown, "cell", rank=0, step=77, layer=1, stage=None)
     assert (message["cell"], message["stages"], message["kernels"]) == (None, [], [])
-    shown._on_pick(rank=0, step=77, layer=1)
+    ask(shown, "pick", rank=0, step=77, layer=1)
     assert shown.window is None
 
 
@@ -164,12 +165,12 @@ def test_without_layers_there_is_nothing_to_choose():
         Trace({"kernels": kernels(["one", "two"])}),
     ):
         shown = explore.layers(trace)
-        assert shown._on_choices()[0]["ranks"] == []
+        assert ask(shown, "choices")[0]["ranks"] == []
         assert shown.selected.is_empty()
         assert "image/png" not in shown._repr_mimebundle_()[0]
     shown = explore.layers(Trace({}))
     with pytest.raises(NotCapturedError, match="no kernels, copies or operators"):
-        shown._on_choices()
+        ask(shown, "choices")
 
 
 def drawn(monkeypatch, widget):

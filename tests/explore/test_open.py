@@ -17,6 +17,7 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
+from tests.explore.asking import ask
 from tests.samples import sample
 
 
@@ -234,7 +235,7 @@ def test_show_me_opens_what_the_host_did():
     rows = [timeline._data.row(number) for number in timeline.span_rows]
     assert {(row.rank, row.kind in HOST) for row in rows} == {(late["rank"], True)}
     assert len({row.thread for row in rows}) == 1
-    answer, _ = timeline._on_span(timeline.span, timeline.span_rows)
+    answer, _ = ask(timeline, "span", timeline.span, timeline.span_rows)
     times = [row["total_ns"] for row in answer["rows"]]
     assert times == sorted(times, reverse=True)
     assert sum(times) == timeline.span[1] - timeline.span[0]  # each moment counts once

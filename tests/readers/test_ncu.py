@@ -8,8 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from llmprof import read_metrics
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers.ncu.reader import base_unit, read_metrics
+from llmprof.readers.ncu.reader import base_unit
 from llmprof.trace import schema
 from tests.readers import ncu_reports
 

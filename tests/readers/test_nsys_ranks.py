@@ -181,7 +181,8 @@ def test_reports_that_say_nothing_are_ordered_and_warned_of(tmp_path):
 
 def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
     for rank, host in enumerate(("secret-b", "secret-b", "secret-a", "secret-a")):
-        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=host)})
+        about = {"META_DATA_CAPTURE": capture(host=host)}
+        report(tmp_path / f"r{rank}.sqlite", late_ns=rank, tables=about)
     with pytest.warns(TraceWarning, match="the reports come from 2 hosts"):
         trace = llmprof.read(tmp_path, cache=False)
     assert [rank["node"] for rank in trace.meta["ranks"]] == [0, 0, 1, 1]
@@ -195,7 +196,7 @@ def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
 def test_without_names_of_hosts_the_recorded_number_is_the_node(tmp_path, variables, nodes):
     for rank in (0, 1):
         said = capture(*(one.format(rank) for one in variables), host="")
-        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": said})
+        report(tmp_path / f"r{rank}.sqlite", late_ns=rank, tables={"META_DATA_CAPTURE": said})
     with pytest.warns(TraceWarning, match="hosts without a name"):
         trace = llmprof.read(tmp_path, cache=False)
     assert [rank.get("node") for rank in trace.meta["ranks"]] == nodes

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof.errors import ReadError
+from llmprof.errors import ReadError, listed
 from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import (
     NO_PHASE,
@@ -372,7 +372,7 @@ def _describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     groups = [g for g in groups if isinstance(g, dict)]
     versions = {key: _decoded(head, key) for key in head if key.endswith("_version")}
     return {
-        "rank": _natural(distributed.get("rank")),
+        "rank": _rank_of(head),
         "world_size": _natural(distributed.get("world_size")) or None,
         "backend": distributed.get("backend"),
         "devices": [
@@ -388,6 +388,12 @@ def _describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         "versions": {key: value for key, value in versions.items() if isinstance(value, str | int)},
         "options": {key: bool(_decoded(head, key)) for key in _OPTIONS if key in head},
     }
+
+
+def _rank_of(head: Mapping[str, msgspec.Raw]) -> int | None:
+    """Rank that a document states."""
+    distributed = _decoded(head, "distributedInfo")
+    return _natural(distributed.get("rank")) if isinstance(distributed, dict) else None
 
 
 _SAYS_NOTHING: Final = ("", "undefined", "default_pg")
@@ -448,9 +454,13 @@ def _parts(reading: _Reading) -> list[FilePart]:
             raise ReadError(
                 f"{stream.path.name} holds no whole event{why}", hint="record the trace again"
             )
-        part = _part(stream, by_label[""])
-        _tell_of_file(part.coverage, reading)
-        return [part]
+        parts = [_part(stream, by_label[""])]
+        parts += [_part(stream, batches, head=head) for head, batches in reading.others.values()]
+        world = max((part.head["world_size"] or 0 for part in parts), default=0) or None
+        for part in parts:
+            part.head["world_size"] = world
+        _tell_of_file(parts[0].coverage, reading)
+        return parts
     rest = by_label.pop("", None)
     parts = [
         _part(stream, by_label[label], rank=rank) for label, rank in rank_numbers(by_label).items()
@@ -490,6 +500,9 @@ class _Reading:
         self.by_label: dict[str, Batches] = defaultdict(
             partial(Batches, python_functions=python_functions)
         )
+        self.others: dict[Any, tuple[Mapping[str, msgspec.Raw], Batches]] = {}
+        """Heads and events of documents of other ranks that follow the first, by rank."""
+        self._python_functions = python_functions
         self.exact: dict[int, bool] = {}
         self.wrong_types: dict[int, int] = defaultdict(int)
         self.unit = -1
@@ -501,6 +514,7 @@ class _Reading:
         """Read the file again from its start; events that were read are kept."""
         path, block_bytes = self.stream.path, self._block_bytes
         self.stream, self.unit, self.decoder = EventStream(path, block_bytes), -1, EventDecoder()
+        self.others.clear()
         self.decoder.exact = any(self.exact.values())
 
     def all(self) -> None:
@@ -532,6 +546,12 @@ class _Reading:
         for events in self.stream.batches(decode):
             if len(self.decoder.forms) > 1:
                 events = in_one_form(events)
+            head, document = self.stream.head, self.stream.document
+            if document is not head and (other := _rank_of(document)) not in (None, _rank_of(head)):
+                if other not in self.others:
+                    self.others[other] = document, Batches(python_functions=self._python_functions)
+                self.others[other][1].add(events, self.unit)
+                continue
             for label, some in split_ranks(events).items():
                 self.by_label[label].add(some, self.unit)
             newest = [batches.batches[-1] for batches in self.by_label.values() if batches.batches]
@@ -650,8 +670,15 @@ def read_units(of: dict[str, Any], share: JobShare) -> None:
             share.give(unit, *reading.told(unit))
 
 
-def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> FilePart:
-    base = _base_ns(stream.head)
+def _part(
+    stream: EventStream,
+    batches: Batches,
+    *,
+    rank: int | None = None,
+    head: Mapping[str, msgspec.Raw] | None = None,
+) -> FilePart:
+    stated = stream.head if head is None else head
+    base = _base_ns(stated)
     frames = _tables(batches.frames(base), batches.lane_names, batches.texts)
     if (repeats := frames.pop(_REPEATS, None)) is not None:
         batches.skipped[_REPEATS] = repeats.height
@@ -663,12 +690,48 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
         "skipped": {reason: count for reason, count in sorted(batches.skipped.items()) if count},
         "wrong_types": batches.wrong_types,
     }
-    head = {**_describe(stream.head), "absolute": base != 0}
+    facts = {**_describe(stated), "absolute": base != 0}
     if rank is not None:
-        head["rank"] = rank
+        facts["rank"] = rank
+    elif facts["rank"] is not None or stream.lost_bytes:
+        _leave_out_others(frames, coverage)
     if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
-        coverage["notes"] = [_LANES]
-    return FilePart(stream.path, frames, head, coverage)
+        coverage.setdefault("notes", []).append(_LANES)
+    return FilePart(stream.path, frames, facts, coverage)
+
+
+def _leave_out_others(frames: Frames, coverage: dict[str, Any]) -> None:
+    """Leave out what other ranks wrote into the file of one rank: work of another device that
+    another process launched.
+    """
+    kernels, calls = frames.get("kernels"), frames.get("runtime")
+    if kernels is None or calls is None:
+        return
+    found = {
+        "device": kernels["device"].drop_nulls().value_counts(sort=True)["device"],
+        "process": calls["process"].drop_nulls().value_counts(sort=True)["process"],
+    }
+    if any(numbers.len() < 2 for numbers in found.values()):
+        return
+    left: dict[str, int] = {}
+    for name, frame in frames.items():
+        own = [
+            pl.col(column).is_null() | (pl.col(column) == numbers[0])
+            for column, numbers in found.items()
+            if column in frame.columns
+        ]
+        frames[name] = frame.filter(own)
+        left[name] = frame.height - frames[name].height
+    others = sum(left.values())
+    devices, processes = (listed(numbers.sort()) for numbers in found.values())
+    coverage["kept"] -= others
+    coverage["skipped"]["event of another rank"] = others
+    coverage["overwritten"] = left["kernels"] + left.get("copies", 0)
+    coverage["notes"] = [
+        f"devices {devices} and processes {processes} are in the file of one rank: several ranks"
+        f" wrote over each other, and what is there of each is incomplete; {others:,} events that"
+        f" are not of device {found['device'][0]} are left out"
+    ]
 
 
 def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:

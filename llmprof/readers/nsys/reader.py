@@ -18,6 +18,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers import cache
 from llmprof.readers.common.reader import (
+    DEVICES,
     MOST_NS,
     MOST_RANKS,
     FilePart,
@@ -32,7 +33,6 @@ from llmprof.text import left_out
 from llmprof.trace.storage import sqlite
 
 PROCESSES: Final = "names of the processes"
-DEVICES: Final = "order of the devices"
 
 _NUMBERS: Final = re.compile(r"(\d+)")
 _OF_RANK: Final = re.compile(

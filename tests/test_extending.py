@@ -284,10 +284,10 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
         "jitter": files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"],
-        "chart": figure["llmprof/charts/jitter.py"],
+        "chart": figure["llmprof/charts/subjects/jitter.py"],
         "section": figure["llmprof/report/jitter.py"]
         .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
-        .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
+        .replace("llmprof.charts.subjects.jitter", "acme_llmprof.chart"),
         "listing": "from llmprof.cli.listings import Listing\nLISTING = Listing('kernel_jitter', 'name')",
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
     }

@@ -164,7 +164,10 @@ def test_importing_the_package_loads_nothing_heavy():
         "isal",
     }
     assert heavy & set(json.loads(loaded)) == set()
-    code = "import llmprof, sys, json; llmprof.read; llmprof.analyze; print(json.dumps(sorted(sys.modules)))"
+    code = (
+        "import llmprof, sys, json; from llmprof import charts; from llmprof.cli import analyze, info;"
+        "llmprof.sample('torch_tp1_eager').findings()._repr_html_(); print(json.dumps(sorted(sys.modules)))"
+    )
     drawing = {"altair", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "matplotlib"}
     assert drawing & set(json.loads(run_python(code))) == set()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import analyze
 from llmprof.analyze.nsys.nvtx import LABEL
 from llmprof.errors import TraceWarning
@@ -221,3 +222,47 @@ def test_calls_of_other_libraries(tmp_path):
         "osrt_sum": [("poll", 1, 2)],
     }
     assert report_of(trace, "cuda_api_sum")["count"].sum() == 3
+
+
+SUMS = """Processing [r.sqlite] with [kern_sum.py]...
+Time (%),Total Time (us),Instances,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name
+80.0,8.5,4,2.125,2.0,1.5,3.0,0.1,"void gemm<int, float>(int)"
+20.0,2.25,3,0.75,0.75,0.75,0.75,0.0,norm
+
+Time (%),Total Time (us),Num Calls,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name
+100.0,9.0,7,1.3,1.0,1.0,2.0,0.1,cudaLaunchKernel
+"""
+MEMORY = """Time (%),Total Time (ns),Count,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Operation
+100.0,640,2,320.0,320.0,300,340,1.0,[CUDA memcpy Host-to-Device]
+"""
+EVENTS = """Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,Device,Strm,Name
+1000,50,11,,,,,,,,GPU X (3),7,[CUDA memcpy Device-to-Host]
+2000,70,12,4,2,1,128,1,1,32,GPU X (3),7,"gemm(int, int)"
+"""
+
+
+def test_tables_of_nsys_stats_alone(tmp_path):
+    """Sums with the unit of their heading; several tables in a file, several files in a folder."""
+    for name, text in (("sums", SUMS), ("memory", MEMORY), ("events", EVENTS)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    trace = llmprof.read(tmp_path)
+    assert trace.totals.sort("total_ns").select("kind", "name", "count", "total_ns").rows() == [
+        ("copy", "[CUDA memcpy Host-to-Device]", 2, 640),
+        ("kernel", "norm", 3, 2250),
+        ("kernel", "void gemm<int, float>(int)", 4, 8500),
+        ("call", "cudaLaunchKernel", 7, 9000),
+    ]
+    assert trace.totals["median_ns"].sort().to_list() == [320, 750, 1000, 2000]
+    kernels = trace.kernels.select("name", "dur_ns", "stream", "device", "grid_x", "block_x")
+    assert kernels.rows() == [("gemm(int, int)", 70, 7, 3, 4, 128)]
+    assert trace.copies.select("kind", "dur_ns").rows() == [("DtoH", 50)]
+    assert llmprof.read(tmp_path / "sums.csv").totals.height == 3
+    assert analyze.totals(trace).height == 4
+
+
+def test_the_tables_of_a_real_report_sum_to_its_recording(shared):
+    folder = shared / "real" / "nsys" / "stats"
+    trace, whole = llmprof.read(folder), trace_of(folder.parent / "gpubootcamp_mpi_report4.sqlite")
+    sums = dict(trace.totals.group_by("kind").agg(pl.col("total_ns").sum()).iter_rows())
+    assert sums["kernel"] == whole.kernels["dur_ns"].sum() == trace.kernels["dur_ns"].sum()
+    assert sums["copy"] == whole.copies["dur_ns"].sum()

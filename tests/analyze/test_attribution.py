@@ -31,7 +31,6 @@ from tests.analyze.builders import (
     step_of,
 )
 
-
 BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
 BEFORE_STAGES = [(None, "prepare_inputs"), (None, "embedding")]
 AFTER = [NORM, GATHER, GEMM, SAMPLE, ARGMAX]

@@ -31,8 +31,6 @@ from tests.analyze.builders import (
     step_of,
 )
 
-SHRINK, EXPAND = "_lora_shrink_kernel", "_lora_expand_kernel"
-
 BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
 BEFORE_STAGES = [(None, "prepare_inputs"), (None, "embedding")]
 AFTER = [NORM, GATHER, GEMM, SAMPLE, ARGMAX]
@@ -50,6 +48,35 @@ def expected(layer, count):
     return [(n, stage) for n in range(count) for stage in layer]
 
 
+KERNELS = vars(builders) | {
+    "ADD": "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16> >",
+    "MUL": "void at::native::vectorized_elementwise_kernel<8, at::native::BinaryFunctor<at::native::MulFunctor<float> > >",
+    "SIGMOID": "void at::native::vectorized_elementwise_kernel<8, at::native::sigmoid_kernel_cuda(at::TensorIteratorBase&)>",
+    "COPY": "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>",
+    "CAT": "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::OpaqueType<2u> >",
+    "NEG": "void at::native::elementwise_kernel<128, 4, at::native::neg_kernel_cuda>",
+    "POW": "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::pow_tensor_scalar_kernel>",
+    "REDUCE_SCATTER": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "FUSED_AR_NORM": "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(Pattern)1>",
+    "QUANT": "void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn>",
+    "PLAIN_SILU": "void at::native::silu_kernel",
+    "TOPKGATING": "void vllm::moe::topkGating<8, 128>",
+    "MOE_ALIGN_BLOCK_SIZE": "void vllm::moe::moe_align_block_size_kernel<int>",
+    "MOE_SUM_VEC": "void vllm::moe::moe_sum_vec_kernel<c10::BFloat16>",
+    "GET_DISPATCH_LAYOUT": "void deep_ep::layout::get_dispatch_layout<256, 4, 2>(long const*)",
+    "NOTIFY_DISPATCH": "void deep_ep::intranode::notify_dispatch<8>(int const*, int*)",
+    "DEEPEP_DISPATCH": "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)",
+    "CACHED_NOTIFY_COMBINE": "void deep_ep::intranode::cached_notify_combine<8>(void**, int*)",
+    "DEEPEP_COMBINE": "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)",
+    "LOW_LATENCY_DISPATCH": "void deep_ep::internode_ll::dispatch<true, false, 7168>(void*)",
+    "LOW_LATENCY_COMBINE": "void deep_ep::internode_ll::combine<7168, 9, 8>(void*)",
+    "A2A_PREPARE": "void flashinfer::moe_alltoall::moeA2APrepareDispatchKernel(int*)",
+    "A2A_DISPATCH": "void flashinfer::moe_alltoall::moeA2ADispatchKernel<8, false>(int const*, DispatchKernelPointers)",
+    "A2A_SANITIZE": "void flashinfer::moe_alltoall::moeA2ASanitizeExpertIdsKernel(int*)",
+    "A2A_COMBINE": "void flashinfer::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(CombineKernelPointers)",
+    "MORI_DISPATCH": "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)",
+    "MORI_COMBINE": "void mori::moe::EpCombineIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)",
+}
 LAYERS = {
     "dense": """
         norm:NORM qkv_proj:GEMM rope:ROPE kv_cache_write:CACHE attention:ATTENTION
@@ -176,9 +203,9 @@ LAYERS = {
         gate_up_proj:GEMM activation:SILU down_proj:GEMM
     """,
     "adapters beside every projection": """
-        norm:NORM qkv_proj:GEMM lora:SHRINK lora:EXPAND rope:ROPE kv_cache_write:CACHE
-        attention:ATTENTION o_proj:GEMM lora:SHRINK lora:EXPAND norm:NORM gate_up_proj:GEMM
-        lora:SHRINK lora:EXPAND activation:SILU down_proj:GEMM lora:SHRINK lora:EXPAND
+        norm:NORM qkv_proj:GEMM lora:_lora_shrink_kernel lora:_lora_expand_kernel rope:ROPE kv_cache_write:CACHE
+        attention:ATTENTION o_proj:GEMM lora:_lora_shrink_kernel lora:_lora_expand_kernel norm:NORM gate_up_proj:GEMM
+        lora:_lora_shrink_kernel lora:_lora_expand_kernel activation:SILU down_proj:GEMM lora:_lora_shrink_kernel lora:_lora_expand_kernel
     """,
     "adapters of SGLang, whose names end in the word of a GEMM": """
         norm:NORM qkv_proj:GEMM lora:_sgemm_lora_a_kernel lora:_qkv_lora_b_kernel rope:ROPE
@@ -235,9 +262,7 @@ LAYERS = {
 def kind_of_layer(kind):
     """Kernels of a kind of layer, and the stage of each."""
     words = [word.split(":") for word in LAYERS[kind].split()]
-    return [{**vars(builders), **globals()}.get(name, name) for _, name in words], [
-        stage for stage, _ in words
-    ]
+    return [KERNELS.get(name, name) for _, name in words], [stage for stage, _ in words]
 
 
 @pytest.mark.parametrize("kind", LAYERS)

@@ -18,7 +18,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze.catalog import views
-from llmprof.cli import analyze as cli_analyze
+from llmprof.cli import info as cli_info
 from llmprof.cli import main, output
 from llmprof.cli.output import key_value
 from llmprof.errors import PluginWarning, TraceWarning
@@ -529,7 +529,7 @@ class TestFailures:
             warnings.warn("another", TraceWarning, stacklevel=1)
             return "done"
 
-        monkeypatch.setattr(cli_analyze, "do_info", warn)
+        monkeypatch.setattr(cli_info, "do_info", warn)
         code, out, err = run("info", saved)
         assert (code, out) == (0, "done\n")
         assert err.splitlines() == [
@@ -579,7 +579,7 @@ class TestFailures:
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli_analyze, "do_info", interrupt)
+        monkeypatch.setattr(cli_info, "do_info", interrupt)
         assert run("info", saved) == (130, "", "llmprof: interrupted\n")
 
 
@@ -779,7 +779,7 @@ def test_warnings_of_libraries_are_for_debugging(run, saved, monkeypatch):
         warnings.warn("of a library", UserWarning, stacklevel=1)
         return ""
 
-    monkeypatch.setattr(cli_analyze, "do_info", warned)
+    monkeypatch.setattr(cli_info, "do_info", warned)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         said = run("info", saved)[2].splitlines()

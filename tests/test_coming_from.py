@@ -96,28 +96,6 @@ def spans(text):
     return re.findall(r"`([^`]+)`", text)
 
 
-def test_every_name_of_the_list_has_a_row(root):
-    page = root.parent / "shared" / "design" / "peers.md"
-    if not page.is_file():
-        pytest.skip("the list of names is not beside this checkout")
-    names = {
-        name.strip() for span in spans(page.read_text("utf-8")) for name in re.split(r"[,:]", span)
-    }
-    there = " ".join(there for table in rows(root).values() for there, _ in table)
-    known = set(spans(there)) | {span.partition("(")[0] for span in spans(there)}
-    known |= {
-        "TraceDiff",
-        "MemoryAnalysis.plot_memory_timeline",
-    }  # a class, whose functions have rows
-    assert not sorted(name for name in names - known if name)
-
-
-def test_each_row_has_a_counterpart_or_a_reason(root):
-    for tool, table in rows(root).items():
-        for there, here in table:
-            assert here.startswith("none") or spans(here) or tool == "Perfetto", there
-
-
 @pytest.mark.parametrize(
     "tool",
     [
@@ -136,18 +114,3 @@ def test_each_counterpart_runs(root, traces, tool):
     assert calls
     silent = [call for call in sorted(calls) if not answers(call, traces)]
     assert not silent
-
-
-def test_each_command_exists(root):
-    from llmprof.cli.main import parser
-
-    known = {
-        name: {option for act in one._actions for option in act.option_strings}
-        for action in parser()._subparsers._group_actions
-        for name, one in action.choices.items()
-    }
-    commands = [
-        span.split() for table in rows(root).values() for _, here in table for span in spans(here)
-    ]
-    for words in (words for words in commands if words[0] == "llmprof"):
-        assert {word for word in words[2:] if word.startswith("-")} <= known[words[1]], words

@@ -9,11 +9,19 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.operator_arguments import RecordedCall, reason_against, recorded_call
+from llmprof.analyze.operator_arguments import (
+    BETWEEN,
+    IN_GRAPH,
+    NO_OPERATOR,
+    RecordedCall,
+    reason_against,
+    recorded_call,
+)
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside, parents
-from llmprof.names.timeable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
+from llmprof.names.dtypes import element_type
+from llmprof.theory.calls import timeable_operators
 from llmprof.trace import Trace
 
 _ARGUMENTS: Final = {
@@ -60,7 +68,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
-    (:data:`llmprof.names.timeable.OPERATORS`). The time of a call is that of all kernels and
+    (:func:`llmprof.theory.calls.timeable_operators`). The time of a call is that of all kernels and
     copies launched in it, or of the operator itself in a trace of a CPU run. Events outside of such
     operators have separate rows, so that the shares add up to 1 on a trace with a device.
 
@@ -118,7 +126,9 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
         for name in _ARGUMENTS.values()
         if name not in ops.columns
     ]
-    calls_on_host = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
+    calls_on_host = ops.with_columns(missing).filter(
+        pl.col("name").is_in(list(timeable_operators()))
+    )
     calls_on_host = calls_on_host.select(
         "rank", "thread", "start_ns", "dur_ns", operator="name", **_ARGUMENTS
     )
@@ -231,7 +241,7 @@ _BETWEEN: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
 
 
 def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, str | None, str | None]:
-    kind = OPERATORS[row["operator"]].kind
+    kind = timeable_operators()[row["operator"]][0]
     if row["between"]:
         return None, kind, BETWEEN, None
     try:
@@ -261,7 +271,8 @@ def usual_dtype(calls: pl.DataFrame) -> str:
         .drop_nulls()
     )
     counts = names.value_counts(sort=True)
-    return DTYPES[counts[names.name][0]][0] if counts.height else "bfloat16"
+    usual = element_type(counts[names.name][0]) if counts.height else None
+    return usual.torch if usual else "bfloat16"
 
 
 def _others(events: pl.DataFrame) -> pl.DataFrame:
@@ -280,5 +291,7 @@ def _why(op: str | None, graph: bool | None) -> str:
     if op is None:
         return NO_OPERATOR
     return (
-        "the kernel was launched outside of the operator" if op in OPERATORS else reason_against(op)
+        "the kernel was launched outside of the operator"
+        if op in timeable_operators()
+        else reason_against(op)
     )

@@ -1,4 +1,4 @@
-"""``llmprof analyze``, ``findings``, ``info``, ``diff``, ``what-if`` and ``time-operators``:
+"""``llmprof analyze``, ``findings``, ``diff``, ``what-if`` and ``time-operators``:
 tables and sentences.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
@@ -29,6 +29,7 @@ from llmprof.cli.output import (
     Terminal,
     for_programs,
     input_paths,
+    is_profile,
     on_workers,
     open_trace,
     to_json,
@@ -44,14 +45,11 @@ from llmprof.findings.document import (
 from llmprof.findings.facts import where_the_time_went
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
-from llmprof.readers.reading import hardware_metrics_only, left_aside
 from llmprof.readers.saved import is_run
 from llmprof.replay.what_if import change_of, moved_in_words
-from llmprof.report import cards
 from llmprof.run.launch import open_run
 from llmprof.run.operator_timing import time_operators as timing_of
 from llmprof.trace import Trace
-from llmprof.trace.schema import TABLES
 from llmprof.units import format_ns
 
 ROWS_SHOWN = 20
@@ -416,8 +414,6 @@ def do_diff(args: Namespace, terminal: Terminal) -> str:
     runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
     frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
     if args.chart:
-        from llmprof import charts  # Altair is imported for a chart only
-
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
     unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
@@ -715,12 +711,6 @@ _OF_KERNELS: Final = {
 _MOST_KERNELS: Final = 10
 
 
-def is_profile(paths: Sequence[str]) -> bool:
-    """Return whether all paths hold hardware metrics and no timeline."""
-    named = input_paths(paths)
-    return bool(named) and all(hardware_metrics_only(path) for path in named)
-
-
 def open_profile(paths: Sequence[str]) -> HardwareProfile:
     """Read the metrics at the paths, and find the report that may have samples of instructions."""
     named = input_paths(paths)
@@ -830,69 +820,6 @@ def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
         " SpeedOfLight."
     )
     return wrap_words(words, terminal.width, "", "")
-
-
-def do_info(args: Namespace, terminal: Terminal) -> str:
-    """Summary of the content of a trace."""
-    if is_profile(args.paths):
-        return info_of_profile(args, terminal)
-    trace = open_trace(args.paths, args, terminal)
-    steps = _phases(trace)
-    aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
-    if args.json:
-        tables = {name: trace.rows.get(name) for name in TABLES}
-        low, high = trace.span_ns
-        summary = {
-            "meta": trace.meta,
-            "ranks": trace.ranks,
-            "span_ns": high - low,
-            "tables": tables,
-        }
-        summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
-        return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
-    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
-    rows, counts = [], trace.rows
-    for name, table in TABLES.items():
-        if name in counts:
-            rows.append((name, f"{counts[name]:>12,}  {table.row}"))
-        else:
-            rows.append((name, f"{'-':>12}  not captured: {trace.capture.how_to_record(name)}"))
-    width = terminal.width or 10_000
-    parts += [
-        "Tables",
-        "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines()),
-    ]
-    inner = None if terminal.width is None else terminal.width - 2
-    phases = (
-        steps
-        if isinstance(steps, str)
-        else textwrap.indent(text.format_table(steps, width=inner), "  ")
-    )
-    parts += ["Steps on all ranks, each from its first to its last event", phases]
-    parts += ["Reading", text.pairs(cards.trace_reading(trace))]
-    aside = [
-        words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
-        for words in aside
-    ]
-    parts += [f"Left aside: {text.plain(words)}" for words in aside]
-    parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
-    return "\n".join(parts)
-
-
-def _phases(trace: Trace) -> pl.DataFrame | str:
-    try:
-        steps = analyze.steps(trace)
-    except NotCapturedError as error:
-        return f"  not captured: {text.plain(error)}"
-    if not steps.height:
-        return "  none found"
-    spans = pl.col("dur_ns")
-    return steps.group_by("phase", maintain_order=True).agg(
-        steps=pl.col("step").n_unique(),
-        median_ns=spans.median(),
-        least_ns=spans.min(),
-        most_ns=spans.max(),
-    )
 
 
 _TIMES_ALONE = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")

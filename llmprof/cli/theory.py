@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof import theory as theories
 from llmprof.analyze.roofline import coverage_of
 from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrap_words
@@ -352,8 +352,6 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         return to_csv(joined, args.csv, overwrite=args.force)
     drawn = []
     if args.charts:
-        from llmprof import charts  # Altair is imported for a chart only
-
         drawn = [
             str(
                 charts.save(
@@ -403,8 +401,6 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
 
 def _draw_profile(folder: Path, profile: Profile, *, overwrite: bool) -> list[str]:
     """Charts of a profile as PNG files."""
-    from llmprof import charts  # Altair is imported for a chart only
-
     over_batch, over_ranks = theories.sweep(profile), theories.sweep(profile, over="tp_size")
     drawings: dict[str, Callable[[], Any]] = {
         "structure": lambda: charts.theory_structure(profile.components),

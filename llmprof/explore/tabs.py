@@ -18,7 +18,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.requests.requests import AnyRun
-from llmprof.charts.base.bars import STYLE, step_bars
+from llmprof.charts.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header

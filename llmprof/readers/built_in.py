@@ -9,6 +9,7 @@ from llmprof.readers.chrome.reader import READER as CHROME
 from llmprof.readers.nvprof import READERS as NVPROF
 from llmprof.readers.rocm.reader import READERS as ROCM
 from llmprof.readers.nsys.reader import READER as NSYS
+from llmprof.readers.nsys_stats import READER as NSYS_STATS
 from llmprof.readers.ops import READER as OPS
 from llmprof.readers.saved import READERS as SAVED
 from llmprof.readers.monitors.reader import READERS as MONITORS

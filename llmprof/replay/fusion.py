@@ -14,7 +14,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotCapturedError, NotNegative
-from llmprof.names.timeable import DTYPES
+from llmprof.names.dtypes import element_type
 from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import medians_of
@@ -256,9 +256,9 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
             and len(size) > 1
             and all(isinstance(n, int) and 0 < n < 1 << 32 for n in size)
         )
-        dtype = DTYPES.get(kind) if isinstance(kind, str) else None
-        if whole and dtype and "int" not in dtype[0]:
-            out.add((tuple(size), math.prod(size) * dtype[1]))
+        dtype = element_type(kind) if isinstance(kind, str) else None
+        if whole and dtype and dtype.torch and "int" not in dtype.format:
+            out.add((tuple(size), math.prod(size) * dtype.bytes))
     return out
 
 

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
+from llmprof.charts import bars
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.findings.card import chain_findings, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
@@ -569,8 +570,6 @@ def of_run(run: Run) -> str:
 
 def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
-    from llmprof.charts.base import bars  # the terminal shows cards without Altair
-
     causes, effects, known = chain_findings(findings)
     for row in causes:
         row["number"], row["meaning"] = headline_number(row)

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
-from llmprof.charts.base import bars
+from llmprof.charts import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
 from llmprof.charts.base.theme import CATEGORIES, narrow

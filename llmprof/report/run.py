@@ -16,7 +16,7 @@ from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.charts.requests import LATENCIES
+from llmprof.charts.subjects.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
 from llmprof.report.figures import Drawing, Drawn, bound_section, config_in, draw_chart, make_figure
 from llmprof.report.folder import write, write_contents

@@ -2,11 +2,11 @@ import polars as pl
 import pytest
 
 import llmprof
+from llmprof import Metrics
 from llmprof.analyze import diff
 from llmprof.analyze.compare.times import diff_times
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
-from llmprof.trace.metrics.data import Metrics
 from tests.analyze.builders import EMBEDDING, GEMM, kernels, launches
 from tests.analyze.test_findings import decode, together
 

@@ -2,6 +2,8 @@
 not recorded raises.
 """
 
+import functools
+
 import pytest
 
 from llmprof import analyze
@@ -27,6 +29,7 @@ DEVICE = (
 """Analyses of device events."""
 
 
+@functools.cache
 def full():
     run = kernels([EMBEDDING, *DENSE, ALL_REDUCE, *DENSE, ALL_REDUCE], pause=3)
     return Trace(
@@ -56,7 +59,7 @@ def test_recorded_but_empty(name):
 
 @pytest.mark.parametrize("tables", [("kernels",), ("copies",), ("kernels", "copies"), ("ops",)])
 def test_recorded_but_empty_with_little_else(tables):
-    trace, whole = Trace({table: schema.empty(table) for table in tables}), full()
+    trace = Trace({table: schema.empty(table) for table in tables})
     for name in DEVICE:
         analysis = getattr(analyze, name)
         if name == "operators":  # needs kernels and operators
@@ -65,7 +68,7 @@ def test_recorded_but_empty_with_little_else(tables):
         else:
             found = analysis(trace)
             assert found.is_empty(), name
-            assert found.schema == analysis(whole).schema, name
+            assert found.schema == analysis(full()).schema, name
 
 
 @pytest.mark.parametrize("name", DEVICE)

@@ -5,11 +5,10 @@ out.
 import polars as pl
 import pytest
 
-from llmprof import analyze
+from llmprof import Metrics, analyze
 from llmprof.errors import NotCapturedError
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.readers.reading import hardware_metrics_only
-from llmprof.trace.metrics.data import Metrics
 from tests.analyze.test_speed_of_light import DRAM, DURATION, L2, SM, measured
 
 

@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
+from llmprof.analyze import idle
+from llmprof.analyze.idle import idle_of, is_synchronising, stream_gaps_of
 from llmprof.analyze.idle.host import holds_the_device, longest_spans
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace

@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.idle import idle, launch_delay, stream_gaps
-from llmprof.analyze.overlap import overlap
+from llmprof.analyze import idle, launch_delay, overlap, stream_gaps
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 

@@ -1,7 +1,8 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze.idle import launch_delay, launch_delay_of
+from llmprof.analyze import launch_delay
+from llmprof.analyze.idle import launch_delay_of
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import types_of

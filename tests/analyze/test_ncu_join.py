@@ -3,10 +3,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from llmprof import Metrics, read_metrics
 from llmprof.analyze import ncu
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
-from llmprof.trace.metrics.data import Metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
 needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")

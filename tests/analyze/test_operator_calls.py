@@ -3,8 +3,8 @@
 import pytest
 
 from llmprof import analyze
+from llmprof.analyze.operator_arguments import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
 from llmprof.errors import NotCapturedError
-from llmprof.names.timeable import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 

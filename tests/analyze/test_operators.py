@@ -11,8 +11,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.operator_arguments import IN_GRAPH
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.names.timeable import IN_GRAPH
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 from tests.analyze.test_roofline import TINY, two_steps

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of
+from llmprof.analyze import collectives, overlap
+from llmprof.analyze.overlap import EXPOSED, overlap_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, types_of

@@ -3,11 +3,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from llmprof.analyze.ncu.hardware import speed_of_light, stalls
+from llmprof import Metrics, read_metrics
+from llmprof.analyze.ncu import speed_of_light, stalls
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.theory.hardware import TYPES, Device
-from llmprof.trace.metrics.data import Metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 CAPTURE = SHARED / "captures" / "ncu_tp1_eager"

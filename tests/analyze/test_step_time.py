@@ -5,7 +5,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.step_times import step_windows
-from llmprof.cli.analyze import _phases
+from llmprof.cli.info import _phases
 from llmprof.errors import NotCapturedError
 from llmprof.findings.facts import run_facts
 from llmprof.report import cards

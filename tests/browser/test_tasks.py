@@ -11,8 +11,7 @@ from playwright.sync_api import expect
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import changes
-from llmprof.analyze.layers import layer_gaps
+from llmprof.analyze import changes, layer_gaps
 from llmprof.units import format_ns
 from tests.browser.drawn import painted
 

@@ -3,7 +3,7 @@ import pytest
 
 from llmprof import charts
 from llmprof.charts.base.theme import CATEGORIES, REST
-from llmprof.charts.breakdown import PARTS
+from llmprof.charts.subjects.breakdown import PARTS
 from tests.charts import frames, specs
 
 

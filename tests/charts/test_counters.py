@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.counters import condense, counter_scale, lines_of
+from llmprof.charts.subjects.counters import condense, counter_scale, lines_of
 from tests.charts import frames, specs
 
 

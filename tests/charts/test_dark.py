@@ -8,6 +8,7 @@ import json
 import pytest
 
 from llmprof import analyze, charts
+from llmprof.charts import themed
 from llmprof.charts.base.dark import (
     GROUND,
     NEUTRAL,
@@ -16,7 +17,6 @@ from llmprof.charts.base.dark import (
     in_the_dark,
     lightened,
     notebook_style,
-    themed,
 )
 from llmprof.charts.base.theme import (
     CATEGORIES,

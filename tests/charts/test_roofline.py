@@ -8,7 +8,7 @@ import pytest
 from llmprof import charts
 from llmprof.charts.base.save import Box
 from llmprof.charts.base.theme import text_px
-from llmprof.charts.roofline import BOUNDS, derived, given
+from llmprof.charts.subjects.roofline import BOUNDS, derived, given
 from llmprof.errors import LlmprofError
 from llmprof.theory import hardware
 from tests.charts import frames, specs

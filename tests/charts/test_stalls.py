@@ -6,7 +6,7 @@ import pytest
 from llmprof import charts
 from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.theme import IDLE, REST
-from llmprof.charts.kernels import READY, REASONS
+from llmprof.charts.subjects.kernels import READY, REASONS
 from tests.charts import frames, specs
 
 BARE = ["kernel_id", "reason", "share"]

@@ -10,13 +10,12 @@ import pytest
 import traitlets
 
 import llmprof
-from llmprof import analyze, explore
+from llmprof import Metrics, analyze, explore
 from llmprof.analyze import ncu
 from llmprof.analyze.kernels import kernels_within
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.explore.kernels import explorer
 from llmprof.trace import Trace, schema
-from llmprof.trace.metrics.data import Metrics
 from tests.analyze.builders import GEMM
 from tests.analyze.test_replay import two_ranks
 from tests.explore.asking import ask

@@ -17,8 +17,7 @@ from llmprof.readers.redaction import redact
 from llmprof.report import run as report
 from llmprof.report.folder import earlier_files
 from llmprof.run import trials
-from llmprof.run.batch import open_sweep
-from llmprof.run.batch.sweep import write_report
+from llmprof.run.batch import open_sweep, write_report
 from llmprof.run.experiments.bandwidth import read_bandwidth
 from llmprof.run.experiments.history import append, read_history
 from llmprof.run.experiments.scaling import read_communication, read_points
@@ -29,10 +28,11 @@ from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.load import load
 from llmprof.run.launch.run.process import Events
 from llmprof.run.launch.run.results import energy
-from llmprof.run.live.changes import changed, counters_of, samples_of
+from llmprof.run.live import changed, history
+from llmprof.run.live.changes import counters_of, samples_of
 from llmprof.run.live.counters import SAMPLE
 from llmprof.run.live.dashboard import page_of
-from llmprof.run.live.past import FOLDER, WatchHistory, history, stored
+from llmprof.run.live.past import FOLDER, WatchHistory, stored
 from llmprof.run.live.watching import Watch
 from llmprof.run.notebook.tutorials import parameters_of
 from tests.fuzz import mutate

@@ -13,12 +13,10 @@ from pathlib import Path
 import polars as pl
 
 import llmprof
-from llmprof import analyze
+from llmprof import Metrics, analyze, read_metrics
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction import redact
 from llmprof.run.launch import open_run
-from llmprof.trace.metrics.data import Metrics
 from tests.fuzz import counts, late, mutate, seeds, states
 
 Frames = dict[str, pl.DataFrame]

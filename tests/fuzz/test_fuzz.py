@@ -92,16 +92,6 @@ def test_whole_files_hold_what_is_counted(all_targets, tmp_path):
         assert counted, target.name
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "lost"), [("chrome", "kernels"), ("monitor dmon", "counters")])
-def test_a_loss_without_a_word_is_found(all_targets, name, lost, tmp_path, monkeypatch):
-    target = next(t for t in all_targets if t.name == name)
-    height = targets_module._height
-    monkeypatch.setattr(targets_module, "_height", lambda trace, table: height(trace, table) - 1)
-    assert f"{lost}: " in try_file(target, target.seeds[0], tmp_path, deep=False).silent
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "path", sorted(CRASHERS.iterdir()) if CRASHERS.is_dir() else [], ids=lambda p: p.name

@@ -15,17 +15,12 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze.operator_times import (
-    communication_times,
-    timed_calls,
-    timed_steps,
-    timers,
-    timing_overhead,
-)
+from llmprof.analyze.operator_times import timed_calls, timed_steps, timing_overhead
 from llmprof.errors import TraceWarning
 from llmprof.run.launch import engines
 from llmprof.run.launch.engines import ops_timer, vllm_ops
 from llmprof.run.launch.engines.ops_timer import OpsTimer, result_of
+from llmprof.run.operator_timing import communication_times, timers
 
 
 class Tensor:

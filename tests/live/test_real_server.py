@@ -21,7 +21,7 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError
 from llmprof.run import launch
 from llmprof.run.launch.config import models
-from llmprof.run.live.past import history
+from llmprof.run.live import history
 from llmprof.trace.storage import typed
 
 pytestmark = pytest.mark.slow

@@ -16,10 +16,9 @@ import pytest
 import llmprof
 from llmprof.errors import ConfigError, LaunchError, OutputError, TraceWarning
 from llmprof.run.launch import ExperimentConfig, RunFolder, open_run
-from llmprof.run.live import watching
+from llmprof.run.live import history, watching
 from llmprof.run.live.counters import Histogram, Scrape
 from llmprof.run.live.page import served
-from llmprof.run.live.past import history
 from llmprof.run.live.watching import CHANGED, FINDINGS, Watch
 from llmprof.trace.storage import files, typed
 from tests.live.stand_in import trace

@@ -12,11 +12,11 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze, names
+from llmprof import synthetic_npu as make
 from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers.ascend import tables
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.bundled import SYNTHETIC_VARIANTS
-from llmprof.readers.bundled import synthetic_npu as make
 from llmprof.trace import schema
 from tests.readers.databases import as_view
 

@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 
 import llmprof
+from llmprof import read_metrics
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
@@ -28,9 +29,8 @@ from llmprof.errors import (
 )
 from llmprof.readers.common.event_stream import MOST_EVENT_BYTES
 from llmprof.readers.common.reader import MOST_RANKS, border
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction import redact
-from llmprof.trace.storage.parquet import META_FILE
+from llmprof.trace import META_FILE
 from tests.readers.traces import kernel
 
 EVENT = kernel("k", 1, 2)

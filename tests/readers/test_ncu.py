@@ -8,8 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from llmprof import read_metrics
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers.ncu.reader import base_unit, read_metrics
+from llmprof.readers.ncu.reader import base_unit
 from llmprof.trace import schema
 from tests.readers import ncu_reports
 
@@ -686,3 +687,24 @@ def test_a_broken_block_never_reaches_the_package_and_the_blocks_after_it_are_re
         found = opened(tmp_path, ncu_reports.report(first, broken, third))
     assert found.kernels["kernel_name"].to_list() == ["gemm", "third"]
     assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1.234.567,8", "12,5", "3.000", "7"], [1234567.8, 12.5, 3000.0, 7.0]),
+        (["1 234,75", "0,125", "90"], [1234.75, 0.125, 90.0]),
+        (["5\u202f432,10", "1"], [5432.1, 1.0]),
+        (["98\u2019765.40", "1\u2019000"], [98765.4, 1000.0]),
+        (["98'765.40", "2.125"], [98765.4, 2.125]),
+        (["1,234,567.5", "2,500", "2.125"], [1234567.5, 2500.0, 2.125]),
+        (["2.125", "7"], [2.125, 7.0]),
+    ],
+)
+def test_numbers_of_any_locale(tmp_path, values, expected):
+    """Which mark is the decimal one is known from the numbers that show it."""
+    names = [f"a__m{i}.sum" for i in range(len(values))]
+    units = quoted(*[""] * len(LAUNCH), *["us"] * len(values))
+    page = "\n".join([quoted(*LAUNCH, *names), units, quoted(*launch(), *values)])
+    found = read(tmp_path, page + "\n").metrics
+    assert found["value"].to_list() == pytest.approx([1000 * value for value in expected])

@@ -7,15 +7,10 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.operator_times import (
-    communication_times,
-    layer_times,
-    operator_times,
-    timed_calls,
-    timed_steps,
-)
+from llmprof.analyze.operator_times import layer_times, timed_calls, timed_steps
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError
 from llmprof.readers.ops import READER
+from llmprof.run.operator_timing import communication_times, operator_times
 from llmprof.trace import Trace
 
 BEGIN = 1_700_000_000_000_000_000

@@ -11,8 +11,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
+from llmprof import read_metrics
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction.copying import _redact
 from llmprof.readers.registry import detect
 from llmprof.trace.storage.pseudonyms import Pseudonyms

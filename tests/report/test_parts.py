@@ -11,8 +11,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.charts.bars import step_bars
 from llmprof.charts.base import theme
-from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.findings.card import chain_findings, headline_number
 from llmprof.report import figures, page, sections, tables

@@ -9,7 +9,7 @@ from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.report import Visualizer
 from llmprof.report import run as report_run
 from llmprof.run import launch
-from llmprof.run.launch.run.runner import Run as RealRun
+from llmprof.run.launch import Run as RealRun
 from llmprof.trace import Trace
 from tests.charts import specs
 from tests.report.builders import build

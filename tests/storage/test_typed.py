@@ -17,8 +17,9 @@ import polars as pl
 import pytest
 
 from llmprof.errors import ConfigError, ReadError, TraceWarning
+from llmprof.run.live import history
 from llmprof.run.live.counters import SAMPLE
-from llmprof.run.live.past import WatchHistory, history
+from llmprof.run.live.past import WatchHistory
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.parquet import read_frame, sealed
 from tests.fuzz import states

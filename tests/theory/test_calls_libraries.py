@@ -5,9 +5,8 @@ FlashAttention, AITER, vLLM, SGLang and others.
 
 import pytest
 
-from llmprof.theory.calls import NoWorkError, work_of
+from llmprof.theory.calls import Lengths, NoWorkError, work_of
 from llmprof.theory.calls.attention import seen
-from llmprof.theory.calls.call import Lengths
 from tests.theory.notation import call
 
 DENSE = 2 * 4 * 16  # operations for each pair of one sequence, of all heads

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from llmprof import theory
-from llmprof.theory.ranges import observations, read_steps
+from llmprof.theory import observations, read_steps
 
 FOLDER = Path(__file__).with_name("several")
 

@@ -11,11 +11,9 @@ import polars as pl
 import pytest
 
 from llmprof import theory
-from llmprof.theory import Observation, Plan, shape
+from llmprof.theory import Observation, Plan, model_config, observations, read_steps, shape
 from llmprof.theory.calibration import covered
-from llmprof.theory.catalog import model_config
 from llmprof.theory.plan import decode
-from llmprof.theory.ranges import observations, read_steps
 
 FILES = sorted(Path(__file__).with_name("unseen").glob("*.json"))
 

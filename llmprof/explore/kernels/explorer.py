@@ -12,6 +12,7 @@ import msgspec
 import polars as pl
 import traitlets
 
+from llmprof import charts
 from llmprof.analyze import ncu
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.errors import LlmprofError, NotCapturedError
@@ -659,8 +660,6 @@ class Kernels(Explorer, room="kernels"):
 
     def picture(self) -> bytes | None:
         """PNG image of the longest kernels of the table."""
-        from llmprof import charts
-
         return charts.to_png_bytes(charts.kernels(self.table, top=_TOP, variants=True), scale=1.25)
 
     @property

@@ -10,7 +10,7 @@ import traitlets
 from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_places, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
-from llmprof.charts.heatmaps import MEANING
+from llmprof.charts.subjects.heatmaps import MEANING
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
 from llmprof.explore.base.widget import Explorer, Reply, request_handler

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof import analyze
+from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of, slowest
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError
@@ -125,8 +125,6 @@ class RequestsExplorer(Explorer, room="requests"):
 
     def picture(self) -> bytes | None:
         """PNG image of the requests with the latest first token."""
-        from llmprof import charts
-
         return charts.to_png_bytes(charts.requests(self.frame), scale=1.25)
 
     def _row(self, number: int) -> pl.DataFrame:

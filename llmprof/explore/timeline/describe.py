@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.layers import layers
-from llmprof.charts.flame import nodes_of, trunk_of
+from llmprof.charts.subjects.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.base.messages import Fact
 from llmprof.explore.timeline.data import HOST, TimelineData

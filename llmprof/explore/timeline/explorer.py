@@ -10,7 +10,7 @@ import traitlets
 
 from llmprof.analyze import ncu
 from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
-from llmprof.charts.flame import speedscope_text
+from llmprof.charts.subjects.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Fact, MessageRecord, TimeRange
 from llmprof.explore.base.widget import Explorer, Reply, Trait, request_handler

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import analyses
 from llmprof.errors import (
     AnalysisError,
@@ -340,8 +340,6 @@ def export(
         elif chosen == "speedscope":
             sampled = part.has("samples") and not part.has("ops")
             stacks = analyze.stacks(part, of="samples" if sampled else "host")
-            from llmprof import charts  # Altair is imported for a chart only
-
             charts.speedscope(stacks, temporary, name=target.name, overwrite=True)
         elif chosen == "excel":
             write_excel(_answers(part, events=False), temporary)

@@ -255,7 +255,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
     )
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
     arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
-    collective = call.known.kind == "all_reduce"
+    collective = call.kind == "all_reduce"
     more = f"        world={world},\n        collective=True,\n" if collective else ""
     end = "\n    " if notes else ""
     return (

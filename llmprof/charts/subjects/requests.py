@@ -10,9 +10,9 @@ import polars as pl
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun, slowest
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.breakdown import PARTS
-from llmprof.charts.counters import counters_panel
-from llmprof.charts.kernels import kernel_rows
+from llmprof.charts.subjects.breakdown import PARTS
+from llmprof.charts.subjects.counters import counters_panel
+from llmprof.charts.subjects.kernels import kernel_rows
 from llmprof.units import format_ns
 
 LATENCIES = {

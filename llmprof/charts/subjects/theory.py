@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.roofline import key, names_axis, roofline
+from llmprof.charts.subjects.roofline import key, names_axis, roofline
 from llmprof.theory import hardware
 from llmprof.units import format_ns
 

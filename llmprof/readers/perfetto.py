@@ -218,14 +218,14 @@ def _read(path: Path, request: Request) -> Trace:
         )
     parts = []
     for rank, sequence in enumerate(ranks):
-        own = {
+        of_rank = {
             name: frame.filter(pl.col("sequence") == sequence).drop("sequence")
             for name, frame in tables.items()
             if "sequence" in frame.columns
         }
-        kept = sum(frame.height for frame in own.values())
+        kept = sum(frame.height for frame in of_rank.values())
         coverage = {"file": path.name, "events": kept, "kept": kept}
-        parts.append(FilePart(path, own, {"rank": rank, "absolute": False}, coverage))
+        parts.append(FilePart(path, of_rank, {"rank": rank, "absolute": False}, coverage))
     parts[0].tables |= {name: tables[name] for name in ("counters",) if name in tables}
     parts[0].coverage["notes"] = [*notes, *([f"the file ends early: {damage}"] if damage else [])]
     return combine(parts, "perfetto")

@@ -8,7 +8,7 @@ from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, kernels, labels
 def shares(trace, rank=0):
     found = coverage(trace).filter(pl.col("rank") == rank)
     columns = ["measure", "share", "covered_ns", "total_ns", "events", "missing_events"]
-    return {measure: rest for measure, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
+    return {measure: rest for measure, *rest in found.select(columns).iter_rows()}
 
 
 def test_shares_by_hand():

@@ -67,7 +67,8 @@ def result_columns() -> str:
         "Made from `llmprof.analyze.results` by `python docs/made.py`. A name means the same in all analyses; docstrings say "
         "which analysis has which columns. Further names are made of these: with a statistic before the unit or in front "
         f"({', '.join(f'`{name}`' for name in results.STATISTICS)}), as in `late_p90_ns`, or with a side in front "
-        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`.",
+        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`, or with `_share` for the part of the "
+        "whole, as in `idle_share`.",
     ]
     for subject, rows in results.subjects().items():
         lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]

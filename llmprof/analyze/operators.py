@@ -76,7 +76,6 @@ _WORK: Final = {
     "fits_cache": pl.Boolean(),
     "source": pl.String(),
     "assumed": pl.String(),
-    "why": pl.String(),
     "tile": pl.String(),
     "blocks": pl.Int64(),
     "turns": pl.Int64(),
@@ -147,17 +146,17 @@ def operators(
           peak sets it, such as ``bf16``), ``bound_share`` (bound over time, never clipped),
           ``gap_ns`` (time beyond the bound, a step);
         - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not
-          recorded), ``fits_cache``, ``why`` (there is no bound), ``note`` (on a share above 105 %);
+          recorded), ``fits_cache``, ``reason`` (why there is no bound, why the share is above
+          105 %, or why a call takes longer);
         - why a call takes longer than its bound: ``tile`` (rows x columns, from the name of its
           longest kernel), ``blocks`` (of its launch), ``turns`` (the most tiles or blocks that a
           multiprocessor takes one after the other), and of the time beyond the bound
           ``other_kernels_share`` (than the longest one), ``start_share`` (to begin and end a
           kernel), ``few_blocks_share`` (multiprocessors without any), ``waves_share`` (those
           without one in the last turn), ``padding_share`` (tiles beyond the result) and
-          ``rest_share``; ``cause`` is the largest of them and ``reason`` says it, both null from 90
-          % of the bound on;
+          ``rest_share``; ``cause`` is the largest of them; null from 90 % of the bound on;
         - with ``other``, of the operator with these shapes and types there: ``other_kernel`` (the
-          longest one), ``other_mean_ns`` (of a call), and ``slower_ns``, what all calls here take
+          longest one), ``other_mean_ns`` (of a call), and ``delta_ns``, what all calls here take
           beyond that.
 
     Raises
@@ -197,7 +196,7 @@ def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataF
     )
     joined = found.join(same, on=key, how="left", nulls_equal=True, maintain_order="left")
     return joined.with_columns(
-        slower_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
+        delta_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
     )
 
 
@@ -717,7 +716,7 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     )
     note = pl.when(BY_CACHE).then(pl.lit(CACHED)).otherwise(less)
     return (
-        rows.with_columns(note=over.then(note))
+        rows.with_columns(reason=over.then(note).otherwise("reason"))
         .select("row", *groups, *COLUMNS)
         .sort(order, descending=[name == "total_ns" for name in order], nulls_last=True)
     )
@@ -762,8 +761,6 @@ COLUMNS: Final = (
     "fits_cache",
     "source",
     "assumed",
-    "why",
-    "note",
     "tile",
     "blocks",
     "turns",
@@ -898,7 +895,7 @@ def _work(
                 bound,
             )
         except NoWorkError as error:
-            one = {"why": str(error).split(";")[0].rstrip(".")}
+            one = {"reason": str(error).split(";")[0].rstrip(".")}
         made.append(
             {
                 "row": row["row"],
@@ -984,5 +981,5 @@ def _one(
             + (", of an eager step" if row["eager"] else "")
         ),
         "assumed": "; ".join(said) or None,
-        "why": None if bound.peaks else bound.no_peaks,
+        "reason": slow.get("reason") if bound.peaks else bound.no_peaks,
     }

@@ -161,7 +161,7 @@ def test_the_coverage_counts_by_rank_and_the_warning_comes_once(tmp_path):
     assert trace.coverage["impossible"] == 3
     counts = (
         analyze.coverage(trace)
-        .select("rank", "impossible_events", "total_ns")
+        .select("rank", "impossible_count", "total_ns")
         .unique(maintain_order=True)
     )
     assert counts.rows() == [(0, 2, 10_000), (1, 1, 15_000)]

@@ -187,9 +187,9 @@ def time_operators(
     if kernel is not None:
         rows = rows.filter(pl.col("kernels").str.contains(kernel, literal=True))
     if layer is not None:
-        rows = rows.filter(pl.col("layers").str.split(",").list.contains(str(layer)))
+        rows = rows.filter(pl.col("layer").str.split(",").list.contains(str(layer)))
     if phase is not None:
-        rows = rows.filter(pl.col("phases").str.split(",").list.contains(phase))
+        rows = rows.filter(pl.col("phase").str.split(",").list.contains(phase))
     given = {"operator": operator, "kernel": kernel, "layer": layer, "phase": phase}
     conditions = [f"{name} {value!r}" for name, value in given.items() if value is not None]
     if rows.is_empty():
@@ -198,7 +198,7 @@ def time_operators(
             found,
             hint="llmprof analyze PATH --what operator-calls lists the operators of the recording",
         )
-    can = rows.filter("can")
+    can = rows.filter(pl.col("key").is_not_null())
     if can.is_empty():
         first = rows.row(0, named=True)
         raise AnalysisError(

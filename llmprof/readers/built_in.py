@@ -6,6 +6,7 @@ from llmprof.plugins import records_in
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.ascend.reader import READER as ASCEND
 from llmprof.readers.chrome.reader import READER as CHROME
+from llmprof.readers.xplane import READER as XPLANE
 from llmprof.readers.nvprof import READERS as NVPROF
 from llmprof.readers.rocm.reader import READERS as ROCM
 from llmprof.readers.nsys.reader import READER as NSYS

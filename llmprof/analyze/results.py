@@ -91,7 +91,7 @@ stage | text | | part of a layer, or of a step outside its layers
 occurrence | whole | | number among those of one name in one place, from 0
 event | whole | | row of trace.events
 end_ns | whole | ns | end, from the start of the trace
-dur_ns | number | ns | duration
+dur_ns | number | ns | duration, also of what the row sums
 node | text | | machine of the rank
 group | text or whole | | ranks that call collectives together
 dp | whole | | place in data parallelism, from 0

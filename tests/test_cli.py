@@ -140,7 +140,7 @@ class TestAnalyze:
         out = run("analyze", saved)[1]
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)
         assert out.startswith(f"1. {top['title']} [")
-        assert analyze.findings(llmprof.read(saved)).time_went[0] in out
+        assert llmprof.read(saved).findings().time_went[0] in out
         length, recorded = top["denominator"].removeprefix("a step").split(", ", 1)
         assert length in out
         assert recorded not in out  # the line of where the time went has the shares

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from llmprof.analyze import catalog, results
 from llmprof.theory import calls
+from llmprof.theory.calls.work import Cost
 from llmprof.trace import schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +67,8 @@ def result_columns() -> str:
         "Made from `llmprof.analyze.results` by `python docs/made.py`. A name means the same in all analyses; docstrings say "
         "which analysis has which columns. Further names are made of these: with a statistic before the unit or in front "
         f"({', '.join(f'`{name}`' for name in results.STATISTICS)}), as in `late_p90_ns`, or with a side in front "
-        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`.",
+        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`, or with `_share` for the part of the "
+        "whole, as in `idle_share`.",
     ]
     for subject, rows in results.subjects().items():
         lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]
@@ -75,20 +77,37 @@ def result_columns() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def kinds() -> str:
-    """The table of kinds of operators in ``docs/bounds.md``."""
-    rows = []
-    for kind in calls.KINDS:
-        names = kind.operators.split()
+def operators() -> str:
+    """The tables of rules and of operators in ``docs/bounds.md``."""
+    rows, formulas = [], {}
+    for operator in calls.OPERATORS:
+        cost = operator.work
+        if not isinstance(cost, Cost):
+            continue
+        names = operator.names.split()
         some = (
             names
             if len(names) <= _MOST_NAMES
             else [*names[:_MOST_NAMES:2], f"… {len(names)} in all"]
         )
-        rows.append(f"| {kind.name} | `{'`, `'.join(some)}` | {kind.formula} | {kind.source} |")
+        given = [*map(_said, cost.places), *(f"{k}={_said(v)}" for k, v in cost.named.items())]
+        rule = cost.rule.__name__
+        formula = " ".join((cost.rule.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
+        formulas[rule] = f"| `{rule}` | {formula} |"
+        rows.append(
+            f"| {operator.kind} | `{'`, `'.join(some)}` | `{rule}({', '.join(given)})` | {operator.source} |"
+        )
+    rules = ["| rule | FLOPs; bytes |", "|---|---|", *formulas.values(), ""]
+    head = ["| kind | operators | rule and places of arguments | signature |", "|---|---|---|---|"]
+    return "\n".join([*rules, *head, *rows]) + "\n"
+
+
+def _said(value: object) -> str:
+    """An argument of a rule."""
     return (
-        "\n".join(["| kind | operators | FLOPs; bytes | source |", "|---|---|---|---|", *rows])
-        + "\n"
+        getattr(value, "__qualname__", repr(value)).split(".")[0]
+        if callable(value)
+        else repr(value)
     )
 
 
@@ -101,4 +120,4 @@ MADE = {
 if __name__ == "__main__":
     for name, text in MADE.items():
         (ROOT / name).write_text(text(), "utf-8")
-    sys.stdout.write(kinds())
+    sys.stdout.write(operators())

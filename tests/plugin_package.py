@@ -48,7 +48,7 @@ def forget():
     listings.listings.cache_clear()
     plans.plans.cache_clear()
     names._add_plugins.cache_clear()
-    calls._by_name.cache_clear()
+    calls.forget_operators()
 
 
 @contextmanager

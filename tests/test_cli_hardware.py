@@ -105,7 +105,7 @@ def test_explore_opens_findings_and_kernels(run, served):
     kernels = opened["kernels"]
     assert "act_and_mul_kernel" in kernels.kernel
     assert kernels.table["count"].sum() == 24
-    assert kernels._on_metrics(kernels.kernel)[0]["speed"]["bound"] == "memory"
+    assert kernels._on_metrics(kernels.kernel)[0]["speed"]["bound_by"] == "memory"
     assert opened.selected_index == 1
 
 

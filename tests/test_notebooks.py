@@ -373,7 +373,7 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_pa
     ).to_series().to_list() == pytest.approx([1.0] * 4)
     # what was recorded on a GPU: 40 requests, whose parts add up to the ns
     joined = names["joined"]
-    assert (joined.height, joined["unexplained_ns"].abs().max()) == (40, 0)
+    assert (joined.height, joined["rest_ns"].abs().max()) == (40, 0)
     assert (
         "slow_first_tokens"
         in llmprof.analyze.findings(names["served"].trace, requests=joined)["rule"][:2]

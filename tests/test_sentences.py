@@ -182,7 +182,7 @@ def test_the_title_has_the_figure_and_its_share():
     for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
         for row in analyze.findings(sample(name)).iter_rows(named=True):
             assert format_ns(row["figure"]) in row["title"]
-            assert format_share(row["share_of_time"]) in row["title"]
+            assert format_share(row["share"]) in row["title"]
             assert len(row["title"].split()) <= 25
             if row["rank"] is not None and " of rank" in row["denominator"]:
                 assert str(row["rank"]) in row["title"]

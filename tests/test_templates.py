@@ -171,11 +171,11 @@ def whole():
         cells(),
     ]
     shares = {
-        "measure": ["step", "other"],
+        "kind": ["step", "other"],
         "share": [0.5, None],
         "least": [None, 0.1],
         "rank": [1, None],
-        "of": ["x"] * 2,
+        "denominator": ["x"] * 2,
     }
     return Contents(
         "Title",

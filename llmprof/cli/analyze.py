@@ -464,9 +464,8 @@ def do_what_if(args: Namespace, terminal: Terminal) -> str:
                 if row["steps"] == 1
                 else f"median of {row['steps']} steps of all ranks, end to end"
             )
-        lines.append(
-            f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})"
-        )
+        times = row["recorded_ns"] / row["predicted_ns"]
+        lines.append(f"  {what} -> {predicted}{between} ({times:.2f} times as fast; {steps})")
         if row["plain_recorded_ns"] is not None:
             recorded, predicted, low, high = (
                 format_ns(row[f"plain_{name}_ns"]) for name in _PREDICTED
@@ -477,7 +476,7 @@ def do_what_if(args: Namespace, terminal: Terminal) -> str:
     lines += [f"  {words}" for row in frame.iter_rows(named=True) if (words := moved_in_words(row))]
     unknown = [change.unknown for change in changes]
     more = (
-        frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ")
+        frame["assumed"][0].removeprefix("; ".join(unknown)).removeprefix("; ")
         if frame.height
         else ""
     )
@@ -542,9 +541,9 @@ _LONGEST_HEAD = 14
 _SPARE = (
     ("low_ns", "high_ns"),
     ("*_count",),
-    ("*_dram_bytes",),
+    ("*_memory_bytes",),
     ("*_flops",),
-    ("*_bound",),
+    ("*_bound_by",),
     ("ratio",),
 )
 """Groups of columns of comparisons that a narrow terminal does without, in this order; * is the
@@ -569,12 +568,12 @@ _LAUNCHES = (
     "b_ns",
     "delta_ns",
     "ratio",
-    "a_dram_bytes",
-    "b_dram_bytes",
+    "a_memory_bytes",
+    "b_memory_bytes",
     "a_flops",
     "b_flops",
-    "a_bound",
-    "b_bound",
+    "a_bound_by",
+    "b_bound_by",
     "status",
 )
 
@@ -704,7 +703,7 @@ _OF_KERNELS: Final = {
     "count": "launches",
     "total_ns": "total_ns",
     "share": "share",
-    "bound": "limited by",
+    "bound_by": "limited by",
     "compute_share": "compute",
     "memory_share": "memory",
     "stall": "warps wait for",
@@ -814,7 +813,7 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
 
 def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
-    if measured.metrics.kernels["duration_ns"].count():
+    if measured.metrics.kernels["dur_ns"].count():
         return "No rule found anything worth saying in these metrics."
     words = (
         "No findings: the metrics hold no duration of any launch. Record them with ncu --section"

@@ -62,7 +62,7 @@ def findings(
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
           low below, info if it is not a fault), ``title`` (one sentence with the figure);
         - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a
-          request), ``share_of_time``; ``share_of_recorded``: of all recorded time, if all steps of
+          request), ``share``; ``recorded_share``: of all recorded time, if all steps of
           the phase are like those of the scope; ``follows_from``: the rule of the finding that is
           its cause; ``gain_ns``: the most that removing it could gain if nothing else changed, in
           the same unit;

@@ -14,7 +14,7 @@ SCHEMA: Final = {
     **dict.fromkeys(("rule", "severity", "title"), pl.String),
     "figure": pl.Float64,
     "unit": pl.String,
-    **dict.fromkeys(("share_of_time", "share_of_recorded"), pl.Float64),
+    **dict.fromkeys(("share", "recorded_share"), pl.Float64),
     "follows_from": pl.String,
     **dict.fromkeys(
         ("gain_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns"), pl.Float64

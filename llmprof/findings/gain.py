@@ -167,7 +167,7 @@ def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:
     if scope.steps is None:
         return None
     steps = scope.steps.join(rows, on=["rank", "step"], how="semi")
-    made = steps["generation_tokens"]
-    if not made.len() or made.null_count() or steps["context_tokens"].fill_null(0).sum():
+    made = steps["decode_tokens"]
+    if not made.len() or made.null_count() or steps["prefill_tokens"].fill_null(0).sum():
         return None
     return float(made.mean())  # type: ignore[arg-type]

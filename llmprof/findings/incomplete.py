@@ -47,7 +47,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         ),
         "figure": float(missing),
         "unit": "events",
-        "share_of_time": None,
+        "share": None,
         "scope": "whole recording",
         "denominator": "events that were launched",
         "evidence": "coverage",

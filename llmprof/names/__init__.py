@@ -1,4 +1,4 @@
-"""Categories of kernels and operators, found by ordered patterns of their names; the first match
+"""Categories of kernels, found by ordered patterns of their names; the first match
 wins.
 
 The tables are data. :func:`register` puts a pattern in front of them::
@@ -19,13 +19,11 @@ from llmprof import plugins
 from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
-from llmprof.names.dtypes import ELEMENT_TYPES
-from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
+from llmprof.names.dtypes import SIZES
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
-from llmprof.names.operators import categories_of_operators as categories_of_operators
 from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 
@@ -434,9 +432,8 @@ def collective_world(name: pl.Expr) -> pl.Expr:
 @checked
 def element_bytes(dtype: pl.Expr) -> pl.Expr:
     """Bytes of an element of a type; null for an unknown name."""
-    sizes = {name: size for name, (_, size) in ELEMENT_TYPES.items()}
     return (
         dtype.str.to_lowercase()
         .str.replace(r"^c10::", "")
-        .replace_strict(sizes, default=None, return_dtype=pl.Int64)
+        .replace_strict(SIZES, default=None, return_dtype=pl.Int64)
     )

@@ -162,26 +162,26 @@ def warnings(trace: Trace) -> list[str]:
 def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
     """Coverage over all ranks:
 
-    ``measure, share, least, rank, of``, ``least`` being the worst rank's share.
+    ``kind, share, least, rank, denominator``, ``least`` being the worst rank's share.
     """
     if coverage is None or not coverage.height:
         return pl.DataFrame(
             schema={
-                "measure": pl.String,
+                "kind": pl.String,
                 "share": pl.Float64,
                 "least": pl.Float64,
                 "rank": pl.Int32,
-                "of": pl.String,
+                "denominator": pl.String,
             }
         )
     whole = pl.col("total_ns").sum()
-    if coverage["of"][0] == OF_OPERATORS:  # each is an operator, and was not launched
-        coverage = coverage.filter(~pl.col("measure").is_in(["launch", "operator"]))
-    return coverage.group_by("measure", maintain_order=True).agg(
-        share=pl.when(whole > 0).then(pl.col("covered_ns").sum() / whole),
+    if coverage["denominator"][0] == OF_OPERATORS:  # each is an operator, and was not launched
+        coverage = coverage.filter(~pl.col("kind").is_in(["launch", "operator"]))
+    return coverage.group_by("kind", maintain_order=True).agg(
+        share=pl.when(whole > 0).then((pl.col("share") * pl.col("total_ns")).sum() / whole),
         least=pl.col("share").min(),
         rank=pl.col("rank").sort_by("share", nulls_last=True).first(),
-        of=pl.col("of").first(),
+        denominator=pl.col("denominator").first(),
     )
 
 
@@ -446,9 +446,9 @@ def _coverage(trace: Trace) -> CardTable | None:
         return None
     rows = [
         (MEASURES.get(measure, measure), format_share(share), format_share(least))
-        for measure, share, least in explained.select("measure", "share", "least").iter_rows()
+        for measure, share, least in explained.select("kind", "share", "least").iter_rows()
     ]
-    denominator = explained["of"][0] if explained.height else ""
+    denominator = explained["denominator"][0] if explained.height else ""
     return CardTable(
         "Coverage: how much of the time has …",
         ("", "share", "worst rank"),
@@ -489,11 +489,11 @@ def of_metrics(metrics: Metrics) -> str:
         ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list())))
         or "device not recorded"
     )
-    longest = kernels.sort("duration_ns", descending=True, nulls_last=True).head(_LAUNCHES)
+    longest = kernels.sort("dur_ns", descending=True, nulls_last=True).head(_LAUNCHES)
     rows = [
         (shorten(name or "unnamed", 70), number, format_ns(duration))
         for number, name, duration in longest.select(
-            "kernel_id", "kernel_name", "duration_ns"
+            "kernel_id", "kernel_name", "dur_ns"
         ).iter_rows()
     ]
     facts = [

@@ -238,17 +238,17 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
         .group_by("phase", "stage")
         .agg(
             calls=pl.col("kernels").sum(),
-            measured_ns=pl.col("measured_ns").sum(),
+            total_ns=pl.col("total_ns").sum(),
             bound_ns=pl.col("bound_ns").sum(),
-            bound=pl.col("bound").drop_nulls().mode().sort().first(),
+            bound_by=pl.col("bound_by").drop_nulls().mode().sort().first(),
         )
         .with_columns(
             times_bound=pl.when(pl.col("bound_ns") > 0).then(
-                pl.col("measured_ns") / pl.col("bound_ns")
+                pl.col("total_ns") / pl.col("bound_ns")
             ),
             communicates=pl.col("stage").is_in(communicates.implode()),
         )
-        .sort("phase", "measured_ns", descending=[False, True])
+        .sort("phase", "total_ns", descending=[False, True])
     )
 
 

@@ -235,7 +235,7 @@ def slow_table(joined: pl.DataFrame) -> ReportTable:
         *columns_of_kind(
             "time",
             prefill_ns="own prefill",
-            prefill_others_ns="others beside it",
+            prefill_other_ns="others beside it",
             e2e_ns="end to end",
         ),
         *columns_of_kind("number", preemptions="preemptions", slowest_step="slowest step"),

@@ -30,10 +30,10 @@ def ring(ranks, seed, count=40, period=3 * MS, hop=12 * US):
 
 def test_ends_that_scatter_around_a_ring_belong_together():
     found = collectives(calls(ring(list(range(8)), 1).rows()))
-    assert found["ranks_seen"].unique().to_list() == [8]
-    assert found["matched_by"].unique().to_list() == ["ends"]
-    assert found["match_confidence"].unique().to_list() == [1.0]
-    assert found["unmatched"].null_count() == found.height
+    assert found["ranks"].unique().to_list() == [8]
+    assert found["evidence"].unique().to_list() == ["ends"]
+    assert found["confidence"].unique().to_list() == [1.0]
+    assert found["reason"].null_count() == found.height
     # the last rank waits for nobody; its call is the transfer of 600 us and up to four hops
     last = found.filter(pl.col("last_rank") == pl.col("rank"))
     assert last["wait_ns"].to_list() == [0] * 40
@@ -63,7 +63,7 @@ def test_a_clock_that_drifts():
     rows += late
     other = [(1, int(s + 3 * MS + s * 5e-5), int(e + 3 * MS + e * 5e-5)) for _, s, e in rows]
     found = collectives(calls([*rows, *other]))
-    assert found["ranks_seen"].unique().to_list() == [2]
+    assert found["ranks"].unique().to_list() == [2]
     assert found["end_spread_ns"].max() < 3 * US
     offsets = found.filter(pl.col("rank") == 1)["clock_offset_ns"]
     assert offsets[0] == pytest.approx(3 * MS, abs=2 * US)
@@ -75,11 +75,11 @@ def test_a_recording_that_begins_late_with_another_clock():
     by_rank = {rank: sorted(r for r in rows if r[0] == rank) for rank in (0, 1)}
     ahead = [(1, s + 9 * MS, e + 9 * MS) for _, s, e in by_rank[1][5:]]
     found = collectives(calls([*by_rank[0], *ahead]))
-    both = found.filter(pl.col("ranks_seen") == 2)
+    both = found.filter(pl.col("ranks") == 2)
     assert both.filter(pl.col("rank") == 1)["call"].to_list() == list(range(5, 60))
     assert both["transfer_ns"].is_between(3 * US, 6 * US).all()
-    alone = found.filter(pl.col("ranks_seen") == 1)
-    assert alone["unmatched"].unique().to_list() == [
+    alone = found.filter(pl.col("ranks") == 1)
+    assert alone["reason"].unique().to_list() == [
         "the recording of another rank of the group lacks this call"
     ]
 
@@ -92,15 +92,15 @@ def test_a_group_that_the_recording_names_but_whose_calls_do_not_overlap():
     rows += [(1, n * MS + 300 * US + rng.randrange(400 * US), n * MS + 900 * US) for n in range(20)]
     rows = [(r, s, min(e, s + 30 * US) if r else e) for r, s, e in rows]
     found = collectives(calls(rows, group="tp", world=2))
-    assert found["matched_by"].unique().to_list() == ["group"]
+    assert found["evidence"].unique().to_list() == ["group"]
     assert found["call"].null_count() == 0
     assert found["wait_ns"].null_count() == found.height
-    assert found["unmatched"].str.starts_with("only 0 % of these calls overlap on all ranks").all()
+    assert found["reason"].str.starts_with("only 0 % of these calls overlap on all ranks").all()
 
 
 def test_why_there_is_no_wait():
     def why(found):
-        return found["unmatched"].unique().to_list()
+        return found["reason"].unique().to_list()
 
     rows = random_group([0, 1], 7)
     assert why(collectives(calls(rows, group="tp", world=4))) == [

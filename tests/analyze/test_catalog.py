@@ -7,7 +7,7 @@ import inspect
 import pytest
 from polars.testing import assert_frame_equal
 
-from docs.made import MADE, kinds
+from docs.made import MADE, operators
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.results import column_of
@@ -42,7 +42,7 @@ def test_pages_that_are_made_from_the_package_are_in_step(root):
     assert {name: (root / name).read_text("utf-8") for name in MADE} == {
         name: text() for name, text in MADE.items()
     }
-    assert kinds() in (root / "docs" / "bounds.md").read_text("utf-8")
+    assert operators() in (root / "docs" / "bounds.md").read_text("utf-8")
 
 
 def test_analyses_of_a_trace():

@@ -246,5 +246,5 @@ def test_a_graph_is_called_what_its_platform_calls_it():
         ("AMD Instinct MI300X", "HIP graph"),
         ("NVIDIA H100 80GB HBM3", "CUDA graph"),
     ):
-        why = analyze.operators(Trace(replayed.tables, {"device": device}))["why"].item()
+        why = analyze.operators(Trace(replayed.tables, {"device": device}))["reason"].item()
         assert graph_of in why

@@ -136,7 +136,7 @@ def test_arrival_skew():
     assert found["figure"] == pytest.approx(
         8 * 400_000
     )  # a step of ranks 0 and 1, and not the mean of all three
-    assert found["share_of_time"] == pytest.approx(400 / 504)
+    assert found["share"] == pytest.approx(400 / 504)
     assert found["severity"] == "high"
     assert found["evidence"] == "collectives"
     assert silent(ranks_with_all_reduces({0: 0, 1: 0, 2: 0}), "arrival_skew")
@@ -144,7 +144,7 @@ def test_arrival_skew():
     some = Trace(trace.select(rank=[0, 1]).tables, {"world_size": 3, "missing_ranks": [2]})
     assert silent(some, "arrival_skew")
     exposed = the(some, "exposed_communication")
-    assert exposed["share_of_time"] == pytest.approx(404 / 504)
+    assert exposed["share"] == pytest.approx(404 / 504)
     trace = ranks_with_all_reduces({0: 0, 1: 400_000})
     ahead = {
         name: frame.with_columns(
@@ -153,7 +153,7 @@ def test_arrival_skew():
         for name, frame in trace.tables.items()
     }
     found = the(Trace(ahead, trace.meta), "arrival_skew")
-    assert found["share_of_time"] == pytest.approx(400 / 504, rel=1e-3)
+    assert found["share"] == pytest.approx(400 / 504, rel=1e-3)
 
 
 def test_pipeline_wait():
@@ -166,7 +166,7 @@ def test_pipeline_wait():
     assert found["figure"] == pytest.approx(
         1_000_000
     )  # of the second stage; the first one waits for nothing
-    assert found["share_of_time"] == pytest.approx(1000 / 2000)
+    assert found["share"] == pytest.approx(1000 / 2000)
     assert silent(together(first, second, world_size=2), "arrival_skew")
     # without a pipeline a broadcast is a collective like others
     broadcast = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -181,7 +181,7 @@ def test_host_bound():
     late = decode([GEMM] * 11, pause=150_000, lead=10_000)
     found = the(together(late), "host_bound")
     assert found["figure"] == found["gain_ns"] == 10 * 150_000
-    assert found["share_of_time"] == pytest.approx(10 * 150 / (11 * 50 + 10 * 150))
+    assert found["share"] == pytest.approx(10 * 150 / (11 * 50 + 10 * 150))
     assert found["severity"] == "high"
     # the same gaps, but the launches came in time: something on the device held the kernels up
     assert silent(together(decode([GEMM] * 11, pause=150_000, lead=300_000)), "host_bound")
@@ -193,7 +193,7 @@ def test_host_bound_names_the_ranks():
     found = the(together(*good, late), "host_bound")
     # its own figure, not the mean of three ranks
     assert (found["rank"], found["figure"]) == (2, 10 * 150_000)
-    assert found["share_of_time"] == pytest.approx(1500 / 2050)
+    assert found["share"] == pytest.approx(1500 / 2050)
     assert "rank 2" in found["denominator"]
     fewer = [decode([GEMM] * 5, pause=5_000, lead=3_000, rank=rank) for rank in (0, 1)]
     measure = measured(together(*fewer, late), "host_bound")
@@ -206,7 +206,7 @@ def test_host_bound_names_the_ranks():
     found = the(
         together(*half, late), "host_bound"
     )  # 1,300 of 1,850 us on two, 1,500 of 2,050 on the last
-    assert found["share_of_time"] == pytest.approx((2 * 1300 + 1500) / (2 * 1850 + 2050))
+    assert found["share"] == pytest.approx((2 * 1300 + 1500) / (2 * 1850 + 2050))
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def held(pause=150_000, name="hipMemcpyWithStream"):
 def test_device_held():
     found = the(together(held()), "device_held")
     assert found["figure"] == 10 * 150_000
-    assert found["where"] == "cause = 'queued' AND held_kind = 'call'"
+    assert found["where"] == "cause = 'queued' AND waited_kind = 'call'"
     assert silent(together(held()), "host_bound")
     assert silent(
         together(held(name="cudaStreamSynchronize")), "device_held"
@@ -509,7 +509,7 @@ def test_unsteady_kernels(every):
     found = the(Trace({"kernels": run, "runtime": calls, "markers": label}), "unsteady_kernels")
     slow_steps = 12 // every
     excess, whole = slow_steps * 400_000, 12 * 1_000_000 + slow_steps * 400_000
-    assert found["share_of_time"] == pytest.approx(excess / whole, rel=0.02)
+    assert found["share"] == pytest.approx(excess / whole, rel=0.02)
     assert found["about"] == NORM
 
 
@@ -519,7 +519,7 @@ def test_work_from_before():
     rest = kernels([GEMM] * 8, start=3_200_000, first=100)
     calls = pl.concat([launches(first), launches(rest.head(1), lead=3_050_000), launches(rest[1:])])
     run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls})
-    idle = llmprof.analyze.idle(run).filter(held_kind="before")
+    idle = llmprof.analyze.idle(run).filter(waited_kind="before")
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
@@ -565,7 +565,7 @@ def test_idle_at_the_ends():
     )
     found = the(Trace({"kernels": run, "runtime": calls}), "idle_at_the_ends")
     assert found["figure"] == 150_000
-    assert found["share_of_time"] == pytest.approx(150 / 400)
+    assert found["share"] == pytest.approx(150 / 400)
 
 
 def test_between_operators():
@@ -573,7 +573,7 @@ def test_between_operators():
     host = Trace({"ops": ops([("aten::mm", n * 50_000, 20_000, n) for n in range(3)])})
     found = the(host, "between_operators")
     assert found["figure"] == 60_000
-    assert found["share_of_time"] == pytest.approx(60 / 120)
+    assert found["share"] == pytest.approx(60 / 120)
     texts = findings(host).select("title", "detail", "suggestion")
     assert not any("device" in text for row in texts.rows() for text in row)
     # torch can record its Python functions; another runtime's profile cannot
@@ -620,7 +620,7 @@ def test_copies():
     ).sort("start_ns")
     found = the(together(tables), "copies")
     assert found["figure"] == 3 * 100_000
-    assert found["share_of_time"] == pytest.approx(300 / 500)
+    assert found["share"] == pytest.approx(300 / 500)
 
 
 def test_synchronisation():
@@ -646,7 +646,7 @@ def test_exposed_communication():
     # 100 us of compute and 25 us of transfer in turn, nobody waits
     found = the(ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000), "exposed_communication")
     assert found["figure"] == 8 * 25_000
-    assert found["share_of_time"] == pytest.approx(25 / 125)
+    assert found["share"] == pytest.approx(25 / 125)
     # the same communication beside a GEMM on another stream
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000)
     beside = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).with_columns(
@@ -689,7 +689,7 @@ def test_nccl_for_small_messages():
         Trace({**trace.tables, "collectives": calls}, trace.meta), "nccl_for_small_messages"
     )
     assert found["figure"] == 8 * 10_000
-    assert found["share_of_time"] == pytest.approx(10 / 110)
+    assert found["share"] == pytest.approx(10 / 110)
     # 28,672 B in 10 us, once around a ring of two
     large = calls.with_columns(bytes=pl.lit(64 << 20))
     assert silent(
@@ -705,7 +705,7 @@ def test_short_kernels():
     # seven of eleven kernels take 1 us
     found = the(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
     assert found["figure"] == 7 * SHORT
-    assert found["share_of_time"] == pytest.approx(7 / 207)
+    assert found["share"] == pytest.approx(7 / 207)
     assert found["severity"] == "low"
     assert silent(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels")
     assert silent(
@@ -722,7 +722,7 @@ def test_split_k():
         together(decode([(GEMM, LONG), (SPLIT_K, 10_000)] * 4 + [(EMBEDDING, 100_000)])), "split_k"
     )
     assert found["figure"] == 4 * 10_000
-    assert found["share_of_time"] == pytest.approx(40 / 340)
+    assert found["share"] == pytest.approx(40 / 340)
 
 
 def test_a_run_that_generates_nothing_is_told_nothing_of_decode():
@@ -751,7 +751,7 @@ def test_drafting():
         together(decode(drafted, label="execute_context_0(0)_generation_4(12)")), "drafting"
     )
     assert found["figure"] == 14 * LONG
-    assert found["share_of_time"] == pytest.approx(14 / 58)
+    assert found["share"] == pytest.approx(14 / 58)
     assert found["gain_ns"] == 0  # without drafts a step would give fewer tokens
     assert silent(together(decode(head)), "drafting")
 
@@ -761,7 +761,7 @@ def test_uneven_compute():
     found = the(two, "uneven_compute")
     assert found["figure"] == 200_000
     assert found["gain_ns"] == 100_000  # if both computed as long as they do on average
-    assert found["share_of_time"] == pytest.approx((700 - 500) / 700)  # of the time of rank 1
+    assert found["share"] == pytest.approx((700 - 500) / 700)  # of the time of rank 1
     assert silent(
         together(decode([GEMM] * 10, rank=0), decode([GEMM] * 10, rank=1)), "uneven_compute"
     )
@@ -794,7 +794,7 @@ def test_slow_device():
     # a lower clock: GEMMs 1.40 times as long, experts 1.40, norms, which wait for the memory, 1.24
     slow = compute_of_two(gemm=70_000, experts=70_000, norm=62_000)
     found = the(slow, "slow_device")
-    assert (found["rank"], found["figure"], found["share_of_time"]) == (
+    assert (found["rank"], found["figure"], found["share"]) == (
         1,
         184_000,
         pytest.approx(184 / 684),
@@ -834,7 +834,7 @@ def test_below_bound():
     loss = found.row(by_predicate=pl.col("rule") == "below_bound", named=True)
     gap = 800_000 - 2 * MM_BOUND_NS / 0.8
     assert loss["figure"] == pytest.approx(gap)
-    assert loss["share_of_time"] == pytest.approx(gap / 801_000)
+    assert loss["share"] == pytest.approx(gap / 801_000)
     assert loss["predicted_ns"] == pytest.approx(gap, abs=2)
     assert (loss["change"], loss["where"], loss["rank"]) == (
         "to-bound:0.8:mm",
@@ -864,7 +864,7 @@ def test_above_bound():
 
 def test_unnamed_time():
     found = the(together(decode(["acme"] * 5)), "unnamed_time")
-    assert found["share_of_time"] == pytest.approx(1.0)
+    assert found["share"] == pytest.approx(1.0)
     assert measured(together(decode(["acme"] * 5)), "unnamed_time").figures.events == 25
     # two streams at once: 50 us of the device's time, not 100
     both = pl.concat(
@@ -899,7 +899,7 @@ MATMUL, CAST = "aclnnMatmul_MatMulCommon_MatMulV2", "aclnnCast_CastAiCpu_Cast"
 def test_ai_cpu_operators():
     kernels_ = [(MATMUL, 90_000), (CAST, 10_000)]
     found = the(npu(kernels_, ascend_core=["AI_CORE", "AI_CPU"]), "ai_cpu_operators")
-    assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
+    assert (found["figure"], found["share"]) == (10_000, pytest.approx(0.1))
     assert found["where"] == "name IN ('aclnnCast_CastAiCpu_Cast')"
     assert silent(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_cpu_operators")
     assert silent(npu(kernels_), "ai_cpu_operators")
@@ -938,7 +938,7 @@ def test_format_changes():
     ]
     cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]
     found = the(npu(kernels_, ascend_core=cores), "format_changes")
-    assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
+    assert (found["figure"], found["share"]) == (10_000, pytest.approx(0.1))
     assert silent(npu([(MATMUL, 90_000)], ascend_core=["AI_CORE"]), "format_changes")
 
 
@@ -980,10 +980,10 @@ def test_the_most_important_come_first():
     assert facts.is_sorted()  # facts are no losses, and come last
     about_the_run = found.filter(pl.col("rule") != "unnamed_time")
     losses = found.filter(~facts & found["follows_from"].is_null())
-    assert losses["share_of_time"].is_sorted(descending=True)
+    assert losses["share"].is_sorted(descending=True)
     assert found["rule"].to_list()[: about_the_run.height] == about_the_run["rule"].to_list()
     severities = {"high": 0.2, "medium": 0.05, "low": 0.0, "info": 0.0}
-    for severity, share in found.select("severity", "share_of_time").iter_rows():
+    for severity, share in found.select("severity", "share").iter_rows():
         assert share >= severities[severity]
 
 
@@ -1029,9 +1029,7 @@ def test_the_parts_do_not_overlap(sample_trace):
         found = findings(sample_trace(name)).filter(pl.col("rule").is_in(apart))
         # of one time: a rank that is named alone has its own
         found = found.filter(~pl.col("denominator").str.contains(" of rank"))
-        assert (
-            found.group_by("scope").agg(pl.col("share_of_time").sum())["share_of_time"].max() <= 1.0
-        )
+        assert found.group_by("scope").agg(pl.col("share").sum())["share"].max() <= 1.0
 
 
 def test_no_finding_without_its_figure():
@@ -1042,7 +1040,7 @@ def test_no_finding_without_its_figure():
     ):
         found = findings(trace)
         assert found["figure"].is_finite().all()
-        assert found["share_of_time"].is_between(0, 1).all()
+        assert found["share"].is_between(0, 1).all()
         assert not found["title"].str.contains("None|nan|unknown").any()
         always = found.drop(
             "rank",
@@ -1103,7 +1101,7 @@ def test_phases_of_some_length_have_findings_of_their_own():
     found = findings(trace).filter(rule="host_bound")
     assert set(found["scope"]) == {"prefill steps", "mixed steps"}
     assert found["figure"].to_list() == [5 * 300_000] * 2
-    assert found["share_of_recorded"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
+    assert found["recorded_share"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
     assert findings(trace)["rule"].to_list()[:2] == ["host_bound"] * 2
 
 
@@ -1151,7 +1149,7 @@ def test_first_lines_on_recordings_of_others(file, shared):
     found = findings(llmprof.read(shared / "real" / file)).row(0, named=True)
     rule, least = FIRST[file]
     assert found["rule"] == rule
-    assert found["share_of_time"] >= least
+    assert found["share"] >= least
 
 
 def test_a_finding_carries_what_the_replay_predicts(sample_trace):
@@ -1165,7 +1163,7 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace):
     )
     assert late["predicted_ns"] == pytest.approx(told["gain_ns"].item(), rel=0.02)
     # four requests in decode make four tokens a step: (1 / 4.8 ms - 1 / 34.7 ms) x 4
-    recorded = late["figure"] / late["share_of_time"]
+    recorded = late["figure"] / late["share"]
     tokens = 4 * 1e9 * (1 / (recorded - late["predicted_ns"]) - 1 / recorded)
     assert late["predicted_tokens_per_s"] == pytest.approx(tokens, rel=0.02)
     others = found.filter(pl.col("change").is_null() & (pl.col("severity") != "info"))
@@ -1219,7 +1217,7 @@ def test_gains_are_within_findings_and_steps(file, shared):
     assert rows.height
     limit = (pl.col("figure") + pl.col("more").fill_null(0)) * (1 + 1e-9)
     assert rows.filter(pl.col("predicted_high_ns") > limit).is_empty()
-    step = pl.col("figure") / pl.col("share_of_time") * (1 + 1e-9)
+    step = pl.col("figure") / pl.col("share") * (1 + 1e-9)
     assert rows.filter(pl.col("predicted_high_ns") > step).is_empty()
 
 
@@ -1242,7 +1240,7 @@ def test_no_finding_about_calls_exceeds_their_time(shared, file):
     took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
     for scope in scopes_of(trace):
         named = scope.pauses.filter(
-            pl.col("reason").is_not_null() & (pl.col("host_activity_kind") == "call")
+            pl.col("reason").is_not_null() & (pl.col("host_kind") == "call")
         )
         told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
         assert told.height

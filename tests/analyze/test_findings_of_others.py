@@ -57,7 +57,7 @@ def test_first_findings(file, shared):
     rule, rank, least = FIRST[file]
     first = findings(llmprof.read(shared / CHROME / file)).row(0, named=True)
     assert (first["rule"], first["rank"]) == (rule, rank)
-    assert first["share_of_time"] >= least
+    assert first["share"] >= least
 
 
 def test_the_late_rank_is_named_with_its_own_figure(shared):
@@ -69,7 +69,7 @@ def test_the_late_rank_is_named_with_its_own_figure(shared):
     )  # 20.5 ms before launching calls, 8.2 ms in them
     assert (waiting["order"], waiting["follows_from"]) == (2, "host_bound")
     # 21.4 % is the mean of the ranks, of which rank 3 waits for nobody
-    assert waiting["share_of_time"] == pytest.approx(0.214 * 4 / 3, rel=0.01)
+    assert waiting["share"] == pytest.approx(0.214 * 4 / 3, rel=0.01)
 
 
 def test_calls_that_free_memory_are_one_finding(shared):
@@ -79,4 +79,4 @@ def test_calls_that_free_memory_are_one_finding(shared):
     found = findings(trace)
     told = found.filter(found["title"].str.contains("hipFree"))
     assert told["rule"].to_list() == ["allocation"]
-    assert told["share_of_recorded"][0] < calls["dur_ns"].sum() / 3.39e9
+    assert told["recorded_share"][0] < calls["dur_ns"].sum() / 3.39e9

@@ -37,7 +37,7 @@ def named(metrics, *names):
 
 def test_kernels_by_their_share_with_their_limit():
     found = analyze.ncu.findings(named(two(), "gemm", "copy's"))
-    assert found.select("order", "figure", "share_of_time", "severity").rows() == [
+    assert found.select("order", "figure", "share", "severity").rows() == [
         (1, 600.0, 0.6, "high"),
         (2, 400.0, 0.4, "high"),
     ]

@@ -174,7 +174,7 @@ def test_causes_by_hand():
         (0, 0, 1, True, 7, "h", 102 * US),
         (1, 1, 0, True, 9, "b", 11 * US),
     ]
-    assert got.filter(pl.col("sync_name").is_not_null())["gap"].to_list() == [2]
+    assert got.filter(pl.col("call").is_not_null())["gap"].to_list() == [2]
 
 
 def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared):
@@ -187,26 +187,26 @@ def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared):
     assert (
         causes["host_bound"] == 3_087_109_415 - 349_563_056 - 2_645_932
     )  # from the gap's start to the launch
-    assert found["sync_name"].to_list()[0] == "hipMemcpyWithStream"
+    assert found["call"].to_list()[0] == "hipMemcpyWithStream"
     apart = EVENTS.filter(pl.col("event").is_in([0, 2])).with_columns(at(2, start_ns=500))
     got = idle_of(apart)
-    assert got.select("cause", "held_kind", "after_name").rows() == [("queued", None, "a")]
+    assert got.select("cause", "waited_kind", "after_name").rows() == [("queued", None, "a")]
 
 
 def test_what_the_host_did_and_what_held_the_device():
     got = idle_of(EVENTS, SPANS)
     late = got.filter(gap=1).row(0, named=True)
-    assert (late["host_activity"], late["host_activity_kind"]) == ("aten::mm", "op")
-    assert late["host_activity_share"] == pytest.approx(
+    assert (late["host_name"], late["host_kind"]) == ("aten::mm", "op")
+    assert late["host_share"] == pytest.approx(
         3 / 5
     )  # of [40, 45) two are in the operator inside of it
     sync = got.filter(gap=2).row(0, named=True)
-    assert (sync["host_activity"], sync["host_activity_share"]) == (
+    assert (sync["host_name"], sync["host_share"]) == (
         "cudaStreamSynchronize",
         pytest.approx(4 / 6),
     )
     held = got.filter(pl.col("cause") == "queued").select(
-        "gap", "held_by", "held_kind", "after_name", "after_stream"
+        "gap", "waited_name", "waited_kind", "after_name", "after_stream"
     )
     assert held.rows() == [
         (0, "b", "stream", "b", 8),  # b and c end when the gap begins; d follows b on its stream
@@ -230,7 +230,7 @@ def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thr
         {"rank": [0] * 3, "thread": [1] * 3, "start_ns": [0, 20, 40], "dur_ns": [10, 10, 10]}
     )
     got = longest_spans(windows.cast({"rank": pl.Int32}), spans)
-    assert got.select("host_activity", "host_activity_kind", "host_activity_share").rows() == [
+    assert got.select("host_name", "host_kind", "host_share").rows() == [
         ("c10d::send", "op", 0.4),
         (None, None, None),
         ("forward", "range", 0.8),
@@ -242,10 +242,10 @@ def test_a_stream_that_was_told_to_wait_for_an_event():
         at(start_ns=11, dur_ns=1), name=pl.lit("cudaStreamWaitEvent"), kind=pl.lit("call")
     )
     got = idle_of(EVENTS, wait).filter(gap=0)
-    assert got.select("cause", "held_kind").rows() == [("queued", "event")]
+    assert got.select("cause", "waited_kind").rows() == [("queued", "event")]
     # a wait before the stream's last launch was for that one
     early = wait.with_columns(at(start_ns=0))
-    assert "event" not in idle_of(EVENTS, early)["held_kind"].to_list()
+    assert "event" not in idle_of(EVENTS, early)["waited_kind"].to_list()
 
 
 def test_a_copy_that_waits_for_itself_is_no_long_launch():
@@ -267,7 +267,7 @@ def test_a_copy_that_waits_for_itself_is_no_long_launch():
         (0, 0, 41, 2, "launch"),
         (0, 0, 43, 17, "queued"),
     ]
-    assert got["held_by"].to_list() == [None, None, "hipMemcpyWithStream"]
+    assert got["waited_name"].to_list() == [None, None, "hipMemcpyWithStream"]
 
 
 def test_a_call_in_progress_covers_the_gap_only_if_the_launch_came_after_it():
@@ -295,8 +295,8 @@ def test_a_gap_on_one_stream_is_not_an_idle_device():
     rows = of_seven.select(
         pl.col("start_ns", "dur_ns") // US,
         "next_name",
-        pl.col("busy_elsewhere_ns") // US,
-        "busy_elsewhere_share",
+        pl.col("busy_ns") // US,
+        "busy_share",
     ).rows()
     assert rows == [
         (10, 5, "c", 5, 1.0),
@@ -305,7 +305,7 @@ def test_a_gap_on_one_stream_is_not_an_idle_device():
         (80, 10, "g", 0, 0.0),
         (100, 30, "h", 0, 0.0),
     ]
-    assert got.filter(pl.col("stream") == 8)["busy_elsewhere_ns"].to_list() == [0]
+    assert got.filter(pl.col("stream") == 8)["busy_ns"].to_list() == [0]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_kernel_is_a_call_by_its_own_shapes():
         ("cann::Add", "elementwise", None, 32.0, 32.0),
     ]
     assert found["source"][0] == "shapes of the kernel"
-    assert found["why"].is_not_null().to_list() == [False, False, True, True, True]
+    assert found["bound_ns"].is_null().to_list() == [False, False, True, True, True]
     bare = Trace({"kernels": kernels().select(pl.exclude("^ascend_.*$"))})
     with pytest.raises(NotCapturedError):
         analyze.operators(bare)
@@ -89,4 +89,4 @@ def test_training_of_another_team_on_ascend(shared):
         > 0.98 * work["total_ns"].sum()
     )
     assert work.filter(kind="gemm")["bound_share"].is_between(0.2, 1).all()
-    assert work.filter(pl.col("bound_share") > 1.05)["note"].null_count() == 0
+    assert work.filter(pl.col("bound_share") > 1.05)["reason"].null_count() == 0

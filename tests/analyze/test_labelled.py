@@ -76,7 +76,7 @@ def test_idle_knows_steps_and_launches():
 
 def test_launch_delay_by_step():
     got = launch_delay(trace_of()).select(
-        "step", "kernels", "launched_share", "host_call_ns", "median_ns", "max_ns"
+        "step", "kernels", "launched_share", "host_dur_ns", "median_ns", "max_ns"
     )
     assert got.rows() == [
         (0, 2, 1.0, 8, 15.0, 20),

@@ -45,7 +45,7 @@ def test_paths_of_layers():
         ("layer::model.layers.1.mlp", 40, 20),
     ]
     whole = analyze.modules(trace(ranges, "NVTX"))
-    assert whole.select("path", "calls", "device_ns", "kernels").rows() == [
+    assert whole.select("path", "count", "device_ns", "kernels").rows() == [
         ("model", 1, 22, 4),
         ("model.layers.*.mlp", 2, 11, 2),
     ]

@@ -53,10 +53,10 @@ def joined(there, ours, **options):
 def test_launches_are_matched_by_name_grid_block_and_order():
     found = joined([*LAYER, "other", *LAYER[:2]], [GEMM, ACT, GEMM])
     assert found["event"].to_list() == [1, 2, 3]
-    assert found["match"].to_list() == ["sequence"] * 3
-    assert found["agrees"].to_list() == ["name, grid and block"] * 3
+    assert found["kind"].to_list() == ["sequence"] * 3
+    assert found["evidence"].to_list() == ["name, grid and block"] * 3
     assert found["confidence"].to_list() == [1.0] * 3
-    assert found["candidates"].to_list() == [1] * 3
+    assert found["count"].to_list() == [1] * 3
     assert found["ratio"].to_list() == [1.5] * 3
     assert found["name"].to_list() == [GEMM, TORCH[ACT], GEMM]
 
@@ -68,8 +68,8 @@ def test_a_filtered_profile_is_matched_among_the_kernels_it_has():
     found = joined(LAYER * 2, [NORM, GEMM, ACT, "tuning_kernel", GEMM, NORM, GEMM, ACT])
     assert found["event"].to_list() == [0, 1, 2, None, 3, 5, 6, 7]
     assert found.row(3, named=True)["confidence"] == 0
-    assert found.row(3, named=True)["candidates"] == 0
-    assert found.row(3, named=True)["agrees"] is None
+    assert found.row(3, named=True)["count"] == 0
+    assert found.row(3, named=True)["evidence"] is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_filtered_profile_is_matched_among_the_kernels_it_has():
 def test_less_that_agrees_is_less_sure(names, options, agrees, confidence):
     found = joined(LAYER, names, **options)
     assert found["event"].to_list() == [2]
-    assert found["agrees"].to_list() == [agrees]
+    assert found["evidence"].to_list() == [agrees]
     assert found["confidence"].to_list() == pytest.approx([confidence])
 
 
@@ -125,13 +125,13 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
     kernels = rows.select(
         rank=pl.lit(0),
         start_ns=pl.int_range(pl.len()) * 1000,
-        dur_ns=pl.col("duration_ns").cast(pl.Int64),
+        dur_ns=pl.col("dur_ns").cast(pl.Int64),
         name="kernel_name",
         **{size: size for size in SIZES},
     )
     found = ncu.join(Trace({"kernels": kernels}), metrics)
     assert found["event"].to_list() == list(range(24))
-    assert found["candidates"].unique().to_list() == [2]
+    assert found["count"].unique().to_list() == [2]
     assert found["ratio"].to_list() == pytest.approx([1.0] * 24, rel=1e-3)
 
 

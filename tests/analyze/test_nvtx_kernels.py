@@ -68,34 +68,32 @@ def test_every_range_of_nested_ones_has_the_work():
         "thread",
         "name",
         "domain",
-        "style",
+        "kind",
         "depth",
-        "children",
         "start_ns",
         "dur_ns",
         "host_start_ns",
         "host_dur_ns",
         "launches",
         "kernels",
-        "copies",
         "own_kernels",
         "busy_ns",
     ]
     assert got.select(
-        "name", "range", "parent", "depth", "children", "host_start_ns", "host_dur_ns"
+        "name", "range", "parent", "depth", "host_start_ns", "host_dur_ns"
     ).rows() == [
-        ("step", 0, None, 0, 1, 0, 100),
-        ("layer", 1, 0, 1, 1, 10, 40),
-        ("mlp", 2, 1, 2, 0, 20, 10),
+        ("step", 0, None, 0, 0, 100),
+        ("layer", 1, 0, 1, 10, 40),
+        ("mlp", 2, 1, 2, 20, 10),
     ]
     # step: a b c1 c2 d, 200-310; busy 200-220, 230-240, 260-270, 300-310. layer: b c1 c2, 205-270;
     # d is not in it
     assert got.select(
-        "start_ns", "dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns"
+        "start_ns", "dur_ns", "launches", "kernels", "own_kernels", "busy_ns"
     ).rows() == [
-        (200, 110, 4, 5, 0, 2, 50),
-        (205, 65, 2, 3, 0, 1, 35),
-        (230, 40, 1, 2, 0, 2, 20),
+        (200, 110, 4, 5, 2, 50),
+        (205, 65, 2, 3, 1, 35),
+        (230, 40, 1, 2, 2, 20),
     ]
 
 
@@ -158,7 +156,7 @@ def test_what_is_no_range_of_the_host_is_left_out():
         how="diagonal_relaxed",
     )
     got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
-    assert got.select("name", "style", "range").rows() == [("request", "StartEnd", 3)]
+    assert got.select("name", "kind", "range").rows() == [("request", "StartEnd", 3)]
 
 
 def test_recorded_but_nothing_there():

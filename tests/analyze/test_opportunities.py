@@ -79,7 +79,7 @@ def test_all_of_the_recording_by_hand():
     assert product["gain_share"] == 1140 / 20140
     assert parts(found, "gap_ns", "gain_ns")["step"] == (pytest.approx(2000), 1140)
     assert found.select("rank", "steps", "phase").unique().rows() == [(0, 1, None)]
-    assert found.filter(part="no bound")["why"].null_count() == 0
+    assert found.filter(part="no bound")["reason"].null_count() == 0
 
 
 def test_the_best_of_its_kind_here_or_in_a_baseline():
@@ -103,8 +103,8 @@ def test_the_best_of_its_kind_here_or_in_a_baseline():
 def test_without_peaks_nothing_has_a_bound():
     found = analyze.opportunities(trace())
     assert found["part"].to_list() == ["step", "no bound", "no bound", "idle", "beside other work"]
-    step = found.filter(part="step").select("gap_ns", "gain_ns", "why").row(0)
-    longest = found.filter(part="no bound").sort("total_ns", descending=True)["why"][0]
+    step = found.filter(part="step").select("gap_ns", "gain_ns", "reason").row(0)
+    longest = found.filter(part="no bound").sort("total_ns", descending=True)["reason"][0]
     assert step == (None, None, longest)
     assert longest
 
@@ -193,7 +193,7 @@ def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch):
     assert whole.drop("steps").equals(some.drop("steps"))
     found = (
         some.filter(part="step")
-        .select("phase", "steps", "of_steps", "total_ns", "gain_ns")
+        .select("phase", "steps", "recorded_steps", "total_ns", "gain_ns")
         .sort("phase")
         .rows()
     )

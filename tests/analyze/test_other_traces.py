@@ -109,7 +109,7 @@ def test_sums_hold(trace):
     known = calls.filter(pl.col("wait_ns").is_not_null())
     assert (known["wait_ns"] + known["transfer_ns"] == known["dur_ns"]).all()
     found = analyze.findings(trace)
-    assert found["share_of_time"].is_between(0, 1).all()
+    assert found["share"].is_between(0, 1).all()
 
 
 @pytest.mark.slow

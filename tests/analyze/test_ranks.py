@@ -129,7 +129,7 @@ def test_sizes_fill_only_what_the_recording_leaves_open(sixteen):
 
 def test_the_late_node_by_hand(sixteen):
     late = ranks(sixteen, by="group")
-    assert late.select("by", "group", "calls", "last").rows() == [
+    assert late.select("kind", "group", "count", "last_count").rows() == [
         ("node", "node2", 10, 9),
         ("node", "node0", 10, 1),
         ("node", "node3", 10, 0),
@@ -141,19 +141,19 @@ def test_the_late_node_by_hand(sixteen):
     # rank 0 is first at 1,000; of the 40 arrivals of the node 10 are at 4,100 and 30 at 4,000
     assert row["late_median_ns"] == 3_000
     # the last comes at 4,100: rank r of the twelve others has waited 3,100 - r
-    assert row["others_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
+    assert row["other_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
     # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8; three of the four ranks come 3,000 after the
     # first, one 3,100
-    assert (row["worst_rank"], row["together"]) == (8, 3_000 / 3_100)
+    assert (row["last_rank"], row["together_share"]) == (8, 3_000 / 3_100)
     # in the last call rank 3 comes 3,500 after rank 0, ranks 1 and 2 come 1 and 2
-    assert late.row(1, named=True)["together"] == pytest.approx(1.5 / 3_500)
+    assert late.row(1, named=True)["together_share"] == pytest.approx(1.5 / 3_500)
 
 
 def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen):
     late = ranks(sixteen, by="group")
     assert latest_group(late)["who"] == "ranks 8 to 11 (one node, node2)"
-    alone = late.with_columns(together=pl.lit(0.1))
-    few = late.with_columns(calls=pl.lit(7, dtype=pl.Int64))
+    alone = late.with_columns(together_share=pl.lit(0.1))
+    few = late.with_columns(count=pl.lit(7, dtype=pl.Int64))
     chance = late.with_columns(expected_share=pl.lit(0.46))
     assert [latest_group(frame) for frame in (alone, few, chance, late.clear())] == [None] * 4
 

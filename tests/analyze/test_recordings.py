@@ -210,7 +210,7 @@ def test_all_calls_are_matched(name, sample_trace):
     found = collectives(sample_trace(name))
     assert found["call"].null_count() == 0
     assert found["wait_ns"].null_count() == 0
-    assert found.select((pl.col("ranks_seen") == pl.col("world")).all()).item()
+    assert found.select((pl.col("ranks") == pl.col("world")).all()).item()
     assert found.select(
         (pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()
     ).item()

@@ -465,7 +465,7 @@ def test_slack_of_kernels_and_why_it_is_unknown():
     found = slack(two_ranks(), by=("rank", "name", "category"))
     gemm = found.filter(pl.col("name") == GEMM).sort("rank")
     assert gemm["slack_ns"].to_list() == [59 * US, 0]
-    assert known_slack(two_ranks())["unknown"].null_count() == 6
+    assert known_slack(two_ranks())["reason"].null_count() == 6
     assert unknown_slack(two_ranks()) == ""
 
     # one rank alone: its all-reduce is not matched, so another rank may wait for what runs before
@@ -476,12 +476,12 @@ def test_slack_of_kernels_and_why_it_is_unknown():
     )
     known = known_slack(alone)
     assert known["slack_ns"].to_list() == [None, None, 0]
-    assert known["unknown"][0].startswith("a collective after it was not matched")
+    assert known["reason"][0].startswith("a collective after it was not matched")
 
     # groups of the path: what is not known of one event is not known of its group
     shares = slack(alone, by=["name"]).select("name", "slack_ns", "pace_slack_ns")
     assert [row for row in shares.rows() if row[0] == GEMM] == [(GEMM, None, None)]
-    assert slack(alone).select("slack_ns", "pace_slack_ns", "unknown").row(2) == (0, 0, None)
+    assert slack(alone).select("slack_ns", "pace_slack_ns", "reason").row(2) == (0, 0, None)
     assert slack(two_ranks(), by=["name"])["slack_ns"].null_count() == 0
 
     # without the calls of the host nothing is known
@@ -998,7 +998,7 @@ def test_more_events_than_are_replayed(monkeypatch):
     found = what_if(trace, changes.scale("host", 0.5))
     # of steps 2 to 6 the first has none before it
     assert found.select("steps", "recorded_ns", "predicted_ns").row(0) == (4, 40 * US, 20 * US)
-    assert found["unknown"][0].endswith(
+    assert found["assumed"][0].endswith(
         "only 5 of 10 steps were replayed, since there are more than 10 events"
     )
     rows = replay_changes(trace, ("scale:host:0.5",))["scale:host:0.5"]
@@ -1029,7 +1029,7 @@ def test_ranks_whose_clocks_do_not_match_are_replayed_alone_and_it_is_said():
         (96 + 36) / 2 * US,
         (96 + 36) / 2 * US,
     )
-    assert found["unknown"][0].startswith(
+    assert found["assumed"][0].startswith(
         "what ranks wait for of each other, so each is replayed alone: only 0 % of"
     )
     with pytest.raises(AnalysisError, match="no collective of this recording is matched"):

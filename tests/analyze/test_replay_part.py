@@ -72,7 +72,7 @@ def test_groups_from_the_middle_stand_for_the_others():
     assert chosen.weights.rows() == [(2, 3.0), (3, 3.0)]
     words = "only 2 of 6 ranks were replayed, which wait for no other rank, since there are more than 20 events"
     assert chosen.words == words
-    assert what_if(three_pairs(), balance())["unknown"][0].endswith(words)
+    assert what_if(three_pairs(), balance())["assumed"][0].endswith(words)
 
 
 @pytest.mark.usefixtures("small")

@@ -312,8 +312,8 @@ def test_beside_another_recording_of_the_same_operators():
     here, there = trace("mine", 700), trace("theirs", 500)
     there = Trace({**there.tables, "ops": there.ops.head(1), "kernels": there.kernels.head(1)})
     found = analyze.operators(here, other=there).sort("shapes")
-    assert found.select("kernel", "other_kernel", "other_mean_ns", "slower_ns").rows() == [
+    assert found.select("kernel", "other_kernel", "other_mean_ns", "delta_ns").rows() == [
         ("mine", "theirs", 500.0, 200.0),
         ("mine", None, None, None),
     ]
-    assert "slower_ns" not in analyze.operators(here).columns
+    assert "delta_ns" not in analyze.operators(here).columns

@@ -35,8 +35,8 @@ def test_kernels_only_three_forward_passes():
         "host_start_ns",
         "host_dur_ns",
         "name",
-        "context_requests",
-        "generation_tokens",
+        "prefill_requests",
+        "decode_tokens",
     ):
         assert found[unknown].null_count() == 3
     assert trace.events["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
@@ -60,7 +60,7 @@ def test_embedding_operator_names_the_batch():
         )
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
     batch = found.select(
-        "phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens"
+        "phase", "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens"
     )
     assert batch.rows() == [
         ("prefill", 4, 512, 0, 0),
@@ -119,7 +119,7 @@ def test_the_pass_of_a_vision_tower_is_no_prefill(seen):
     run = run.with_columns(op_id=pl.when(pl.col("name") == EMBEDDING).then("correlation"))
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
     assert found["phase"].to_list() == ["decode", "decode", "other", "prefill", "decode"]
-    assert found["context_tokens"].to_list() == [0, 0, None, 96, 0]
+    assert found["prefill_tokens"].to_list() == [0, 0, None, 96, 0]
 
 
 def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size():

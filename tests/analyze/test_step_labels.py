@@ -8,10 +8,10 @@ from llmprof.label.steps import labels
 COLUMNS = [
     "source",
     "phase",
-    "context_requests",
-    "context_tokens",
-    "generation_requests",
-    "generation_tokens",
+    "prefill_requests",
+    "prefill_tokens",
+    "decode_requests",
+    "decode_tokens",
 ]
 
 # as recorded

@@ -108,7 +108,7 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     assert of_ranks.join(steps, on=["rank", "step", "dur_ns"]).height == 40
     # mean from step to step of all decode steps: theory; streams side by side count twice there
     joined = analyze.roofline(run, "Qwen2.5-7B").filter(phase="decode")
-    assert joined["measured_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
+    assert joined["total_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
 
 
 def test_a_share_of_a_finding_is_of_the_time_that_its_card_names():
@@ -125,7 +125,7 @@ def test_a_share_of_a_finding_is_of_the_time_that_its_card_names():
         )
         own = steps.filter(rank=3) if "of rank 3" in row["denominator"] else steps
         own = steps.filter(pl.col("rank") < 3) if "ranks 0, 1 and 2" in row["denominator"] else own
-        assert row["share_of_time"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row[
+        assert row["share"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row[
             "denominator"
         ]
         assert format_ns(own["dur_ns"].mean()) in row["denominator"]

@@ -47,7 +47,7 @@ def test_a_step_has_what_was_launched_from_its_label_to_the_next():
         (0, 1, "decode", 100, 50, 190, 120),
     ]
     assert found.select(
-        "context_requests", "context_tokens", "generation_requests", "generation_tokens"
+        "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens"
     ).rows() == [
         (4, 256, 0, 0),
         (0, 0, 4, 4),
@@ -165,7 +165,7 @@ def test_a_label_inside_another_begins_a_step_of_its_own():
 def test_labels_in_the_form_of_vllm_beside_those_of_sglang_are_sglangs():
     tables = launched_at([10, 30, 60], [100, 200, 300])
     tables["markers"] = labels([(DECODE, 0, 100), ("step[DECODE bs=4]", 5, 80)])
-    assert steps(Trace(tables)).select("source", "generation_requests").rows() == [("sglang", 4)]
+    assert steps(Trace(tables)).select("source", "decode_requests").rows() == [("sglang", 4)]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_profiler_steps():
         (0, "other", "profiler_step", "ProfilerStep#7"),
         (1, "other", "profiler_step", "ProfilerStep#8"),
     ]
-    assert found["context_requests"].null_count() == 2
+    assert found["prefill_requests"].null_count() == 2
 
 
 def test_runs_of_an_onnx_session():

@@ -288,7 +288,7 @@ def delayed():
                 / (3 if rank == 3 else 1)
             )
             rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
-    names = "rank step launched launched_share host_call_ns median_ns p95_ns max_ns min_ns"
+    names = "rank step launched launched_share host_dur_ns median_ns p95_ns max_ns min_ns"
     return pl.DataFrame(rows, schema=names.split(), orient="row")
 
 
@@ -383,7 +383,7 @@ def profiled():
                 stage,
             )
         )
-    names = "kernel_id kernel_name duration_ns dtype intensity flop_per_s roof_flop_per_s roof_share bound"
+    names = "kernel_id kernel_name dur_ns dtype intensity flop_per_s bound_flop_per_s bound_share bound_by"
     return pl.DataFrame(rows, schema=[*names.split(), "stage"], orient="row")
 
 
@@ -423,7 +423,7 @@ def stalled():
             rows.append((kernel_id, reason, share))
     frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
     return frame.join(
-        profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id"
+        profiled().select("kernel_id", "kernel_name", "dur_ns", "stage"), on="kernel_id"
     )
 
 
@@ -513,9 +513,9 @@ def joined_requests():
         "queue_decode_ns",
         "queue_other_ns",
         "prefill_ns",
-        "prefill_others_ns",
+        "prefill_other_ns",
         "e2e_ns",
-        "ttft_others_ns",
+        "ttft_other_ns",
     ]
     return pl.DataFrame(rows, schema=[*names, "reason"], orient="row")
 
@@ -731,11 +731,11 @@ def late():
     """Rows as ``late_groups(trace)`` returns them."""
     return pl.DataFrame(
         {
-            "by": ["node", "node", "tp", "tp"],
+            "kind": ["node", "node", "tp", "tp"],
             "group": ["a", "b", "0", "1"],
             "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
-            "calls": 40,
-            "last": [36, 4, 20, 20],
+            "count": 40,
+            "last_count": [36, 4, 20, 20],
             "last_share": [0.9, 0.1, 0.5, 0.5],
             "expected_share": 0.5,
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],

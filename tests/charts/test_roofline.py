@@ -33,15 +33,15 @@ def table(chart):
 
 
 def test_points_are_the_launches_with_operations():
-    frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("duration_ns", descending=True)
+    frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("dur_ns", descending=True)
     points = specs.rows(charts.roofline(frames.profiled()), "point", "intensity")
     assert [point["intensity"] for point in points] == frame["intensity"].to_list()
     assert [point["rate"] * 1e12 for point in points] == pytest.approx(
         frame["flop_per_s"].to_list()
     )
-    assert [point["duration_ns"] for point in points] == frame["duration_ns"].to_list()
+    assert [point["dur_ns"] for point in points] == frame["dur_ns"].to_list()
     assert [point["group"] for point in points] == frame["stage"].to_list()
-    ns, areas = frame["duration_ns"].to_list(), [point["area"] for point in points]
+    ns, areas = frame["dur_ns"].to_list(), [point["area"] for point in points]
     assert areas[1] / areas[0] == pytest.approx(ns[1] / ns[0])
     assert min(areas) >= 36
     written = " ".join(charts.roofline(frames.profiled()).to_dict()["title"]["subtitle"])
@@ -78,7 +78,7 @@ def test_roofs_of_launches_and_devices():
     assert "The roofs are not known." in texts
     assert "TB/s" not in texts
     none = frames.profiled().with_columns(
-        roof_flop_per_s=pl.lit(None, pl.Float64), roof_share=pl.lit(None, pl.Float64)
+        bound_flop_per_s=pl.lit(None, pl.Float64), bound_share=pl.lit(None, pl.Float64)
     )
     assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
     device = hardware.device("NVIDIA H200")
@@ -107,7 +107,7 @@ def test_colours_are_those_of_stages_else_of_bounds():
     ]
     plain = frames.profiled().drop("stage")
     assert table(charts.roofline(plain)) == BOUNDS
-    unbound = plain.with_columns(bound=pl.when(pl.col("bound") != "latency").then("bound"))
+    unbound = plain.with_columns(bound_by=pl.when(pl.col("bound_by") != "latency").then("bound_by"))
     assert list(table(charts.roofline(unbound))) == ["compute", "memory", "unknown"]
 
 
@@ -135,7 +135,9 @@ def test_operators_are_points_under_the_roofs_of_their_own_bounds():
     assert [point["rate"] for point in points] == pytest.approx(
         (rows["flop_per_s"] / 1e12).to_list()
     )
-    assert [point["roof_share"] for point in points] == pytest.approx(rows["bound_share"].to_list())
+    assert [point["bound_share"] for point in points] == pytest.approx(
+        rows["bound_share"].to_list()
+    )
     assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(specs.texts(chart))
     # without a device the roofs follow from the bounds
     assert "memory: 4.8 TB/s" in specs.texts(charts.roofline(frames.operated()))

@@ -20,10 +20,10 @@ def test_parts_are_means_weighted_by_duration():
     frame, drawn = frames.stalled(), bars(frames.stalled())
     for stage in frame["stage"].unique():
         mine = frame.filter(stage=stage)
-        whole = mine.unique("kernel_id")["duration_ns"].sum()
+        whole = mine.unique("kernel_id")["dur_ns"].sum()
         for reason in ("long_scoreboard", "barrier", "wait"):
             some = mine.filter(reason=reason)
-            share = float_of((some["share"] * some["duration_ns"]).sum()) / float_of(whole)
+            share = float_of((some["share"] * some["dur_ns"]).sum()) / float_of(whole)
             part = drawn.filter(row=stage, part=reason)["percent"]
             assert part.sum() == pytest.approx(100 * share)
     assert drawn.group_by("row").agg(pl.col("percent").sum())["percent"].to_list() == pytest.approx(
@@ -38,8 +38,8 @@ def test_bars_are_ordered_gathered_and_named():
     order = (
         frames.profiled()
         .group_by("stage")
-        .agg(pl.col("duration_ns").sum())
-        .sort("duration_ns", descending=True)
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", descending=True)
     )
     assert (
         bars(frames.stalled())["row"].unique(maintain_order=True).to_list()

@@ -100,7 +100,7 @@ def test_a_partition_that_is_not_whole_is_named_and_the_rest_answers(many, run, 
     assert trace.coverage["events"] == sum(file["events"] for file in trace.coverage["files"])
     calls = llmprof.map("collectives", trace, client=False)
     assert calls["wait_ns"].null_count() == calls.height == 6
-    assert calls["unmatched"].n_unique() == 1
+    assert calls["reason"].n_unique() == 1
     with pytest.warns(TraceWarning, match=said):
         assert llmprof.read(many).ranks == [0, 2]
     same(
@@ -215,7 +215,7 @@ def test_ranks_whose_clocks_share_nothing_have_no_waits_and_it_is_said(run, tmp_
     assert trace.span_ns[0] == 0
     calls = analyze.collectives(trace)
     assert calls.filter(rank=1)["wait_ns"].null_count() == 3
-    assert calls.filter(rank=1)["unmatched"].null_count() == 0
+    assert calls.filter(rank=1)["reason"].null_count() == 0
     assert_frame_equal(llmprof.map("collectives", trace, client=False), calls)
     out = str(tmp_path / "again")
     assert (

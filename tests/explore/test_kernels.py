@@ -165,7 +165,7 @@ def test_hardware_metrics_of_a_kernel(eager, metrics):
     ].to_list()
     other = message["launches"][-1]["kernel_id"]
     assert ask(widget, "metrics", name, other)[0]["chosen"] == other
-    assert message["speed"]["bound"] in {"compute", "memory", "latency"}
+    assert message["speed"]["bound_by"] in {"compute", "memory", "latency"}
     assert {bar["label"] for bar in message["bars"]} >= {"compute", "of its roof"}
     assert message["roofline"]["device"] == "H200"
     assert other in [point["kernel_id"] for point in message["roofline"]["points"]]

@@ -120,7 +120,7 @@ def make(folder, run):
     }
     watch = folder / "state watch/watch"
     _json(watch / "watch.json", whole | {"events": [event]})
-    finding = {"rule": "r", "severity": "high", "share_of_recorded": 0.25, "title": "a finding"}
+    finding = {"rule": "r", "severity": "high", "recorded_share": 0.25, "title": "a finding"}
     _json(watch / "captures/one/findings.json", [finding])
     kept = WatchHistory(watch / FOLDER)
     for number in range(30):

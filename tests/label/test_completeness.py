@@ -22,8 +22,8 @@ def without(trace, gone):
 
 def recorded(trace):
     """Launched and missing events by the row of coverage."""
-    rows = analyze.coverage(trace).filter(measure="recorded")
-    return {"launched": rows["events"].sum(), "missing": rows["missing_events"].sum()}
+    rows = analyze.coverage(trace).filter(kind="recorded")
+    return {"launched": rows["count"].sum(), "missing": rows["missing_count"].sum()}
 
 
 def loud_rules(trace):

@@ -101,8 +101,8 @@ def check_steps(trace, requests):
     steps = analyze.steps(trace).filter(pl.col("phase") != "empty")
     for rank in (rank for rank in trace.ranks if rank >= 0):
         mine = steps.filter(rank=rank)
-        assert mine["context_tokens"].sum() == requests["prompt_tokens"].sum()
-        assert mine["generation_tokens"].sum() == requests.height * (OUTPUT - 1)
+        assert mine["prefill_tokens"].sum() == requests["prompt_tokens"].sum()
+        assert mine["decode_tokens"].sum() == requests.height * (OUTPUT - 1)
 
 
 def check_run(run, ranks):
@@ -125,7 +125,7 @@ def check_run(run, ranks):
     if run.config.engine == "vllm":
         joined = analyze.requests(run)
         assert joined["request"].to_list() == profiled["request"].to_list()
-        assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
+        assert (joined["rest_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
             "parts add up to the latency"
         )
         assert joined["steps"].to_list() == [OUTPUT] * joined.height

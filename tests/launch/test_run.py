@@ -188,7 +188,9 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     assert comparison["launches"].sum() == 24
     assert comparison["name"].head(3).to_list() == heavy
     assert comparison["total_ns"].is_sorted(descending=True, nulls_last=True)
-    assert {"name", "share", "total_ns", "ncu_mean_ns", "ratio", "bound"} <= set(comparison.columns)
+    assert {"name", "share", "total_ns", "ncu_mean_ns", "ratio", "bound_by"} <= set(
+        comparison.columns
+    )
     assert any(note.startswith("ncu profiles 3 launches of nvjet") for note in run.summary["notes"])
     assert [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]] == [
         "nsys",

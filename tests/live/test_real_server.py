@@ -149,7 +149,7 @@ def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):
     assert 1 <= steps.height <= 14, (
         "the server itself stopped after the steps that it was asked for"
     )
-    assert steps["generation_requests"].max() <= CLIENTS
+    assert steps["decode_requests"].max() <= CLIENTS
     assert analyze.findings(run.trace).height
     within = recording["counters"]["within"]
     assert within["running"] > 0

@@ -126,10 +126,10 @@ def test_steps_phases_and_collectives_over_both_ranks(synthetic_npu):
     trace = llmprof.read(synthetic_npu("baseline"), cache=False)
     steps = analyze.steps(trace)
     assert steps["phase"].to_list() == ["prefill", "decode", "decode"] * 2
-    assert steps.filter(pl.col("rank") == 0)["context_tokens"].to_list() == [4096, 0, 0]
+    assert steps.filter(pl.col("rank") == 0)["prefill_tokens"].to_list() == [4096, 0, 0]
     calls = analyze.collectives(trace)
     assert calls["call"].null_count() == 0
-    assert calls["ranks_seen"].unique().to_list() == [2]
+    assert calls["ranks"].unique().to_list() == [2]
     assert set(calls["kind"]) == {"all_reduce", "all_gather"}
     # hand: an all-reduce of 4,096 x 7,168 bf16 is 58,720,256 bytes
     first = calls.filter((pl.col("rank") == 0) & (pl.col("kind") == "all_reduce")).row(

@@ -159,7 +159,7 @@ def test_tables_of_an_export_by_hand(export):
         (1, 190, 0, "mark", "nvtx"),
     ]
     steps = analyze.steps(trace)
-    assert steps.select("rank", "phase", "source", "context_tokens").row(0) == (
+    assert steps.select("rank", "phase", "source", "prefill_tokens").row(0) == (
         0,
         "prefill",
         "vllm",

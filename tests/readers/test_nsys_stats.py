@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import analyze
 from llmprof.analyze.nsys.nvtx import LABEL
 from llmprof.errors import TraceWarning
@@ -140,7 +141,7 @@ def test_saved_launches(shared):
 
 
 @needs_files
-@pytest.mark.parametrize("path", FILES, ids=label)
+@pytest.mark.parametrize("path", FILES[::4], ids=label)
 def test_copies_against_sql(path):
     """Bytes exactly: nsys prints them as MB with three places."""
     with sqlite.connect(path) as connection:
@@ -198,7 +199,11 @@ LIBRARIES = {
     ),
     "OSRT_API": (
         "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
-        [(901, 903, 27, PID_A + 100, 1, 24)],
+        [
+            (901, 903, 27, PID_A + 100, 1, 24),
+            (905, 909, 0, PID_A + 100, 2, 24),
+            (910, 910, 31, PID_A + 100, 3, 24),
+        ],
     ),
 }
 """A made-up export with calls of other libraries."""
@@ -218,6 +223,50 @@ def test_calls_of_other_libraries(tmp_path):
         ],
         "openmp_sum": [("Parallel", 2, 70), ("Wait", 1, 5)],
         "mpi_event_sum": [("MPI_Barrier", 1, 90)],
-        "osrt_sum": [("poll", 1, 2)],
+        "osrt_sum": [("poll", 2, 6)],
     }
     assert report_of(trace, "cuda_api_sum")["count"].sum() == 3
+
+
+SUMS = """Processing [r.sqlite] with [kern_sum.py]...
+Time (%),Total Time (us),Instances,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name
+80.0,8.5,4,2.125,2.0,1.5,3.0,0.1,"void gemm<int, float>(int)"
+20.0,2.25,3,0.75,0.75,0.75,0.75,0.0,norm
+
+Time (%),Total Time (us),Num Calls,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name
+100.0,9.0,7,1.3,1.0,1.0,2.0,0.1,cudaLaunchKernel
+"""
+MEMORY = """Time (%),Total Time (ns),Count,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Operation
+100.0,640,2,320.0,320.0,300,340,1.0,[CUDA memcpy Host-to-Device]
+"""
+EVENTS = """Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,Device,Strm,Name
+1000,50,11,,,,,,,,GPU X (3),7,[CUDA memcpy Device-to-Host]
+2000,70,12,4,2,1,128,1,1,32,GPU X (3),7,"gemm(int, int)"
+"""
+
+
+def test_tables_of_nsys_stats_alone(tmp_path):
+    """Sums with the unit of their heading; several tables in a file, several files in a folder."""
+    for name, text in (("sums", SUMS), ("memory", MEMORY), ("events", EVENTS)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    trace = llmprof.read(tmp_path)
+    assert trace.totals.sort("total_ns").select("kind", "name", "count", "total_ns").rows() == [
+        ("copy", "[CUDA memcpy Host-to-Device]", 2, 640),
+        ("kernel", "norm", 3, 2250),
+        ("kernel", "void gemm<int, float>(int)", 4, 8500),
+        ("call", "cudaLaunchKernel", 7, 9000),
+    ]
+    assert trace.totals["median_ns"].sort().to_list() == [320, 750, 1000, 2000]
+    kernels = trace.kernels.select("name", "dur_ns", "stream", "device", "grid_x", "block_x")
+    assert kernels.rows() == [("gemm(int, int)", 70, 7, 3, 4, 128)]
+    assert trace.copies.select("kind", "dur_ns").rows() == [("DtoH", 50)]
+    assert llmprof.read(tmp_path / "sums.csv").totals.height == 3
+    assert analyze.totals(trace).height == 4
+
+
+def test_the_tables_of_a_real_report_sum_to_its_recording(shared):
+    folder = shared / "real" / "nsys" / "stats"
+    trace, whole = llmprof.read(folder), trace_of(folder.parent / "gpubootcamp_mpi_report4.sqlite")
+    sums = dict(trace.totals.group_by("kind").agg(pl.col("total_ns").sum()).iter_rows())
+    assert sums["kernel"] == whole.kernels["dur_ns"].sum() == trace.kernels["dur_ns"].sum()
+    assert sums["copy"] == whole.copies["dur_ns"].sum()

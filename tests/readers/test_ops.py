@@ -125,7 +125,7 @@ def test_the_trace_has_steps_modules_operators_and_collectives(tmp_path):
     assert trace.meta["device"] == "NVIDIA H200"
     steps = analyze.steps(trace)
     assert steps["phase"].to_list() == ["decode", "decode"]
-    assert steps["generation_tokens"].to_list() == [4, 4]
+    assert steps["decode_tokens"].to_list() == [4, 4]
     # a call with others inside is no operator; the model itself is neither
     ops = trace.ops.filter(kind="op").select("name", "timer_layer", "dur_ns").rows()
     assert ("attn", 0, 10_000) in ops

@@ -174,7 +174,7 @@ def test_an_engine_for_prompts_and_one_that_decodes_are_one_trace(tmp_path):
     groups = trace.collectives.select("rank", "group", "group_ranks").unique().sort("rank").rows()
     assert groups[0] == (0, "3 (decode)", "[0, 1, 2, 3]")
     assert groups[5] == (5, "3 (prefill)", "[4, 5]")
-    calls = llmprof.analyze.collectives(trace).group_by("call").agg("rank", "ranks_seen")
+    calls = llmprof.analyze.collectives(trace).group_by("call").agg("rank", "ranks")
     assert sorted(sorted(ranks) for ranks in calls["rank"]) == [[0, 1, 2, 3]] * 3 + [[4, 5]] * 3
 
 

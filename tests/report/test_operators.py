@@ -104,7 +104,7 @@ def test_suggestions(tmp_path):
             "phase",
             "stage",
             "calls",
-            "measured_ns",
+            "total_ns",
             "bound_ns",
             "times_bound",
             "communicates",

@@ -260,7 +260,7 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
         ).lower()
         assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing
     assert '"thread ' in figures.make_figure(trace, figures.STEP_TIMELINE).spec
-    assert cards.shares(analyze.coverage(trace))["measure"].to_list() == [
+    assert cards.shares(analyze.coverage(trace))["kind"].to_list() == [
         "step",
         "stage",
         "category",
@@ -292,7 +292,7 @@ def sections_of(*blocks):
 
 
 def finding(evidence, where="true", share=0.5):
-    return {"order": 1, "evidence": evidence, "where": where, "share_of_time": share}
+    return {"order": 1, "evidence": evidence, "where": where, "share": share}
 
 
 def test_each_finding_leads_to_what_shows_its_evidence():

@@ -114,8 +114,8 @@ def test_steps_by_phase():
             "phase": ["decode", "prefill", "decode", "prefill"],
             "host_dur_ns": [10, None, 30, None],
             "dur_ns": [100, 500, 300, 700],
-            "context_tokens": [0, 64, 0, 64],
-            "generation_requests": [4, 0, 4, 0],
+            "prefill_tokens": [0, 64, 0, 64],
+            "decode_requests": [4, 0, 4, 0],
             "source": ["vllm"] * 4,
         }
     )
@@ -124,8 +124,8 @@ def test_steps_by_phase():
     assert rows[1] == {
         "phase": "decode",
         "steps": 1,
-        "context_tokens": 0,
-        "generation_requests": 4,
+        "prefill_tokens": 0,
+        "decode_requests": 4,
         "mean": 200,
         "median": 200,
         "least": 100,
@@ -275,8 +275,8 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     assert isinstance(none, Absent)
     assert none.captured
     given = {
-        "fusion": "norm + quantize",
-        "categories": "norm + quantize",
+        "name": "norm + quantize",
+        "category": "norm + quantize",
         "length": 3,
         "per_step": 3.0,
     }

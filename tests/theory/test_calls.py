@@ -4,11 +4,12 @@ import json
 import subprocess
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import calls
-from llmprof.theory.calls import CallWork, Lengths, NoWorkError, OperatorKind, parse_call, work_of
+from llmprof.theory.calls import CallWork, Lengths, NoWorkError, Operator, parse_call, work_of
 from tests.theory.notation import call
 
 
@@ -621,26 +622,29 @@ def test_what_a_recording_does_not_say_has_no_work(operator, shapes, types):
         work_of(parse_call(operator, shapes, types))
 
 
-def test_a_kind_can_be_registered_and_may_fail(monkeypatch):
-    monkeypatch.setattr(calls, "KINDS", list(calls.KINDS))
-    calls._by_name.cache_clear()
-    calls.operator_kind.cache_clear()
+def test_an_operator_can_be_registered_and_may_fail():
+    before = list(calls.OPERATORS)
     mine = call("acme::mine", "bf16[4,8]")
-    calls.register_kind(
-        OperatorKind(
-            "mine", "acme::mine", lambda given: CallWork(7, given.tensor(0).bytes, 0), "7", "here"
-        )
+    calls.register_operator(
+        Operator("norm", "acme::mine", lambda given: CallWork(7, given.tensor(0).bytes, 0), "here")
     )
-    calls.register_kind(OperatorKind("broken", "acme::broken", lambda given: 1 / 0, "", ""))  # type: ignore[arg-type, return-value]
+    calls.register_operator(Operator("broken", "acme::broken", lambda given: 1 / 0))  # type: ignore[arg-type, return-value]
     try:
         assert work_of(mine) == CallWork(7, 64, 0)
+        assert calls.operator_categories(pl.Series(["acme::mine"])).to_list() == ["norm"]
         with pytest.raises(NoWorkError, match="ZeroDivisionError"):
             work_of(call("acme::broken", "bf16[4,8]"))
         with pytest.raises(LlmprofError):
-            calls.register_kind(OperatorKind("empty", " ", lambda given: CallWork(0, 0, 0), "", ""))
+            calls.register_operator(Operator("empty", " "))
     finally:
-        calls._by_name.cache_clear()
-        calls.operator_kind.cache_clear()
+        calls.OPERATORS[:] = before
+        calls.forget_operators()
+
+
+def test_each_line_says_where_its_signature_is_published():
+    names = [name for line in calls.OPERATORS for name in line.names.split()]
+    assert len(names) == len(set(names))
+    assert all(line.source for line in calls.OPERATORS)
 
 
 COUNTED = """

@@ -393,7 +393,7 @@ _WATERFALL_COLUMNS = (
         "ttft_ns",
         "queue_prefill_ns",
     ),
-    *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_others_ns", "e2e_ns", "reason"),
+    *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_other_ns", "e2e_ns", "reason"),
 )
 _TABLE = {
     "waits behind prefill of others": theme.COMMUNICATION,

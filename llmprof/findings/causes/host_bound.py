@@ -187,7 +187,7 @@ def _measure(scope: Scope) -> Measurement | None:
         replayed_share=replayed,
         host=host_activity(scope, late),
         other=other_call(late),
-        calls=sum_of(delays, "calls") / of.parts if delays.height else None,
+        calls=sum_of(delays, "launches") / of.parts if delays.height else None,
         kernels=sum_of(delays, "kernels") / of.parts if delays.height else None,
         layer_ns=median_of(layer_times.filter(bound), "host_dur_ns"),
         layer_of_others_ns=median_of(layer_times.filter(~bound), "host_dur_ns"),

@@ -12,6 +12,7 @@ from llmprof.label.layers.kernels import LAYER_STAGES
 from llmprof.label.layers.sequences import REASONS, apply_by_sequence, reasons_of_passes
 from llmprof.label.nesting import innermost
 from llmprof.names import operators
+from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 
 _CALL_RANGE: Final = r"^nccl:"
@@ -46,9 +47,7 @@ def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         )
     if trace.has("ops"):
         calls.append(
-            trace.ops.filter(
-                names.categories_of_operators(trace.ops["name"]).fill_null("") == "collective"
-            )
+            trace.ops.filter(operator_categories(trace.ops["name"]).fill_null("") == "collective")
         )
     around = (
         pl.concat(frame.select(columns) for frame in calls)

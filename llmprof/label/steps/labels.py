@@ -105,7 +105,7 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     labels = labels.with_columns(
         source=first_true({label: name.str.contains(pattern) for label, pattern in SOURCES.items()})
     ).with_columns(
-        context_requests=pl.coalesce(
+        prefill_requests=pl.coalesce(
             prefilled,
             new,
             context,
@@ -113,10 +113,10 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
             pl.when(extends).then(requests),
             no_prefill,
         ),
-        context_tokens=pl.coalesce(
+        prefill_tokens=pl.coalesce(
             read, read_trt, field("c_sq"), pl.when(extends).then(tokens), no_prefill
         ),
-        generation_requests=pl.coalesce(
+        decode_requests=pl.coalesce(
             decoded,
             cached,
             generation,
@@ -124,20 +124,20 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
             pl.when(decodes).then(requests),
             no_decode,
         ),
-        generation_tokens=pl.coalesce(
+        decode_tokens=pl.coalesce(
             written, pl.when(generation == 0).then(0), field("g_sq"), generated, no_decode
         ),
     )
-    counted = phase(pl.col("context_requests"), pl.col("generation_requests"))
+    counted = phase(pl.col("prefill_requests"), pl.col("decode_requests"))
     program = pl.when(source == "xla").then(name.str.extract(r"_(prefill|decode)(?:_|\()"))
     stated = first_true({"mixed": given, "prefill": extends, "decode": decodes})
     return labels.with_columns(phase=pl.coalesce(stated, program, counted))
 
 
-def phase(context_requests: pl.Expr, generation_requests: pl.Expr) -> pl.Expr:
+def phase(prefill_requests: pl.Expr, decode_requests: pl.Expr) -> pl.Expr:
     """Phase of a batch: prefill, decode, mixed or empty; other if the numbers are unknown."""
-    prefills, decodes = context_requests > 0, generation_requests > 0
-    empty = (context_requests == 0) & (generation_requests == 0)
+    prefills, decodes = prefill_requests > 0, decode_requests > 0
+    empty = (prefill_requests == 0) & (decode_requests == 0)
     cases = {"mixed": prefills & decodes, "prefill": prefills, "decode": decodes, "empty": empty}
     return first_true(cases, "other")
 
@@ -202,16 +202,13 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     prefill = pl.col("length") > 1
     length_known = pl.col("length").is_not_null()
     counts = bounds.select(
-        context_requests=pl.when(prefill).then("batch").when(length_known).then(0),
-        context_tokens=pl.when(prefill)
+        prefill_requests=pl.when(prefill).then("batch").when(length_known).then(0),
+        prefill_tokens=pl.when(prefill)
         .then(pl.col("batch") * pl.col("length"))
         .when(length_known)
         .then(0),
-        generation_requests=pl.when(length_known & ~prefill)
-        .then("batch")
-        .when(length_known)
-        .then(0),
-        generation_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
+        decode_requests=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
+        decode_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
     )
     by_work = _phases_by_work(events, bounds["i"])
     return (
@@ -220,7 +217,7 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
             rank=pl.lit(rank, dtype=pl.Int32),
             step=pl.int_range(pl.len(), dtype=pl.Int32),
             phase=pl.when(length_known)
-            .then(phase(pl.col("context_requests"), pl.col("generation_requests")))
+            .then(phase(pl.col("prefill_requests"), pl.col("decode_requests")))
             .when("encodes")
             .then(pl.lit("other"))
             .otherwise(by_work),
@@ -444,10 +441,10 @@ NO_STEPS = pl.DataFrame(
         **dict.fromkeys(("rank", "step"), pl.Int32),
         "phase": pl.String,
         **dict.fromkeys(
-            ("start_ns", "host_start_ns", "host_dur_ns", "context_requests", "context_tokens"),
+            ("start_ns", "host_start_ns", "host_dur_ns", "prefill_requests", "prefill_tokens"),
             pl.Int64,
         ),
-        **dict.fromkeys(("generation_requests", "generation_tokens"), pl.Int64),
+        **dict.fromkeys(("decode_requests", "decode_tokens"), pl.Int64),
         **dict.fromkeys(("source", "name"), pl.String),
     }
 )
@@ -512,8 +509,8 @@ class _HeldRequests:
         detailed = [_sums(row[f"_{part}_1"], row[f"_{part}_2"]) for part in (1, 2)]
         parts: list[Requests] = []
         source = "label" if any(detailed) else "followed"
-        generating, made = _number(row["generation_requests"]), _number(row["generation_tokens"])
-        reading, read = _number(row["context_requests"]), _number(row["context_tokens"])
+        generating, made = _number(row["decode_requests"]), _number(row["decode_tokens"])
+        reading, read = _number(row["prefill_requests"]), _number(row["prefill_tokens"])
         if generating and made is None:
             made = generating
         if generating and made:

@@ -26,9 +26,9 @@ COLUMNS = [
         "dur_ns",
         "host_start_ns",
         "host_dur_ns",
-        "context_requests",
+        "prefill_requests",
     ),
-    *("context_tokens", "generation_requests", "generation_tokens", "source", "name"),
+    *("prefill_tokens", "decode_requests", "decode_tokens", "source", "name"),
 ]
 
 

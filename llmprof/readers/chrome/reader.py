@@ -22,7 +22,6 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError, listed
-from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import (
     NO_PHASE,
     Batches,
@@ -35,6 +34,7 @@ from llmprof.readers.chrome.batches import (
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.helpers import Done, Job, JobShare, is_worth_it, shared
+from llmprof.readers.common.lanes import REPEATS, frames_by_lane
 from llmprof.readers.common.reader import FilePart, Frames, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
 from llmprof.text import Progress
@@ -46,17 +46,6 @@ _COPY_KIND: Final = re.compile(
 _COPY_ENDS: Final = re.compile(r"\((\w+)\s*->\s*(\w+)\)")
 _FILL: Final = re.compile(r"^(?:memset|fill)", re.IGNORECASE)
 
-_ON_DEVICE: Final = r"(?i)^(?:gpu ?|/device:[gt]pu:)(\d+)(?: |$)"
-_STREAM, _PROGRAMS, _OPERATIONS = r"^Stream #", "XLA Modules", r"XLA Ops$"
-"""Lanes of a device that XLA names: with kernels, with runs of programs, with operations, which
-are the kernels where no stream is recorded. Others repeat these in other words.
-"""
-_AROUND: Final = r"^%?(?:while|conditional|call)(?:[._]\d+)*$"
-"""Operations of XLA that hold others."""
-_COPY_NAME: Final = r"(?i)^(?:copy(?:host|device|peer)|memcpy|memset|fillbuffer)"
-_CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
-
-_PROGRAM: Final = "xla_module"
 _DMA: Final = "dma_request"
 _SIGNALS: Final = ("event_wait", "event_record")
 _DIRECTIONS: Final = {
@@ -64,9 +53,6 @@ _DIRECTIONS: Final = {
     "DEVICE_TO_HOST": "DtoH",
     "DEVICE_TO_DEVICE": "DtoD",
 }
-
-_HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
-_DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
 
 _MOST_DEVICES: Final = 1 << 12
 
@@ -127,7 +113,7 @@ def _tables(
         "memory": None if (memory := by_kind.get("memory")) is None else memory.drop("name"),
         "counters": by_kind.get("counter"),
         "tasks": by_kind.get("tasks"),
-        _REPEATS: by_kind.get(_REPEATS),
+        REPEATS: by_kind.get(REPEATS),
     }
     return {name: frame for name, frame in out.items() if frame is not None}
 
@@ -218,10 +204,6 @@ def _named(frame: pl.DataFrame, texts: DistinctTexts) -> pl.DataFrame:
     return frame
 
 
-_REPEATS: Final = "event that repeats another lane"
-"""Reason for leaving out an event, and the kind of such events."""
-
-
 def _told_apart(events: pl.DataFrame | None, lane_names: Sequence[LaneName]) -> Frames:
     """Events without a known category as frames by kind, which depends on the names of their
     process and lane.
@@ -233,33 +215,7 @@ def _told_apart(events: pl.DataFrame | None, lane_names: Sequence[LaneName]) -> 
     of_process = names.filter(pl.col("thread").is_null()).select("process", process_name="lane")
     events = events.join(of_process, on="process", how="left", maintain_order="left")
     events = events.join(names, on=["process", "thread"], how="left", maintain_order="left")
-    process, lane = (pl.col(column).fill_null("") for column in ("process_name", "lane"))
-    name, on_device = pl.col("name"), process.str.contains(_ON_DEVICE)
-    by_xla, streams = process.str.starts_with("/device:"), lane.str.contains(_STREAM)
-    operations = lane.str.contains(_OPERATIONS) & ~streams.any().over("process")
-    kinds = {
-        "device_marker": by_xla & ((lane == _PROGRAMS) | operations & name.str.contains(_AROUND)),
-        _REPEATS: by_xla & ~streams & ~operations,
-        "copy": on_device & name.str.contains(_COPY_NAME),
-        "kernel": on_device,
-        "runtime": name.str.contains(_CALL_NAME),
-    }
-    kind = first_true(kinds, "marker")
-    device = process.str.extract(_ON_DEVICE, 1).cast(pl.Int32)
-    domain = pl.when(lane == _PROGRAMS).then(pl.lit(_PROGRAM)).otherwise("domain")
-    apart = events.with_columns(kind=kind, device=device, domain=domain).partition_by(
-        "kind", as_dict=True, include_key=False
-    )
-    frames = {str(key[0]): frame for key, frame in apart.items()}
-    columns = {
-        "kernel": ("device", *_DEVICE),
-        "copy": ("device", *_DEVICE),
-        "runtime": (*_HOST, "correlation"),
-        "marker": (*_HOST, "domain"),
-        "device_marker": ("device", "stream", "start_ns", "dur_ns", "name", "domain"),
-        _REPEATS: ("name",),
-    }
-    return {kind: frame.select(columns[kind]) for kind, frame in frames.items()}
+    return frames_by_lane(events)
 
 
 def _concat(*frames: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -680,8 +636,8 @@ def _part(
     stated = stream.head if head is None else head
     base = _base_ns(stated)
     frames = _tables(batches.frames(base), batches.lane_names, batches.texts)
-    if (repeats := frames.pop(_REPEATS, None)) is not None:
-        batches.skipped[_REPEATS] = repeats.height
+    if (repeats := frames.pop(REPEATS, None)) is not None:
+        batches.skipped[REPEATS] = repeats.height
         batches.kept -= repeats.height
     coverage: dict[str, Any] = {
         "file": stream.path.name,

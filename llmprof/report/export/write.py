@@ -227,8 +227,8 @@ def _idle(trace: Trace) -> pl.DataFrame:
         track=pl.lit("idle"),
         name="cause",
         detail=pl.concat_str(
-            pl.when(filled("host_activity") != "").then(pl.format("host in {}", "host_activity")),
-            pl.when(filled("held_by") != "").then(pl.format("held by {}", "held_by")),
+            pl.when(filled("host_name") != "").then(pl.format("host in {}", "host_name")),
+            pl.when(filled("waited_name") != "").then(pl.format("held by {}", "waited_name")),
             pl.when(filled("next_name") != "").then(pl.format("until {}", "next_name")),
             separator="; ",
             ignore_nulls=True,

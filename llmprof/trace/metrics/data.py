@@ -94,7 +94,7 @@ class Metrics:
         -------
         polars.DataFrame
             ``kernel_id, kernel_name, grid, block, stream, device, grid_x … block_z, device_name,
-            duration_ns, run, id, process, process_name, context, compute_capability``.
+            dur_ns, run, id, process, process_name, context, compute_capability``.
         """
         first = self._metrics.group_by("kernel_id", maintain_order=True).agg(
             pl.col(*_LAUNCH[1:]).first()
@@ -112,7 +112,7 @@ class Metrics:
             for i, axis in enumerate("xyz")
         ]
         facts = [
-            self.values(*_DURATION).rename({"value": "duration_ns"}),
+            self.values(*_DURATION).rename({"value": "dur_ns"}),
             self._metrics.filter(pl.col("metric") == _DEVICE)
             .unique("kernel_id", keep="first")
             .select("kernel_id", device_name="text"),

@@ -1,16 +1,14 @@
 """What all tests share: the bundled samples, read once, and a cache folder of the tests' own."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc
 import os
+import shlex
 import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -18,9 +16,6 @@ import pytest
 import llmprof.charts  # noqa: F401 (before tests import Altair and nbformat: it keeps that short)
 from llmprof.readers import bundled
 from tests.samples import sample
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -113,11 +108,13 @@ def engine_python():
 
 @pytest.fixture
 def run(capsys):
-    """Run a command; return its exit code, what it printed, and what it said on stderr."""
+    """Run a command, as it is typed or word by word; return its exit code, what it printed, and
+    what it said on stderr.
+    """
     from llmprof.cli import main
 
     def run(*argv):
-        code = main.main(list(argv))
+        code = main.main(shlex.split(argv[0]) if len(argv) == 1 else list(argv))
         out, err = capsys.readouterr()
         return code, out, err
 

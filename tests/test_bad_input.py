@@ -141,7 +141,7 @@ def test_nothing_compared_with_nothing(run, saved):
 
 @pytest.mark.slow
 def test_runs_of_other_models_and_numbers_of_ranks_are_compared_as_far_as_they_go(run):
-    code, out, _ = run("diff", "sample:torch_tp1_eager", "sample:torch_pp2_eager")
+    code, out, _ = run("diff sample:torch_tp1_eager sample:torch_pp2_eager")
     assert code == 0
     assert (
         "Not alike: ranks: 1 in torch_tp1_eager, 2 in torch_pp2_eager; a step is the mean of the ranks"

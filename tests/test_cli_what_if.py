@@ -19,17 +19,17 @@ def test_what_is_not_replayed_is_said(run, tmp_path):
     }
     kernels = pl.DataFrame(names | {"start_ns": [0, 10_000_000], "dur_ns": [4_000, 4_000]})
     llmprof.Trace({"kernels": kernels}, {"world_size": 2}).save(tmp_path / "two")
-    code, out, _ = run("what-if", str(tmp_path / "two"))
+    code, out, _ = run(f"what-if {tmp_path}/two")
     assert code == 0
     assert "Not known: what ranks wait for of each other, so each is replayed alone: " in out
-    code, out, err = run("what-if", SAMPLE, "faster")
+    code, out, err = run(f"what-if {SAMPLE} faster")
     assert (code, out) == (2, "")
     assert "there is no change 'faster'" in err
     assert "no-host-delay" in err
 
 
 def test_json_has_the_frame(run, capsys):
-    code, out, _ = run("what-if", SAMPLE, "--json")
+    code, out, _ = run(f"what-if {SAMPLE} --json")
     rows = json.loads(out)
     assert code == 0
     assert {row["phase"] for row in rows} == {"decode", "mixed"}

@@ -115,19 +115,19 @@ def kernels(
 
 def end(frame):
     """Where the last event of a frame ends."""
-    return int((frame["start_ns"] + frame["dur_ns"]).max())  # type: ignore[arg-type]
+    return int((frame["start_ns"] + frame["dur_ns"]).max())
 
 
-def launches(frame, *, lead=5, dur=2):
-    """A launching call for each kernel, ``lead`` before it starts."""
+def launches(frame, *, lead=5, dur=2, name="cudaLaunchKernel", thread=1, correlation="correlation"):
+    """A call for each kernel, ``lead`` before it starts; without a correlation it launches nothing."""
     return frame.select(
         "rank",
         start_ns=pl.col("start_ns") - lead,
         dur_ns=pl.lit(dur, dtype=pl.Int64),
-        name=pl.lit("cudaLaunchKernel"),
+        name=pl.lit(name),
         api=pl.lit("runtime"),
-        correlation="correlation",
-        thread=pl.lit(1, dtype=pl.Int64),
+        correlation=pl.lit(None, pl.Int64) if correlation is None else correlation,
+        thread=pl.lit(thread, dtype=pl.Int64),
     )
 
 

@@ -34,7 +34,7 @@ WORK = pl.concat(
 
 
 def rows(trace, by):
-    found = analyze.counters(trace, by=by)  # type: ignore[arg-type]
+    found = analyze.counters(trace, by=by)
     key = found.columns[2]
     return {row[key]: row for row in found.iter_rows(named=True)}
 

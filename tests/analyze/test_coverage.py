@@ -8,7 +8,7 @@ from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, kernels, labels
 def shares(trace, rank=0):
     found = coverage(trace).filter(pl.col("rank") == rank)
     columns = ["kind", "share", "total_ns", "count", "missing_count"]
-    return {kind: rest for kind, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
+    return {kind: rest for kind, *rest in found.select(columns).iter_rows()}
 
 
 def test_shares_by_hand():

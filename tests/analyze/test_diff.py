@@ -5,7 +5,6 @@ from llmprof.analyze.compare.times import diff_of
 from tests.analyze.builders import types_of
 
 SCHEMA = types_of("rank", "step", "phase", "stage", "category", "start_ns", "dur_ns")
-Rows = list[tuple[int, int | None, str | None, str | None, str, int, int]]
 
 
 def frame_of(rows):

@@ -32,7 +32,7 @@ def run(gemm, pause=0, steps=8, jitter=0):
         }
         for name in ("kernels", "runtime"):
             tables[name] = tables[name].with_columns(pl.col("correlation") + 100 * n)
-        at = int((tables["kernels"]["start_ns"] + tables["kernels"]["dur_ns"]).max())  # type: ignore[arg-type]
+        at = int((tables["kernels"]["start_ns"] + tables["kernels"]["dur_ns"]).max())
         moved.append(tables)
     return together(*moved)
 

@@ -227,9 +227,7 @@ def test_what_the_host_is_in_has_a_finding_of_its_own(call, rule):
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     # each call begins when the device is idle already, and takes 110 of the 140 us before the
     # launch
-    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000).with_columns(
-        name=pl.lit(call)
-    )
+    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000, name=call)
     trace = together(tables | {"runtime": pl.concat([tables["runtime"], calls])})
     found = the(trace, rule)
     # the calls for a reason of their own; the 10 us before and the 30 after each are the host's
@@ -291,9 +289,7 @@ def test_pauses_count_by_what_the_host_was_in_at_each_moment():
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     ends = tables["kernels"].head(3)["start_ns"] + LONG
     calls = [
-        launches(tables["kernels"].head(3), lead=-LONG - at, dur=dur).with_columns(
-            name=pl.lit("cudaMalloc")
-        )
+        launches(tables["kernels"].head(3), lead=-LONG - at, dur=dur, name="cudaMalloc")
         for at, dur in ((40_000, 50_000), (100_000, 15_000))
     ]
     operators = ops([("aten::mm", begin + 90_000, 50_000, n) for n, begin in enumerate(ends)])
@@ -345,9 +341,7 @@ def test_loading():
 def test_time_that_ends_in_loading_new_code(kernel, rule):
     """4 ms of which nothing was recorded but the 100 us at its end in which code is loaded."""
     first, late = kernels([GEMM], start=1_000_000), kernels([kernel], start=5_010_000, first=2)
-    load = launches(late, lead=110_000, dur=100_000).with_columns(
-        name=pl.lit("cuModuleLoadData"), correlation=pl.lit(None, dtype=pl.Int64)
-    )
+    load = launches(late, lead=110_000, dur=100_000, name="cuModuleLoadData", correlation=None)
     calls = pl.concat([launches(first), load, launches(late, lead=5_000)])
     run = Trace({"kernels": pl.concat([first, late]), "runtime": calls})
     found = the(run, rule)
@@ -410,9 +404,7 @@ def test_advice_fits_the_recorded_program(program):
     names, tables, torch = OF_PROGRAMS[program]
     run = kernels(names * 20, start=1_000_000, dur=1_000, pause=99_000)
     calls = launches(run, lead=10_000)
-    waits = launches(run.head(10), lead=-500, dur=60_000).with_columns(
-        name=pl.lit("cudaStreamSynchronize")
-    )
+    waits = launches(run.head(10), lead=-500, dur=60_000, name="cudaStreamSynchronize")
     trace = together(
         {"kernels": run, "runtime": pl.concat([calls, waits])} | tables, device="NVIDIA H200"
     )
@@ -436,7 +428,7 @@ def test_a_part_without_graphs_is_told_to_launch_less(alone, change):
     replayed = kernels([GEMM] * 300, start=end(eager) + 60_000, first=1000).with_columns(
         correlation=pl.lit(1000, dtype=pl.Int64)
     )
-    graph = launches(replayed.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    graph = launches(replayed.head(1), name="cudaGraphLaunch")
     trace = Trace(
         {"kernels": pl.concat([eager, replayed]), "runtime": pl.concat([launches(eager), graph])}
     )
@@ -473,10 +465,13 @@ def held(pause=150_000, name="hipMemcpyWithStream"):
     """Kernels that were launched in time; in the pauses before them another thread is in a call."""
     tables = decode([GEMM] * 11, pause=pause, lead=400_000)
     first = pl.col("start_ns") == pl.col("start_ns").min()
-    calls = launches(tables["kernels"].filter(~first), lead=pause, dur=pause).with_columns(
-        name=pl.lit(name),
-        thread=pl.lit(2, dtype=pl.Int64),
-        correlation=pl.lit(None, dtype=pl.Int64),
+    calls = launches(
+        tables["kernels"].filter(~first),
+        lead=pause,
+        dur=pause,
+        name=name,
+        thread=2,
+        correlation=None,
     )
     tables["runtime"] = pl.concat([tables["runtime"], calls])
     return tables

@@ -13,7 +13,6 @@ from llmprof.label import groups, intervals
 
 SCHEMA = {"rank": pl.Int32(), "step": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
 BY = ("rank", "step")
-Rows = list[tuple[int, int | None, int, int]]
 
 rows = st.lists(
     st.tuples(

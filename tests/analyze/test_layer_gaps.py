@@ -40,7 +40,7 @@ def test_the_gap_is_to_the_median_layer_of_the_step():
     with pytest.raises(
         AnalysisError, match="measure='speed' is not known; expected 'dur_ns' or 'busy_ns'"
     ):
-        layer_gaps(trace_of(kernels(forward(2))), measure="speed")  # type: ignore[arg-type]
+        layer_gaps(trace_of(kernels(forward(2))), measure="speed")
 
 
 def test_one_stage_adds_up_its_occurrences():
@@ -54,7 +54,7 @@ def test_one_stage_adds_up_its_occurrences():
 def test_communication_beside_compute_of_another_layer_is_hidden():
     # layer 0 ends with an all-reduce of 30 ns, of which the last 10 lie beside the first kernel of
     # layer 1
-    run = kernels(forward(2, [*DENSE[:-1], DENSE[-1], (ALL_REDUCE, 30)]))  # type: ignore[list-item]
+    run = kernels(forward(2, [*DENSE[:-1], DENSE[-1], (ALL_REDUCE, 30)]))
     later = pl.col("start_ns") >= 150
     run = run.with_columns(
         start_ns=pl.when(later).then(pl.col("start_ns") - 10).otherwise("start_ns")

@@ -113,7 +113,7 @@ def test_the_host_side_reaches_from_operator_to_operator():
 
 def test_the_host_side_of_graphs():
     run = kernels(forward(2)).with_columns(correlation=pl.lit(1, dtype=pl.Int64))
-    call = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    call = launches(run.head(1), name="cudaGraphLaunch")
     found = layers(step_of(run, runtime=call))
     assert found.height == 2
     assert found["host_start_ns"].null_count() == 2

@@ -5,8 +5,6 @@ a at 5, b at 12, c at 20-30 (ends with ``mlp``), d at 45-55 (``layer`` ends befo
 100 (``step`` ends with its start).
 """
 
-from collections.abc import Sequence
-
 import polars as pl
 import pytest
 
@@ -14,8 +12,6 @@ from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside
 from llmprof.trace import Trace
-
-Rows = Sequence[tuple[object, ...]]
 
 
 def markers(rows, **columns):
@@ -182,7 +178,7 @@ def test_errors():
     with pytest.raises(NotCapturedError):
         nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS}))
     with pytest.raises(AnalysisError, match="by='stack'"):
-        nvtx_kernels(TRACE, by="stack")  # type: ignore[arg-type]
+        nvtx_kernels(TRACE, by="stack")
 
 
 def test_inside_by_brute_force():

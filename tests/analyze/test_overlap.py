@@ -22,7 +22,6 @@ PARTS = (
     "exposed_copy",
 )
 TIMES = [f"{part}_ns" for part in (*PARTS, "idle", "other")]
-Rows = list[tuple[int, int | None, int, str, int, int]]
 
 # Rank 0, step 0:  compute [0,10) [8,20) [40,50), collective [15,30) [25,35), copy [32,45), fill
 # [60,62).

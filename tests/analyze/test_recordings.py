@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import statistics
-from collections.abc import Callable
 from decimal import Decimal
 
 import polars as pl
@@ -14,9 +13,6 @@ import pytest
 
 from llmprof.analyze import collectives, layers, steps
 from llmprof.readers import bundled
-from llmprof.trace import Trace
-
-Samples = Callable[[str], Trace]
 
 LAYERS = {
     "torch_cpu_tp2_layer_annotations": 4,
@@ -181,7 +177,7 @@ def test_all_reduces_as_a_hand_calculation_finds_them(name, figures, sample_trac
     )
     assert found["world"].unique().to_list() == [4]
     assert found["clock_offset_ns"].unique().to_list() == [0]
-    origin = found["start_ns"].min() - min(map(min, starts))  # type: ignore[operator]
+    origin = found["start_ns"].min() - min(map(min, starts))
     got = found.with_columns(
         pl.col("start_ns") - origin, end=pl.col("start_ns") - origin + pl.col("dur_ns")
     )

@@ -167,7 +167,7 @@ def test_a_cycle_is_refused():
 
 @pytest.mark.parametrize("build", [host_bound, device_bound, two_ranks])
 def test_without_a_change_the_recorded_times_come_out(build):
-    built = graph(build())  # type: ignore[operator]
+    built = graph(build())
     assert earliest(built.schedule()).tolist() == built.time.tolist()
     assert (built.rest >= 0).all()
     assert set(built.kind.tolist()) <= set(range(8))

@@ -64,7 +64,7 @@ def one(
 def shares(row):
     """The shares above nothing."""
     return {
-        name.removesuffix("_share"): pytest.approx(value, abs=1e-6)  # type: ignore[misc]
+        name.removesuffix("_share"): pytest.approx(value, abs=1e-6)
         for name, value in row.items()
         if name.endswith("_share") and name != "bound_share" and value
     }

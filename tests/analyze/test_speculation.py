@@ -13,7 +13,6 @@ from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, SAMPLE, kernels
 MODEL = [EMBEDDING, *DENSE * 4, NORM, GEMM, SAMPLE]  # 44 kernels of 10 ns
 HEADS = [EMBEDDING, *DENSE, NORM, GEMM, SAMPLE]  # 14 kernels
 PERIOD = 1_000
-Notes = list[dict[str, tuple[int, int]]]
 
 
 def trace_of(*steps, drafts=HEADS):

@@ -70,7 +70,7 @@ def test_embedding_operator_names_the_batch():
     assert found["start_ns"].to_list() == [0, 1000, 2000]
 
 
-def test_tokens_of_an_engine_that_samples_on_the_host() -> None:
+def test_tokens_of_an_engine_that_samples_on_the_host():
     """Each begins with a look-up; the products after a router are its experts."""
     layer = [
         *("rms_norm_f32<512>", "mul_mat_vec_q<8>", "rope_norm<false>", "k_set_rows<float>"),

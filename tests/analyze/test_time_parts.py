@@ -81,6 +81,6 @@ def test_parts_add_up_exactly(name, sample_trace):
     trace = sample_trace(name)
     for windows in (step_windows(trace), recorded_windows(trace)):
         parts = time_parts(trace, windows)
-        assert parts["ns"].min() > 0  # type: ignore[operator]
+        assert parts["ns"].min() > 0
         sums = parts.group_by("window").agg(pl.col("ns").sum()).sort("window")
         assert sums["ns"].to_list() == windows["dur_ns"].to_list()

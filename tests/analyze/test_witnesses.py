@@ -5,7 +5,6 @@ kernel's name.
 import functools
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -20,8 +19,6 @@ from tests.analyze.builders import DENSE_STAGES, kernels
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fidelity
-
-Samples = Callable[[str], Trace]
 
 GEMMS = [
     "nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT",
@@ -327,7 +324,7 @@ def test_labels_without_modules_agree_with_those_of_modules(name, request):
     assert fidelity.share(both.filter("said"), "right_layer") >= layers
     assert fidelity.share(both, "right_stage") >= stages
     sure = both.filter(pl.col("confidence") >= 0.9)
-    assert sure["right_layer"].mean() >= 0.99  # type: ignore[operator]
+    assert sure["right_layer"].mean() >= 0.99
 
 
 def test_replayed_layers_are_those_that_ran_eager(request):
@@ -362,7 +359,7 @@ def test_shared_experts_beside_have_the_layer_that_launched_them():
     for stages in each["stage"]:
         assert set(stages) == {"shared_experts"}
     # what runs there long after the last layer belongs to none
-    end = trace.kernels["start_ns"].max() + 10**9  # type: ignore[operator]
+    end = trace.kernels["start_ns"].max() + 10**9
     at = pl.lit(end, dtype=pl.Int64) + 10_000 * pl.int_range(3)
     late = trace.kernels.filter(stream=21).head(3)
     late = late.with_columns(start_ns=at, correlation=10**7 + pl.int_range(3), op_id=None)

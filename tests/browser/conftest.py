@@ -31,7 +31,6 @@ from playwright.sync_api import (
 
 from tests.browser.host import PATIENCE_S, SLOW, Host, artefacts, faults
 
-ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(
     (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))),
     None,

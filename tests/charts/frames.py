@@ -132,7 +132,7 @@ def attributed(ranks=RANKS, steps=STEPS, layers=LAYERS):
         "confidence",
     ]
     types = {"rank": pl.Int32, "step": pl.Int32, "layer": pl.Int32}
-    return pl.DataFrame(rows, schema=schema, orient="row").cast(types).sort("rank", "start_ns")  # type: ignore[arg-type]
+    return pl.DataFrame(rows, schema=schema, orient="row").cast(types).sort("rank", "start_ns")
 
 
 @cache

@@ -87,7 +87,7 @@ def test_a_theme_is_a_pure_function_of_the_specification():
     assert themed(spec, "light") == spec
     assert dark_colours([before]) == {INK: NEUTRAL[INK], "#0b3c73": lightened("#0b3c73")}
     with pytest.raises(LlmprofError, match="theme"):
-        themed(spec, "solarized")  # type: ignore[arg-type]
+        themed(spec, "solarized")
 
 
 def test_dark_images_and_files(sample_trace, tmp_path):

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 
 import altair as alt
@@ -24,7 +23,6 @@ from tests.charts import frames, specs
 
 pytestmark = pytest.mark.xdist_group("charts")  # they look at the same charts
 
-Maker = Callable[[pl.DataFrame], alt.TopLevelMixin]
 
 CHARTS = {
     "timeline": (lambda f: charts.timeline(f, window=(26_500_000, 27_300_000)), frames.attributed),
@@ -379,7 +377,7 @@ def test_a_chart_of_a_report_fits_on_a_telephone(name):
     with charts.narrow():
         spec = maker(frame()).to_dict()
     svg = vl_convert.vegalite_to_svg(json.dumps(spec), vl_version=vega_lite_version())
-    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1])  # type: ignore[index]
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1])
     assert NARROW - 40 <= width <= NARROW + 22  # text of other fonts is a little wider
     assert spec["config"]["axis"]["labelFontSize"] >= 12
     assert spec["config"]["title"]["subtitleFontSize"] >= 12

@@ -68,7 +68,7 @@ def test_many_steps_become_medians_and_the_chart_says_so():
 
 
 def _scales(chart):
-    units = specs.marks(chart.to_dict())  # type: ignore[attr-defined]
+    units = specs.marks(chart.to_dict())
     return {unit["encoding"]["color"]["scale"]["type"] for unit in units if _shaded(unit)}
 
 

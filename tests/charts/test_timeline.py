@@ -46,7 +46,7 @@ def test_bars_of_odd_events():
     assert len(row["name"]) == 120
     assert re.fullmatch(r"void x+…x+_end", row["name"])
     bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
-    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]
+    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)
     chart = charts.timeline(frame)
     assert {row["stage"] for row in specs.rows(chart, "rect", "name")} == {"attention", "other"}
     assert {"host", "stream 7"} <= set(specs.texts(chart))

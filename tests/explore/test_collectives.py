@@ -69,7 +69,7 @@ def test_bars_over_time(monkeypatch):
     ]
 
 
-def test_views_are_what_the_analyses_say(sample_trace):  # type: ignore[no-untyped-def]
+def test_views_are_what_the_analyses_say(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl")
     rows = calls_in_window(trace, kind="all_reduce")
     found = collective_view(trace, rows)

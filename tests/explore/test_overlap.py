@@ -173,7 +173,7 @@ def test_many_steps_share_bars(monkeypatch):
     assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
 
 
-def test_a_rank_that_is_missing(sample_trace):  # type: ignore[no-untyped-def]
+def test_a_rank_that_is_missing(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl").select(rank=[0, 2])
     shown = explore.overlap(trace, rank=1)
     assert ask(shown, "choices")[0]["ranks"] == [0, 2]

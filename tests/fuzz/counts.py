@@ -253,7 +253,7 @@ def _of_ascend_file(path):
 
 def _is_time(value):
     try:
-        return not isinstance(value, bool) and 0 <= float(value) < 2**51  # type: ignore[arg-type]
+        return not isinstance(value, bool) and 0 <= float(value) < 2**51
     except (TypeError, ValueError, OverflowError):
         return False
 

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import llmprof
 from llmprof import theory
@@ -36,9 +34,6 @@ from llmprof.run.live.past import FOLDER, WatchHistory, stored
 from llmprof.run.live.watching import Watch
 from llmprof.run.notebook.tutorials import parameters_of
 from tests.fuzz import mutate
-
-Door = Callable[[Path], object]
-Doors = dict[str, Door]
 
 CONFIG = {
     "model": "random:tiny",
@@ -299,9 +294,9 @@ def make(folder, run):
 def _run(path):
     run = open_run(path)
     names = ("state", "summary", "worker", "requests", "engine_steps", "metrics")
-    doors = {name: lambda _, name=name: getattr(open_run(path), name) for name in names}  # type: ignore[misc]
+    doors = {name: lambda _, name=name: getattr(open_run(path), name) for name in names}
     return doors | {
-        "card": lambda _: open_run(path)._repr_html_(),  # type: ignore[operator]
+        "card": lambda _: open_run(path)._repr_html_(),
         "repr": repr,
         "runs": lambda path: [one.state for one in run_folder.runs(path.parent)],
         "changed files": lambda path: run_folder.changed_files(run_folder.RunFolder(path)),
@@ -317,7 +312,7 @@ def _run(path):
 
 def _sweep(path):
     names = ("comparison", "where", "runs", "failed", "parameters")
-    doors = {name: lambda path, name=name: getattr(open_sweep(path), name) for name in names}  # type: ignore[misc]
+    doors = {name: lambda path, name=name: getattr(open_sweep(path), name) for name in names}
     return doors
 
 
@@ -405,7 +400,7 @@ def _files(_):
         "measurements": lambda path: read_history(path / "history.parquet"),
         "text": lambda path: read_text(path / "load.jsonl", "a load"),
         **{
-            name: lambda path, name=name: load(  # type: ignore[misc]
+            name: lambda path, name=name: load(
                 ExperimentConfig.from_dict(
                     CONFIG | {"served": True, "load": {"file": str(path / name)}}
                 )

@@ -6,9 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-
-Reply = Callable[[socket.socket], None]
+from collections.abc import Mapping
 
 STEP_S = 0.02
 ENOUGH_S = 20.0

@@ -289,7 +289,7 @@ class StandIn:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-            self.process.stdout.close()  # type: ignore[union-attr]
+            self.process.stdout.close()
             self.process = None
 
 

@@ -315,7 +315,7 @@ def test_the_command_end_to_end(server, run, tmp_path):
         assert not path.is_file() or b"secret-path" not in path.read_bytes()
     assert not server.on
     with watching._alone(tmp_path / "w"):
-        code, _, err = run("watch", url, "--for", "1s", "-o", "w")
+        code, _, err = run(f"watch {url} --for 1s -o w")
     assert code == 2
     assert "another watch" in err
 

@@ -11,8 +11,6 @@ from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits, hexd
 
 ALNUM = ascii_letters + digits
 HEX = digits + hexdigits[10:16]
-Secret = tuple[str, str]
-"""A text, and what of it must not be left."""
 
 
 def some(rng, signs, count):

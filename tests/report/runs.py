@@ -48,4 +48,4 @@ def counters():
         for device in devices
     ]
     kinds = {"rank": pl.Int32, "device": pl.Int32, "time_ns": pl.Int64, "value": pl.Float64}
-    return pl.DataFrame(rows, infer_schema_length=None).cast(kinds)  # type: ignore[arg-type]
+    return pl.DataFrame(rows, infer_schema_length=None).cast(kinds)

@@ -183,7 +183,7 @@ def test_reports_of_every_folder_that_was_captured(run, shared, tmp_path):
         )
         assert (code, "failed: " in err) == (0, False), path.name
         if (copy / "state.json").is_file():
-            code, out, err = run("run", "--resume", str(copy), "--no-progress")
+            code, out, err = run(f"run --resume {copy} --no-progress")
             assert (code, err, "finished" in out) == (0, "", True), path.name
             assert (copy / "report" / "index.html").is_file()
 

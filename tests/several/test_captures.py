@@ -67,8 +67,8 @@ def test_all_reduces_of_two_ranks_are_two_a_layer_and_waiting(nvtx):
     assert late["wait_ns"].sum() == 0
     assert early["wait_ns"].sum() / early["dur_ns"].sum() > 0.98
     decode = early.filter(phase="decode")
-    assert 3_000 < decode["transfer_ns"].median() < 5_000  # type: ignore[operator]
-    assert decode["dur_ns"].median() > 400_000  # type: ignore[operator]
+    assert 3_000 < decode["transfer_ns"].median() < 5_000
+    assert decode["dur_ns"].median() > 400_000
     assert "arrival_skew" in set(findings(nvtx)["rule"])
 
 

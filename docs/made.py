@@ -95,7 +95,7 @@ def operators() -> str:
         formula = " ".join((cost.rule.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
         formulas[rule] = f"| `{rule}` | {formula} |"
         rows.append(
-            f"| {operator.kind} | `{'`, `'.join(some)}` | `{rule}({', '.join(given)})` | {operator.source} |"
+            f"| {operator.kind} | `{'`, `'.join(some)}` | `{rule}({', '.join(given)})` | {operator.signatures} |"
         )
     rules = ["| rule | FLOPs; bytes |", "|---|---|", *formulas.values(), ""]
     head = ["| kind | operators | rule and places of arguments | signature |", "|---|---|---|---|"]

@@ -151,7 +151,7 @@ def test_kernel_names_that_cannot_be_used(install, code, why):
 def test_a_kind_of_operator_of_another_package(install):
     code = """
     from llmprof.theory.calls import Operator, CallWork
-    LINES = [Operator("acme", "acme::mix aten::mm", lambda call: CallWork(3, call.tensor(0).bytes, 0), "here"), 7]
+    LINES = [Operator("acme", "acme::mix aten::mm", lambda call: CallWork(3, call.tensor(0).bytes, 0)), 7]
     """
     install(code, "acme_llmprof:LINES", plugins.OPERATORS)
     with pytest.warns(PluginWarning, match=r"\(llmprof\.operators\)"):

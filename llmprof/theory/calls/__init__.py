@@ -4,8 +4,7 @@
 functions of their work. :func:`register_operator` adds a line for this process; other packages name
 theirs in the group ``llmprof.operators`` of their entry points::
 
-    llmprof.theory.calls.register_operator(Operator("attention", "mine::attention", work_of_mine,
-    "my paper"))
+    llmprof.theory.calls.register_operator(Operator("attention", "mine::attention", work_of_mine))
 """
 
 from __future__ import annotations

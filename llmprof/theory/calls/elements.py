@@ -194,7 +194,7 @@ def rounded(group: int | None = None, parts: int = 1) -> NewResult:
     return new
 
 
-def typed(place: int) -> NewResult:
+def as_type(place: int) -> NewResult:
     """As many elements as the first argument has, of the type that is asked for at a place."""
     return lambda call: call.tensor(0).elements * width_asked(call, place, call.tensor(0).width)
 
@@ -221,7 +221,7 @@ def chosen(number: int) -> NewResult:
     return new
 
 
-def slots(places: str, cache: int) -> NewResult:
+def slots_of(places: str, cache: int) -> NewResult:
     """As many elements as arguments have, of the type of another one."""
     return lambda call: sum(each.elements for each in _at(call, places)) * call.tensor(cache).width
 
@@ -327,12 +327,17 @@ _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\)
 
 
 @cost
-def concatenation(call: OperatorCall) -> CallWork:
+def concatenation(call: OperatorCall, out: int | None = None) -> CallWork:
     """0; inputs and result once.
 
-    Tensors one after another; profilers do not write their types, but the kernel's name has
-    their width.
+    Tensors one after another; profilers do not write their types, but the kernel's name has their
+    width, or the result ``out``, which may have room that fills chunks.
     """
+    if out is not None:
+        result = call.tensor(out)
+        read = sum(each.elements for each in call.tensors()[:-1]) * result.width
+        written = result.elements * result.width
+        return CallWork(0.0, read, written, "", "inputs of the type of the result")
     parts = [each for each in call.tensors() if each.elements]
     assumed = ""
     if any(not each.width for each in parts):
@@ -349,19 +354,6 @@ def concatenation(call: OperatorCall) -> CallWork:
         else max((each.width for each in parts), default=0)
     )
     return CallWork(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
-
-
-@cost
-def chunked_concatenation(call: OperatorCall) -> CallWork:
-    """0; inputs and result once.
-
-    ``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room
-    that fills chunks.
-    """
-    out, read = call.tensor(3), sum(each.elements for each in call.tensors()[:-1])
-    return CallWork(
-        0.0, read * out.width, out.elements * out.width, "", "inputs of the type of the result"
-    )
 
 
 @cost
@@ -558,35 +550,21 @@ def latent_rope(call: OperatorCall) -> CallWork:
 
 
 @cost
-def latent_write(call: OperatorCall) -> CallWork:
-    """0; latents, turned keys and slots of the tokens, and as many slots of the cache once.
+def cache_write(
+    call: OperatorCall, keys: str, cache: int, slot: int, flops: float = 0.0
+) -> CallWork:
+    """So many operations an element; rows and slots of the tokens, and as many slots of the cache
+    once.
 
-    Latents and turned keys of new tokens, one after the other, into a slot of the cache each.
+    Rows of keys, one after the other, go into a slot of the cache each; a graph pads the rows.
     """
-    latent, turned, cache, slots = (
-        call.tensor(0, 2),
-        call.tensor(1),
-        call.tensor(2, 3),
-        call.tensor(3, 1),
-    )
-    read = slots.elements * (
-        latent.shape[1] * latent.width + turned.shape[-1] * turned.width + slots.width
-    )
-    return CallWork(0.0, read, slots.elements * cache.shape[2] * cache.width)
-
-
-@cost
-def index_write(call: OperatorCall) -> CallWork:
-    """2 an element; keys and slots of the tokens, and as many slots of the cache once.
-
-    Keys of an indexer, rounded, with their scales into a slot of the cache each.
-    """
-    key, cache, slots = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 1)
-    tokens, size = slots.elements, key.shape[1]
+    kept, tokens = call.tensor(cache, 3), call.tensor(slot, 1)
+    given = _at(call, keys)
+    row = sum(each.shape[-1] * each.width for each in given)
     return CallWork(
-        2.0 * tokens * size,
-        tokens * (size * key.width + slots.width),
-        tokens * cache.shape[2] * cache.width,
+        flops * tokens.elements * given[0].shape[-1],
+        tokens.elements * (row + tokens.width),
+        tokens.elements * kept.shape[2] * kept.width,
     )
 
 

@@ -79,36 +79,22 @@ def npu_product(call: OperatorCall) -> CallWork:
 
 
 @cost
-def npu_moves(call: OperatorCall) -> CallWork:
-    """Not known; inputs and results once, of the shapes of the kernel.
+def npu_moves(call: OperatorCall, part: str = "", in_place: int = 0) -> CallWork:
+    """Not known (copies: 0); inputs and results once, of the shapes of the kernel.
 
-    Every input and every result once.
+    A part of the operators read only as much as the ``result`` has, or ``nothing``. Where an
+    operator writes its first inputs in place, ``in_place`` is their number.
     """
     inputs, results = _side(call, 0), _side(call, 1)
+    if part:
+        out = _given(call, 1, 0).bytes
+        return CallWork(0.0, out if part == "result" else 0.0, out, "", "", _SOURCE)
+    if in_place:
+        results = tuple(_given(call, 0, place) for place in range(in_place))
     if not _bytes(inputs + results):
         raise NoWorkError(f"neither inputs nor results of {call.operator} were recorded")
-    return CallWork(
-        None, _bytes(inputs), _bytes(results), "", "" if _bytes(results) else _IN_PLACE, _SOURCE
-    )
-
-
-@cost
-def npu_fill(call: OperatorCall) -> CallWork:
-    """0; the result once.
-
-    A value into every element of the result, whatever has its shape among the inputs.
-    """
-    return CallWork(0.0, 0.0, _given(call, 1, 0).bytes, "", "", _SOURCE)
-
-
-@cost
-def npu_slice(call: OperatorCall) -> CallWork:
-    """0; the result read and written.
-
-    What the result has, read and written.
-    """
-    out = _given(call, 1, 0)
-    return CallWork(0.0, out.bytes, out.bytes, "", "", _SOURCE)
+    written = _bytes(results)
+    return CallWork(None, _bytes(inputs), written, "", "" if written else _IN_PLACE, _SOURCE)
 
 
 @cost
@@ -120,18 +106,6 @@ def npu_gather(call: OperatorCall) -> CallWork:
     """
     table, indices, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
     return CallWork(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
-
-
-@cost
-def npu_adam(call: OperatorCall) -> CallWork:
-    """Not known; weights, both moments, gradient and what else it takes read, the first three
-    written.
-
-    ``(weights, first moment, second moment, gradient, …)``: all are read, the first three are
-    written in place.
-    """
-    inputs = [_given(call, 0, place) for place in range(4)]
-    return CallWork(None, _bytes(_side(call, 0)), _bytes(tuple(inputs[:3])), "", "", _SOURCE)
 
 
 def _sizes(

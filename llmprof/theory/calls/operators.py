@@ -28,8 +28,9 @@ from llmprof.theory.calls.attention import (
 from llmprof.theory.calls.call import NoWorkError, OperatorCall
 from llmprof.theory.calls.elements import (
     arange,
+    as_type,
+    cache_write,
     chosen,
-    chunked_concatenation,
     compiled_kernel,
     concatenation,
     elementwise,
@@ -41,11 +42,9 @@ from llmprof.theory.calls.elements import (
     gather,
     half_of,
     index_put,
-    index_write,
     indexing,
     indices,
     latent_rope,
-    latent_write,
     mask_of,
     mean_of,
     moves,
@@ -55,8 +54,7 @@ from llmprof.theory.calls.elements import (
     rounded,
     row_bytes,
     scatter,
-    slots,
-    typed,
+    slots_of,
 )
 from llmprof.theory.calls.experts import (
     expert_products,
@@ -68,13 +66,10 @@ from llmprof.theory.calls.experts import (
     tensorrt_experts,
 )
 from llmprof.theory.calls.npu import (
-    npu_adam,
     npu_attention,
-    npu_fill,
     npu_gather,
     npu_moves,
     npu_product,
-    npu_slice,
 )
 from llmprof.theory.calls.products import (
     convolution,
@@ -161,10 +156,10 @@ class Operator:
         From an :class:`OperatorCall` to its :class:`CallWork`; it raises :class:`NoWorkError` with
         the reason where it has none. Its docstring begins with FLOPs and bytes. Without it, the
         operator has no bound.
-    source : str
-        Where its signature is published.
     timed : Timeable, optional
         How it can be run alone, if it can.
+    source : str
+        Where its signature is published, unless its namespace says it (:data:`SIGNATURES`).
     whole : bool
         Whether kernels of operators that it calls are part of it, whatever kinds these have.
     lengths : bool
@@ -178,12 +173,18 @@ class Operator:
     kind: str
     names: str
     work: Callable[[OperatorCall], CallWork] | None = None
-    source: str = ""
     timed: Timeable | None = None
+    source: str = ""
     whole: bool = False
     lengths: bool = False
     inside: str = ""
     mixed: bool = False
+
+    @property
+    def signatures(self) -> str:
+        """Where the signatures of its operators are published."""
+        spaces = (name.split("::")[0] for name in self.names.split())
+        return self.source or "; ".join(dict.fromkeys(SIGNATURES.get(each, "") for each in spaces))
 
 
 _CATEGORIES: Final[Mapping[str, str]] = {
@@ -220,59 +221,69 @@ _ROUTED: Final = "the experts of each token are not recorded: random ones are us
 _OWN_CACHE: Final = "cache of the type of the new keys, no sliding window, as far as was recorded"
 _EPSILON: Final = 1e-6
 _ALONE: Final = Timeable()
-_ATEN: Final = "torch, aten/src/ATen/native/native_functions.yaml"
-_TORCH: Final = "torch/utils/flop_counter.py"
-_FLASH: Final = "FlashAttention, benchmarks/benchmark_flash_attention.py"
-_CANN: Final = "CANN, ops/built-in/op_proto"
+SIGNATURES: Final[Mapping[str, str]] = {
+    "aten": "torch, aten/src/ATen/native/native_functions.yaml",
+    "c10d": "torch, torch/csrc/distributed/c10d/Ops.cpp",
+    "_C": "vllm, csrc/torch_bindings.cpp",
+    "_C_cache_ops": "vllm, csrc/torch_bindings.cpp",
+    "_C_custom_ar": "vllm, csrc/torch_bindings.cpp",
+    "_moe_C": "vllm, csrc/moe/torch_bindings.cpp",
+    "_rocm_C": "vllm, csrc/rocm/torch_bindings.cpp",
+    "_vllm_fa2_C": "vllm-project/flash-attention, csrc/common/pybind.h",
+    "_vllm_fa3_C": "vllm-project/flash-attention, hopper/flash_api_torch_lib.cpp",
+    "_flashmla_C": "vllm-project/FlashMLA, csrc",
+    "vllm": "vllm, functions that direct_register_custom_op names",
+    "sgl_kernel": "sglang, sgl-kernel/csrc/common_extension.cc",
+    "sglang": "sglang, functions that direct_register_custom_op names",
+    "sglang_profiler": "sglang, the function that the name ends with",
+    "aiter": "aiter, functions of aiter/ops",
+    "flash_attn": "flash-attention, flash_attn/flash_attn_interface.py",
+    "flash_attn_3": "flash-attention, hopper/flash_attn_interface.py",
+    "flashinfer": "flashinfer, functions that register_custom_op names",
+    "trtllm": "TensorRT-LLM, tensorrt_llm/_torch/custom_ops",
+    "tex_ts": "TransformerEngine, transformer_engine/pytorch/csrc/ts_fp8_op.cpp",
+    "DaoAILab": "causal-conv1d, causal_conv1d/cpp_functions.py",
+    "bitsandbytes": "bitsandbytes, bitsandbytes/_ops.py",
+    "fbgemm": "FBGEMM, fbgemm_gpu/src",
+    "fb": "FBGEMM, fbgemm_gpu/src",
+    "torch": "FBGEMM, fbgemm_gpu/src",
+    "primus_turbo": "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm",
+    "cann": "CANN, ops/built-in/op_proto",
+}
+"""Where the signatures of the operators of a namespace are published; a function without one has
+its own source.
+"""
 
 OPERATORS: list[Operator] = [
-    Operator("gemm", "aten::mm aten::matmul", product(), _TORCH, Timeable(stored=(1,))),
-    Operator("gemm", "aten::_int_mm", product(width=4), _TORCH, Timeable(stored=(1,))),
+    Operator("gemm", "aten::mm aten::matmul", product(), Timeable(stored=(1,))),
+    Operator("gemm", "aten::_int_mm", product(width=4), Timeable(stored=(1,))),
     Operator(
-        "gemm",
-        "aten::addmm",
-        product(1, 2, addend=0),
-        _TORCH,
-        Timeable(stored=(0, 2), usual={3: 1, 4: 1}),
+        "gemm", "aten::addmm", product(1, 2, addend=0), Timeable(stored=(0, 2), usual={3: 1, 4: 1})
     ),
-    Operator("gemm", "aten::_addmm_activation aten::baddbmm_", product(1, 2, addend=0), _TORCH),
-    Operator("gemm", "aten::bmm", product(), _TORCH, _ALONE),
+    Operator("gemm", "aten::_addmm_activation aten::baddbmm_", product(1, 2, addend=0)),
+    Operator("gemm", "aten::bmm", product(), _ALONE),
+    Operator("gemm", "aten::baddbmm", product(1, 2, addend=0), Timeable(usual={3: 1, 4: 1})),
+    Operator("gemm", "aten::mv", product(), Timeable(stored=(0,))),
     Operator(
-        "gemm", "aten::baddbmm", product(1, 2, addend=0), _TORCH, Timeable(usual={3: 1, 4: 1})
-    ),
-    Operator("gemm", "aten::mv", product(), _TORCH, Timeable(stored=(0,))),
-    Operator(
-        "gemm",
-        "aten::linear",
-        product(addend=2, dtypes=(3,), turned=True),
-        _TORCH,
-        Timeable(stored=(1, 2)),
+        "gemm", "aten::linear", product(addend=2, dtypes=(3,), turned=True), Timeable(stored=(1, 2))
     ),
     Operator(
         "gemm",
         "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16",
         product(addend=2, dtypes=(3,), turned=True),
-        "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py",
         whole=True,
     ),
-    Operator(
-        "gemm",
-        "_rocm_C::wvSplitK _rocm_C::LLMM1",
-        product(1, 0, turned=True),
-        "vllm/csrc/rocm/skinny_gemms.cu",
-    ),
+    Operator("gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", product(1, 0, turned=True)),
     Operator(
         "gemm",
         "aten::_scaled_mm",
         product(addend=4, scales=(2, 3), dtypes=(4, 5, 6), width=2),
-        _TORCH,
         Timeable(stored=(1,), holds={2: ("ones",), 3: ("ones",)}),
     ),
     Operator(
         "gemm",
         "_C::cutlass_scaled_mm",
         product(1, 2, addend=5, scales=(3, 4), out=0),
-        _TORCH,
         Timeable(stored=(2,), holds={3: ("ones",), 4: ("ones",)}),
     ),
     Operator(
@@ -280,7 +291,6 @@ OPERATORS: list[Operator] = [
         "sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm"
         " sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm",
         product(addend=4, scales=(2, 3), dtypes=(4, 5, 6), width=2),
-        _TORCH,
     ),
     Operator(
         "gemm",
@@ -296,43 +306,31 @@ OPERATORS: list[Operator] = [
         " aiter::flatmm_a8w8_blockscale_asm aiter::gemm_a4w4 aiter::_gemm_a4w4_asm"
         " aiter::gemm_a4w4_asm aiter::gemm_a4w4_blockscale",
         quantized_product(),
-        "vllm/model_executor/kernels/linear, aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py",
         whole=True,
     ),
-    Operator(
-        "gemm",
-        "bitsandbytes::int8_linear_matmul",
-        quantized_product(4),
-        "vllm/model_executor/kernels/linear, aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py",
-        whole=True,
-    ),
+    Operator("gemm", "bitsandbytes::int8_linear_matmul", quantized_product(4), whole=True),
     Operator(
         "gemm",
         "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm"
         " _C::dsv3_fused_a_gemm sgl_kernel::dsv3_fused_a_gemm _moe_C::dsv3_router_gemm"
         " sgl_kernel::dsv3_router_gemm",
         sized_product(),
-        "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc/common_extension.cc",
     ),
-    Operator("gemm", "aten::dot", None, _TORCH, _ALONE),
-    Operator("gemm", "_C::weight_packed_linear", None, "vllm/csrc/cpu", Timeable(stored=(1,))),
+    Operator("gemm", "aten::dot", None, _ALONE),
+    Operator("gemm", "_C::weight_packed_linear", None, Timeable(stored=(1,))),
     Operator(
         "gemm",
         "aten::addbmm aten::addmv aten::einsum aten::_scaled_mm_v2 aten::mkldnn_linear",
         None,
-        _TORCH,
     ),
-    Operator(
-        "gemm", "tex_ts::te_gemm_ts", sized_product(10, 5, 0, ()), "transformer_engine/pytorch/csrc"
-    ),
-    Operator("gemm", "aten::_weight_int4pack_mm", packed_product(3, 1), _ATEN),
-    Operator("gemm", "aten::_weight_int8pack_mm", packed_product(2, 0), _ATEN),
+    Operator("gemm", "tex_ts::te_gemm_ts", sized_product(10, 5, 0, ())),
+    Operator("gemm", "aten::_weight_int4pack_mm", packed_product(3, 1)),
+    Operator("gemm", "aten::_weight_int8pack_mm", packed_product(2, 0)),
     Operator(
         "gemm",
         "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm"
         " sgl_kernel::gptq_gemm sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm",
         packed_product(),
-        "vllm/_custom_ops.py",
         whole=True,
     ),
     Operator(
@@ -340,30 +338,23 @@ OPERATORS: list[Operator] = [
         "cann::MatMul cann::MatMulV2 cann::MatMulV3 cann::BatchMatMul"
         " cann::BatchMatMulV2 cann::BatchMatMulV3",
         npu_product(),
-        _CANN,
     ),
-    Operator("convolution", "aten::convolution", convolution(transposed=6), _TORCH, whole=True),
-    Operator("convolution", "aten::_convolution", convolution(transposed=6), _TORCH),
-    Operator(
-        "convolution", "aten::cudnn_convolution", convolution((3, 2, 4), 5, bias=None), _TORCH
-    ),
-    Operator("convolution", "aten::miopen_convolution", convolution((4, 3, 5), 6), _TORCH),
+    Operator("convolution", "aten::convolution", convolution(transposed=6), whole=True),
+    Operator("convolution", "aten::_convolution", convolution(transposed=6)),
+    Operator("convolution", "aten::cudnn_convolution", convolution((3, 2, 4), 5, bias=None)),
+    Operator("convolution", "aten::miopen_convolution", convolution((4, 3, 5), 6)),
     Operator(
         "convolution",
         "aten::conv1d aten::conv2d aten::conv3d aten::_slow_conv2d_forward"
         " aten::thnn_conv2d aten::mkldnn_convolution aten::cudnn_convolution_relu",
         None,
-        _ATEN,
     ),
-    Operator(
-        "convolution", "aten::convolution_backward", convolution_backward(), _TORCH, whole=True
-    ),
+    Operator("convolution", "aten::convolution_backward", convolution_backward(), whole=True),
     Operator(
         "attention",
         "aten::_scaled_dot_product_flash_attention"
         " aten::_scaled_dot_product_flash_attention_for_cpu",
         dense_attention(4),
-        _FLASH,
         _ALONE,
         whole=True,
     ),
@@ -371,7 +362,6 @@ OPERATORS: list[Operator] = [
         "attention",
         "aten::_scaled_dot_product_efficient_attention aten::_scaled_dot_product_cudnn_attention",
         dense_attention(6),
-        _FLASH,
         _ALONE,
         whole=True,
     ),
@@ -379,72 +369,72 @@ OPERATORS: list[Operator] = [
         "attention",
         "aten::_scaled_dot_product_fused_attention_overrideable",
         dense_attention(5),
-        _FLASH,
         whole=True,
     ),
-    Operator("attention", "aten::scaled_dot_product_attention", dense_attention(5), _FLASH, _ALONE),
-    Operator("attention", "aten::_cudnn_attention_forward", dense_attention(10), _FLASH),
+    Operator("attention", "aten::scaled_dot_product_attention", dense_attention(5), _ALONE),
+    Operator("attention", "aten::_cudnn_attention_forward", dense_attention(10)),
     Operator(
         "attention",
         "aten::_scaled_dot_product_flash_attention_backward"
         " aten::_scaled_dot_product_efficient_attention_backward",
         dense_attention(11, backward=True),
-        _FLASH,
         whole=True,
     ),
     Operator(
         "attention",
         "aten::_scaled_dot_product_cudnn_attention_backward",
         dense_attention(14, backward=True),
-        _FLASH,
         whole=True,
     ),
     Operator(
         "attention",
         "aten::_flash_attention_forward",
         flash_attention(8, 11, 3, 5, 15),
-        _FLASH,
         lengths=True,
     ),
     Operator(
         "attention",
         "aten::_efficient_attention_forward",
         flash_attention(9, None, 4, 6),
-        _FLASH,
         lengths=True,
-    ),
-    Operator("attention", "FlashAttnFunc", flash_attention(5), _FLASH, lengths=True),
-    Operator(
-        "attention", "FlashAttnVarlenFunc", flash_attention(9, None, 3, 5), _FLASH, lengths=True
     ),
     Operator(
         "attention",
-        "flash_attn::_flash_attn_forward flashattn::_flash_attn_forward"
-        " aiter::_flash_attn_forward aiter::wrapper_fmha_v3_fwd aiter::mha_fwd"
-        " aiter::fmha_v3_fwd",
+        "FlashAttnFunc",
+        flash_attention(5),
+        source="flash-attention, flash_attn/flash_attn_interface.py",
+        lengths=True,
+    ),
+    Operator(
+        "attention",
+        "FlashAttnVarlenFunc",
+        flash_attention(9, None, 3, 5),
+        source="flash-attention, flash_attn/flash_attn_interface.py",
+        lengths=True,
+    ),
+    Operator(
+        "attention",
+        "flash_attn::_flash_attn_forward aiter::_flash_attn_forward"
+        " aiter::wrapper_fmha_v3_fwd aiter::mha_fwd aiter::fmha_v3_fwd",
         flash_attention(5, 6),
-        _FLASH,
         lengths=True,
     ),
     Operator(
         "attention",
-        "flash_attn::_flash_attn_varlen_forward flashattn::_flash_attn_varlen_forward",
+        "flash_attn::_flash_attn_varlen_forward",
         flash_attention(9, 10, 3, 5, 15),
-        _FLASH,
         lengths=True,
     ),
     Operator(
         "attention",
         "flash_attn_3::fwd flash_attn_3::_flash_attn_forward sgl_kernel::fwd",
         flash_attention(24, 25, 7, 12, 14, latent=5),
-        _FLASH,
         lengths=True,
     ),
     Operator(
         "attention",
         "_vllm_fa3_C::fwd",
         flash_attention(24, 25, 7, 12, 14, latent=5),
-        _FLASH,
         Timeable(
             stored=(1, 2),
             holds={
@@ -466,7 +456,6 @@ OPERATORS: list[Operator] = [
         "attention",
         "_vllm_fa2_C::varlen_fwd",
         flash_attention(15, 16, 4, 10, 8),
-        _FLASH,
         Timeable(
             stored=(1, 2),
             holds={4: ("ends", 0, 10), 5: ("ends", 1, 11), 6: ("value", 11), 8: ("pages", 1)},
@@ -476,164 +465,110 @@ OPERATORS: list[Operator] = [
         lengths=True,
     ),
     Operator(
-        "attention",
-        "aiter::mha_varlen_fwd",
-        flash_attention(SECOND_FLAG, None, 3, 5),
-        _FLASH,
-        lengths=True,
+        "attention", "aiter::mha_varlen_fwd", flash_attention(SECOND_FLAG, None, 3, 5), lengths=True
     ),
     Operator(
-        "attention",
-        "aiter::mha_batch_prefill",
-        flash_attention(None, None, 3, 6, 5),
-        _FLASH,
-        lengths=True,
+        "attention", "aiter::mha_batch_prefill", flash_attention(None, None, 3, 6, 5), lengths=True
     ),
     Operator(
-        "attention",
-        "aten::_flash_attention_backward",
-        flash_attention(11, 15, 6, 8, backward=True),
-        _FLASH,
+        "attention", "aten::_flash_attention_backward", flash_attention(11, 15, 6, 8, backward=True)
     ),
     Operator(
         "attention",
         "aten::_efficient_attention_backward",
         flash_attention(14, None, 6, 8, backward=True),
-        _FLASH,
+    ),
+    Operator(
+        "attention", "flash_attn::_flash_attn_backward", flash_attention(11, 12, backward=True)
     ),
     Operator(
         "attention",
-        "flash_attn::_flash_attn_backward flashattn::_flash_attn_backward",
-        flash_attention(11, 12, backward=True),
-        _FLASH,
-    ),
-    Operator(
-        "attention",
-        "flash_attn::_flash_attn_varlen_backward flashattn::_flash_attn_varlen_backward",
+        "flash_attn::_flash_attn_varlen_backward",
         flash_attention(15, 16, 9, 11, backward=True),
-        _FLASH,
     ),
-    Operator(
-        "attention", "flash_attn_3::bwd", flash_attention(16, 17, 9, 13, backward=True), _FLASH
-    ),
+    Operator("attention", "flash_attn_3::bwd", flash_attention(16, 17, 9, 13, backward=True)),
     Operator(
         "attention",
         "flash_attn_3::_flash_attn_backward",
         flash_attention(16, 17, 6, 10, backward=True),
-        _FLASH,
     ),
+    Operator("attention", "aiter::_flash_attn_backward", flash_attention(12, 13, backward=True)),
     Operator(
-        "attention", "aiter::_flash_attn_backward", flash_attention(12, 13, backward=True), _FLASH
-    ),
-    Operator(
-        "attention",
-        "aiter::mha_bwd aiter::fmha_v3_bwd",
-        flash_attention(8, 9, backward=True),
-        _FLASH,
+        "attention", "aiter::mha_bwd aiter::fmha_v3_bwd", flash_attention(8, 9, backward=True)
     ),
     Operator(
         "attention",
         "aiter::mha_varlen_bwd",
         flash_attention(SECOND_FLAG, None, 6, 8, backward=True),
-        _FLASH,
     ),
     Operator(
         "attention",
         "sglang_profiler::attention_paged_attention_ragged* aiter::paged_attention_ragged",
         cached_attention(2),
-        _FLASH,
         lengths=True,
     ),
-    Operator(
-        "attention",
-        "_C::paged_attention_v1",
-        cached_attention(1, 4),
-        "vllm/csrc/torch_bindings.cpp",
-        lengths=True,
-    ),
+    Operator("attention", "_C::paged_attention_v1", cached_attention(1, 4), lengths=True),
     Operator(
         "attention",
         "_C::paged_attention_v2 _rocm_C::paged_attention",
         cached_attention(4, 7),
-        "vllm/csrc/torch_bindings.cpp",
         lengths=True,
     ),
     Operator(
-        "attention",
-        "sgl_kernel::cutlass_mla_decode",
-        latent_attention(1, 3, 2),
-        "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc",
-        lengths=True,
+        "attention", "sgl_kernel::cutlass_mla_decode", latent_attention(1, 3, 2), lengths=True
     ),
-    Operator(
-        "attention",
-        "_C::sm100_cutlass_mla_decode",
-        latent_attention(2, 4, 3),
-        "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc",
-        lengths=True,
-    ),
+    Operator("attention", "_C::sm100_cutlass_mla_decode", latent_attention(2, 4, 3), lengths=True),
     Operator(
         "attention",
         "_flashmla_C::fwd_kvcache_mla sgl_kernel::fwd_kvcache_mla",
         latent_attention(0, 1),
-        "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc",
         lengths=True,
     ),
     Operator(
         "attention",
         "vllm::unified_attention_with_output vllm::unified_attention",
         cached_attention(assumed=_OWN_CACHE),
-        _FLASH,
         lengths=True,
     ),
     Operator(
         "attention",
         "_vllm_fa3_C::get_scheduler_metadata",
         moves("8 9 >", assumed="results left out"),
-        "vllm-flash-attention/hopper",
         mixed=True,
     ),
+    Operator("attention", "_C::merge_attn_states", moves("2 3 4 5 > 0 1", 3)),
     Operator(
-        "attention",
-        "_C::merge_attn_states",
-        moves("2 3 4 5 > 0 1", 3),
-        "vllm/csrc/attention/merge_attn_states.cu",
+        "attention", "sgl_kernel::merge_state sgl_kernel::merge_state_v2", moves("0 1 2 3 > 4 5", 3)
     ),
-    Operator(
-        "attention",
-        "sgl_kernel::merge_state sgl_kernel::merge_state_v2",
-        moves("0 1 2 3 > 4 5", 3),
-        "sgl-kernel/csrc/attention",
-    ),
-    Operator("attention", "cann::FlashAttentionScore", npu_attention(), _CANN),
-    Operator("attention", "cann::FlashAttentionScoreGrad", npu_attention(backward=True), _CANN),
+    Operator("attention", "cann::FlashAttentionScore", npu_attention()),
+    Operator("attention", "cann::FlashAttentionScoreGrad", npu_attention(backward=True)),
     Operator(
         "scan",
         "vllm::mamba_mixer2",
         mamba_mixer(),
-        "llmprof.theory.work",
         whole=True,
         inside="aten::_index_put_impl_ aten::to aten::transpose",
     ),
     Operator(
         "scan",
-        "_C::selective_scan_fwd SelectiveScanFn",
+        "SelectiveScanFn",
         selective_scan(),
-        "mamba_ssm, csrc/selective_scan",
+        source="mamba_ssm, csrc/selective_scan",
         whole=True,
     ),
+    Operator("scan", "_C::selective_scan_fwd", selective_scan(), whole=True),
     Operator(
         "scan",
         "MambaChunkScanCombinedFn",
         chunked_scan(),
-        "mamba_ssm/ops/triton/ssd_combined.py",
+        source="mamba_ssm/ops/triton/ssd_combined.py",
         whole=True,
     ),
     Operator(
         "scan",
         "MambaSplitConv1dScanCombinedFn",
         split_scan(),
-        "mamba_ssm/ops/triton/ssd_combined.py",
+        source="mamba_ssm/ops/triton/ssd_combined.py",
     ),
     Operator(
         "scan",
@@ -642,28 +577,16 @@ OPERATORS: list[Operator] = [
         " sgl_kernel::causal_conv1d_update trtllm::causal_conv1d_fwd"
         " trtllm::causal_conv1d_update",
         causal_convolution(),
-        "causal_conv1d/cpp_functions.py, vllm/csrc/torch_bindings.cpp",
     ),
+    Operator("scan", "DaoAILab::_causal_conv1d_bwd_cpp", causal_convolution_backward()),
     Operator(
-        "scan",
-        "DaoAILab::_causal_conv1d_bwd_cpp",
-        causal_convolution_backward(),
-        "causal_conv1d/cpp_functions.py",
-    ),
-    Operator(
-        "scan",
-        "vllm::kda_attention",
-        kimi_delta(),
-        "llmprof.theory.work",
-        whole=True,
-        inside="aten::_index_put_impl_",
+        "scan", "vllm::kda_attention", kimi_delta(), whole=True, inside="aten::_index_put_impl_"
     ),
     Operator(
         "scan",
         "vllm::gdn_attention_core vllm::qwen_gdn_attention_core"
         " aiter::linear_attention_with_output_base",
         gated_delta(),
-        "llmprof.theory.work",
         whole=True,
         inside="aten::_index_put_impl_ ChunkGatedDeltaRuleFunction FusedRecurrentFunction",
     ),
@@ -672,67 +595,62 @@ OPERATORS: list[Operator] = [
         "ChunkGatedDeltaRuleFunction ChunkDeltaRuleFunction ChunkKDAFunction"
         " FusedRecurrentFunction",
         linear_attention(),
-        "llmprof.theory.work",
+        source="flash-linear-attention, fla/ops",
         whole=True,
     ),
     Operator(
         "scan",
         "ChunkGLAFunction ChunkSimpleGLAFunction ChunkRWKV6Function",
         linear_attention(products=2),
-        "flash-linear-attention, fla/ops",
+        source="flash-linear-attention, fla/ops",
         whole=True,
     ),
     Operator(
         "scan",
         "ChunkDPLRDeltaRuleFunction FusedRecurrentRWKV7Function",
         linear_attention(products=4),
-        "flash-linear-attention, fla/ops",
+        source="flash-linear-attention, fla/ops",
         whole=True,
     ),
-    Operator(
-        "scan",
-        "sgl_kernel::lightning_attention_decode",
-        lightning_step(),
-        "sglang, sgl-kernel/csrc/attention",
-    ),
+    Operator("scan", "sgl_kernel::lightning_attention_decode", lightning_step()),
     Operator(
         "norm",
         "aten::layer_norm aten::native_layer_norm",
         moves("0 2 3 > 0", 7),
-        _ATEN,
         Timeable(usual={4: 1e-5}),
     ),
     Operator(
         "norm",
-        "FusedLayerNormAffineFunction aten::native_group_norm aten::group_norm"
-        " aiter::_groupnorm_run",
+        "FusedLayerNormAffineFunction",
         moves("0 2 3 > 0", 7),
-        _ATEN,
+        source="apex, apex/normalization/fused_layer_norm.py",
     ),
     Operator(
         "norm",
-        "_C::rms_norm sgl_kernel::rmsnorm",
+        "aten::native_group_norm aten::group_norm aiter::_groupnorm_run",
+        moves("0 2 3 > 0", 7),
+    ),
+    Operator("norm", "_C::rms_norm sgl_kernel::rmsnorm", rms_norm(), Timeable(usual={3: _EPSILON})),
+    Operator(
+        "norm",
+        "LigerRMSNormFunction FusedRMSNormAffineFunction",
         rms_norm(),
-        "vllm/csrc/layernorm_kernels.cu",
-        Timeable(usual={3: _EPSILON}),
+        source="Liger-Kernel/ops; apex, apex/normalization/fused_layer_norm.py",
     ),
     Operator(
         "norm",
         "aiter::rmsnorm aiter::rms_norm aiter::rmsnorm2d_fwd_ck aiter::rmsnorm2d_fwd"
         " aiter::rms_norm_cu sgl_kernel::gemma_rmsnorm flashinfer::rmsnorm"
         " flashinfer::gemma_rmsnorm trtllm::flashinfer_rmsnorm"
-        " trtllm::flashinfer_gemma_rmsnorm LigerRMSNormFunction"
-        " FusedRMSNormAffineFunction",
+        " trtllm::flashinfer_gemma_rmsnorm",
         rms_norm(),
-        "vllm/csrc/layernorm_kernels.cu",
     ),
-    Operator("norm", "aten::rms_norm", moves("0 2 > 0", 4), _ATEN),
-    Operator("norm", "aten::_fused_rms_norm", moves("0 2 > 0", 4), _ATEN, _ALONE),
+    Operator("norm", "aten::rms_norm", moves("0 2 > 0", 4)),
+    Operator("norm", "aten::_fused_rms_norm", moves("0 2 > 0", 4), _ALONE),
     Operator(
         "norm",
         "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm",
         moves("0 1 2 > 0 1", 5),
-        "vllm/csrc/layernorm_kernels.cu",
         Timeable(usual={3: _EPSILON}),
     ),
     Operator(
@@ -742,251 +660,184 @@ OPERATORS: list[Operator] = [
         " trtllm::flashinfer_fused_add_rmsnorm"
         " trtllm::flashinfer_gemma_fused_add_rmsnorm",
         moves("0 1 2 > 0 1", 5),
-        "vllm/csrc/layernorm_kernels.cu",
     ),
     Operator(
         "norm",
         "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add",
         moves("1 2 4 > 0 3", 5),
-        "aiter/ops/rmsnorm.py",
     ),
     Operator(
         "norm",
         "_C::rms_norm_static_fp8_quant",
         moves("1 2 3 > 0", 6),
-        "vllm/csrc/layernorm_quant_kernels.cu",
         Timeable(holds={3: ("ones",)}, usual={4: _EPSILON}),
     ),
-    Operator(
-        "norm",
-        "flashinfer::rmsnorm_quant",
-        moves("1 2 3 > 0", 6),
-        "vllm/csrc/layernorm_quant_kernels.cu",
-    ),
+    Operator("norm", "flashinfer::rmsnorm_quant", moves("1 2 3 > 0", 6)),
     Operator(
         "norm",
         "_C::fused_add_rms_norm_static_fp8_quant",
         moves("1 2 3 4 > 0 2", 7),
-        "vllm/csrc/layernorm_quant_kernels.cu",
         Timeable(holds={4: ("ones",)}, usual={5: _EPSILON}),
     ),
     Operator(
         "norm",
         "trtllm::flashinfer_fused_add_rmsnorm_quant flashinfer::fused_add_rmsnorm_quant",
         moves("1 2 3 4 > 0 2", 7),
-        "vllm/csrc/layernorm_quant_kernels.cu",
     ),
     Operator(
         "norm",
         "_C::rms_norm_dynamic_per_token_quant _C::rms_norm_per_block_quant",
         moves("1 2 6 > 0 3 6", 6),
-        "vllm/csrc/layernorm_quant_kernels.cu",
     ),
     Operator(
         "norm",
         "aiter::rmsnorm2d_fwd_with_dynamicquant"
         " aiter::rmsnorm2d_fwd_with_dynamicquant_ck aiter::rmsnorm_quant",
         moves("1 3 > 0 2", 6),
-        "aiter/ops/rmsnorm.py",
     ),
     Operator(
         "norm",
         "aiter::rmsnorm2d_fwd_with_add_dynamicquant"
         " aiter::rmsnorm2d_fwd_with_add_dynamicquant_ck aiter::add_rmsnorm_quant",
         moves("1 2 5 > 0 3 4", 7),
-        "aiter/ops/rmsnorm.py",
     ),
     Operator(
         "norm",
         "aiter::rmsnorm2d_fwd_with_smoothquant aiter::rmsnorm2d_fwd_with_smoothquant_ck",
         moves("1 2 4 > 0 3", 7),
-        "aiter/ops/rmsnorm.py",
     ),
     Operator(
         "norm",
         "aiter::rmsnorm2d_fwd_with_add_smoothquant aiter::rmsnorm2d_fwd_with_add_smoothquant_ck",
         moves("1 2 4 6 > 0 3 5", 8),
-        "aiter/ops/rmsnorm.py",
     ),
     Operator(
         "norm",
         "aiter::layer_norm aiter::layer_norm_ck aiter::layernorm2d_fwd aiter::layernorm2d_fwd_ck",
         moves("0 1 2 > 0", 7),
-        "aiter/ops/rmsnorm.py",
     ),
     Operator(
         "norm",
         "aiter::layernorm2d_fwd_with_add aiter::layernorm2d_fwd_with_add_ck",
         moves("1 2 4 5 > 0 3", 8),
-        "aiter/ops/rmsnorm.py",
     ),
-    Operator(
-        "norm",
-        "vllm::fused_mla_dual_rms_norm",
-        moves("0 1 2 3 > 0 2", 4, of="0 2"),
-        "vllm/_aiter_ops.py",
-    ),
+    Operator("norm", "vllm::fused_mla_dual_rms_norm", moves("0 1 2 3 > 0 2", 4, of="0 2")),
     Operator(
         "norm",
         "vllm::rocm_aiter_triton_add_rmsnorm_pad",
         moves("0 1 3 > 0 3", 5, assumed="padding left out"),
-        "vllm/_aiter_ops.py",
     ),
     Operator(
-        "norm",
-        "vllm::rocm_aiter_rmsnorm_fused_dynamic_quant",
-        moves("0 1 >", 6, new=rounded()),
-        "vllm/_aiter_ops.py",
+        "norm", "vllm::rocm_aiter_rmsnorm_fused_dynamic_quant", moves("0 1 >", 6, new=rounded())
     ),
     Operator(
         "norm",
         "vllm::rocm_aiter_rmsnorm_fused_add_dynamic_quant",
         moves("0 1 2 > 1", 7, new=rounded()),
-        "vllm/_aiter_ops.py",
     ),
-    Operator(
-        "norm",
-        "vllm::rocm_aiter_rmsnorm_fp8_group_quant",
-        moves("0 1 >", 6, new=rounded(3)),
-        "vllm/_aiter_ops.py",
-    ),
+    Operator("norm", "vllm::rocm_aiter_rmsnorm_fp8_group_quant", moves("0 1 >", 6, new=rounded(3))),
     Operator(
         "norm",
         "vllm::rocm_aiter_rmsnorm_with_add_fp8_group_quant",
         moves("0 1 2 > 1", 7, new=rounded(4)),
-        "vllm/_aiter_ops.py",
     ),
     Operator(
         "norm",
         "vllm::rocm_aiter_fused_rms_gated_fp8_group_quant",
         moves("0 1 2 3 >", 8, new=rounded(7)),
-        "vllm/_aiter_ops.py",
     ),
     Operator(
-        "norm",
-        "aten::native_layer_norm_backward aten::native_group_norm_backward",
-        norm_backward(),
-        _ATEN,
+        "norm", "aten::native_layer_norm_backward aten::native_group_norm_backward", norm_backward()
     ),
-    Operator("norm", "aten::_fused_rms_norm_backward", norm_backward(9), _ATEN),
+    Operator("norm", "aten::_fused_rms_norm_backward", norm_backward(9)),
     Operator(
         "norm",
         "aten::native_batch_norm aten::cudnn_batch_norm aten::miopen_batch_norm"
         " aten::_batch_norm_with_update aten::_native_batch_norm_legit"
         " aten::_native_batch_norm_legit_no_training aten::_batch_norm_no_update",
         moves("0 > 0", 7),
-        _ATEN,
     ),
     Operator(
         "norm",
         "aten::native_batch_norm_backward aten::cudnn_batch_norm_backward"
         " aten::miopen_batch_norm_backward aten::batch_norm_backward",
         moves("0 1 > 0", 13),
-        _ATEN,
     ),
-    Operator("norm", "aten::batch_norm_elemt", moves("0 > 0", 4), _ATEN),
-    Operator("norm", "aten::batch_norm_stats", moves("0 >", 4), _ATEN),
-    Operator("norm", "aten::batch_norm_backward_reduce", moves("0 1 >", 5), _ATEN),
-    Operator("norm", "aten::batch_norm_backward_elemt", moves("0 1 > 0", 6), _ATEN),
-    Operator("norm", "aten::_weight_norm_interface", moves("0 1 > 0 1", 4), _ATEN),
-    Operator("norm", "aten::_weight_norm_interface_backward", moves("0 1 2 3 > 1 2", 6), _ATEN),
+    Operator("norm", "aten::batch_norm_elemt", moves("0 > 0", 4)),
+    Operator("norm", "aten::batch_norm_stats", moves("0 >", 4)),
+    Operator("norm", "aten::batch_norm_backward_reduce", moves("0 1 >", 5)),
+    Operator("norm", "aten::batch_norm_backward_elemt", moves("0 1 > 0", 6)),
+    Operator("norm", "aten::_weight_norm_interface", moves("0 1 > 0 1", 4)),
+    Operator("norm", "aten::_weight_norm_interface_backward", moves("0 1 2 3 > 1 2", 6)),
     Operator(
         "norm",
         "cann::RmsNorm cann::AddRmsNorm cann::LayerNorm cann::LayerNormV3"
         " cann::LayerNormV4 cann::RmsNormGrad cann::LayerNormGrad cann::LayerNormGradV3"
         " cann::LayerNormV3Grad",
         npu_moves(),
-        _CANN,
     ),
-    Operator(
-        "rope",
-        "_C::rotary_embedding",
-        rope(),
-        "vllm/csrc/pos_encoding_kernels.cu",
-        Timeable(holds={0: ("below", 4, 0)}),
-    ),
+    Operator("rope", "_C::rotary_embedding", rope(), Timeable(holds={0: ("below", 4, 0)})),
     Operator(
         "rope",
         "_C::batched_rotary_embedding sgl_kernel::rotary_embedding"
         " vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding"
         " trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace",
         rope(),
-        "vllm/csrc/pos_encoding_kernels.cu",
     ),
     Operator(
         "rope",
         "sgl_kernel::apply_rope_pos_ids_cos_sin_cache flashinfer::apply_rope_pos_ids_cos_sin_cache",
         moves("0 1 5 > 2 3", 3, of="0 1", assumed="the table left out"),
-        "flashinfer/rope.py",
     ),
-    Operator("rope", "LigerRopeFunction", moves("0 1 2 3 > 0 1", 3, of="0 1"), "Liger-Kernel/ops"),
+    Operator(
+        "rope", "LigerRopeFunction", moves("0 1 2 3 > 0 1", 3, of="0 1"), source="Liger-Kernel/ops"
+    ),
     Operator(
         "rope",
         "aiter::rope_cached_positions_2c_fwd_impl aiter::rope_cached_positions_offsets_2c_fwd_impl",
         moves("2 3 6 7 > 0 1", 3, of="2 3"),
-        "aiter/ops/rope.py",
     ),
     Operator(
         "rope",
         "aiter::rope_cached_positions_fwd_impl aiter::rope_cached_positions_offsets_fwd_impl",
         moves("1 4 5 > 0", 3, of="1"),
-        "aiter/ops/rope.py",
     ),
-    Operator(
-        "rope",
-        "aiter::rope_fwd_impl aiter::rope_bwd_impl",
-        moves("1 2 > 0", 3, of="1"),
-        "aiter/ops/rope.py",
-    ),
+    Operator("rope", "aiter::rope_fwd_impl aiter::rope_bwd_impl", moves("1 2 > 0", 3, of="1")),
     Operator(
         "rope",
         "aiter::rope_cached_fwd_impl aiter::rope_cached_bwd_impl",
         moves("1 2 3 > 0", 3, of="1"),
-        "aiter/ops/rope.py",
     ),
     Operator(
-        "rope",
-        "aiter::rope_2c_fwd_impl aiter::rope_2c_bwd_impl",
-        moves("2 3 4 > 0 1", 3, of="2 3"),
-        "aiter/ops/rope.py",
+        "rope", "aiter::rope_2c_fwd_impl aiter::rope_2c_bwd_impl", moves("2 3 4 > 0 1", 3, of="2 3")
     ),
     Operator(
         "rope",
         "aiter::rope_cached_2c_fwd_impl aiter::rope_cached_2c_bwd_impl",
         moves("2 3 4 5 > 0 1", 3, of="2 3"),
-        "aiter/ops/rope.py",
     ),
     Operator(
         "rope",
         "aiter::rope_thd_fwd_impl aiter::rope_thd_bwd_impl aiter::rope_2d_fwd_impl"
         " aiter::rope_2d_bwd_impl",
         moves("1 > 0", 3, of="1"),
-        "aiter/ops/rope.py",
     ),
-    Operator(
-        "rope",
-        "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope",
-        norm_rope(),
-        "vllm/csrc/fused_qknorm_rope_kernel.cu",
-    ),
+    Operator("rope", "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope", norm_rope()),
     Operator(
         "rope",
         "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla",
         latent_rope(),
-        "aiter/ops/triton/fusions",
     ),
     Operator(
         "rope",
         "cann::RotaryPositionEmbedding cann::RotaryPositionEmbeddingGrad"
         " cann::RotaryMul cann::RotaryMulGrad",
         npu_moves(),
-        _CANN,
     ),
     Operator(
         "kv_cache_write",
         "_C_cache_ops::reshape_and_cache_flash",
-        moves("0 1 4 >", new=slots("0 1", 2)),
-        "vllm/csrc/cache_kernels.cu",
+        moves("0 1 4 >", new=slots_of("0 1", 2)),
         Timeable(
             stored=(2, 3),
             holds={4: ("slots", 2), 6: ("ones",), 7: ("ones",)},
@@ -998,54 +849,40 @@ OPERATORS: list[Operator] = [
         "kv_cache_write",
         "_C_cache_ops::reshape_and_cache sglang::store_cache aiter::reshape_and_cache"
         " aiter::reshape_and_cache_flash",
-        moves("0 1 4 >", new=slots("0 1", 2)),
-        "vllm/csrc/cache_kernels.cu",
+        moves("0 1 4 >", new=slots_of("0 1", 2)),
     ),
     Operator(
         "kv_cache_write",
         "aiter::reshape_and_cache_with_pertoken_quant",
-        moves("0 1 6 >", new=slots("0 1", 2)),
-        "vllm/csrc/cache_kernels.cu",
+        moves("0 1 6 >", new=slots_of("0 1", 2)),
     ),
     Operator(
         "kv_cache_write",
         "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla",
-        latent_write(),
-        "vllm/csrc/cache_kernels.cu",
+        cache_write("0 1", 2, 3),
     ),
     Operator(
-        "kv_cache_write",
-        "_C_cache_ops::indexer_k_quant_and_cache",
-        index_write(),
-        "vllm/csrc/cache_kernels.cu",
+        "kv_cache_write", "_C_cache_ops::indexer_k_quant_and_cache", cache_write("0", 1, 2, 2)
     ),
     Operator(
         "kv_cache_write",
         "vllm::unified_kv_cache_update",
         moves("0 1 > 0 1", assumed="a cache of the type of the keys"),
-        "vllm/model_executor/layers/attention",
     ),
-    Operator(
-        "kv_cache_write",
-        "sgl_kernel::store_kv_cache",
-        moves("3 4 2 > 3 4"),
-        "sgl-kernel/csrc/memory",
-    ),
+    Operator("kv_cache_write", "sgl_kernel::store_kv_cache", moves("3 4 2 > 3 4")),
     Operator(
         "activation",
         "aten::silu aten::silu_ aten::gelu aten::relu aten::relu_ aten::hardswish"
         " aten::mish aten::leaky_relu aten::softplus",
         elementwise(),
-        _ATEN,
         _ALONE,
     ),
     Operator(
         "activation",
         "aten::gelu_ aten::hardswish_ aten::hardsigmoid aten::hardsigmoid_"
-        " aten::hardtanh aten::hardtanh_ aten::mish_ aten::leaky_relu_ aten::softplus_"
-        " aten::elu aten::elu_ aten::threshold aten::threshold_",
+        " aten::hardtanh aten::hardtanh_ aten::mish_ aten::leaky_relu_ aten::elu"
+        " aten::elu_ aten::threshold aten::threshold_",
         elementwise(),
-        _ATEN,
     ),
     Operator(
         "activation",
@@ -1053,7 +890,6 @@ OPERATORS: list[Operator] = [
         " sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul"
         " sgl_kernel::gelu_tanh_and_mul",
         moves("1 > 0", 2, of="0"),
-        "vllm/csrc/activation_kernels.cu",
         _ALONE,
     ),
     Operator(
@@ -1061,53 +897,35 @@ OPERATORS: list[Operator] = [
         "_C::swigluoai_and_mul _C::fatrelu_and_mul aiter::silu_and_mul"
         " aiter::scaled_silu_and_mul aiter::gelu_and_mul aiter::gelu_tanh_and_mul",
         moves("1 > 0", 2, of="0"),
-        "vllm/csrc/activation_kernels.cu",
     ),
+    Operator("activation", "_C::gelu_new _C::gelu_fast _C::gelu_quick", moves("1 > 0", 1), _ALONE),
     Operator(
-        "activation",
-        "_C::gelu_new _C::gelu_fast _C::gelu_quick",
-        moves("1 > 0", 1),
-        "vllm/csrc/activation_kernels.cu",
-        _ALONE,
-    ),
-    Operator(
-        "activation",
-        "_C::gelu_tanh sgl_kernel::gelu_quick aiter::gelu_fast",
-        moves("1 > 0", 1),
-        "vllm/csrc/activation_kernels.cu",
+        "activation", "_C::gelu_tanh sgl_kernel::gelu_quick aiter::gelu_fast", moves("1 > 0", 1)
     ),
     Operator(
         "activation",
         "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul",
         moves("0 >", 1, new=half_of),
-        "tensorrt_llm/_torch/custom_ops",
     ),
     Operator(
         "activation",
         "LigerSiLUMulFunction LigerGELUMulFunction",
         moves("0 1 > 0", 2),
-        "Liger-Kernel/ops",
+        source="Liger-Kernel/ops",
     ),
     Operator(
         "activation",
         "_C::silu_and_mul_quant _C::silu_and_mul_per_block_quant",
         moves("1 > 0 2", 4, of="0"),
-        "vllm/csrc/quantization",
     ),
-    Operator(
-        "activation",
-        "_C::silu_and_mul_nvfp4_quant",
-        moves("2 3 > 0 1", 2),
-        "vllm/csrc/quantization/fp4",
-    ),
+    Operator("activation", "_C::silu_and_mul_nvfp4_quant", moves("2 3 > 0 1", 2)),
     Operator(
         "activation",
         "vllm::rocm_aiter_act_mul_and_fp8_group_quant",
         moves("0 >", 2, new=rounded(1, parts=2)),
-        "vllm/_aiter_ops.py",
     ),
-    Operator("activation", "aten::glu", moves("0 >", 1, new=half_of), _ATEN, _ALONE),
-    Operator("activation", "aten::relu6 aten::selu aten::celu aten::prelu", None, _ATEN),
+    Operator("activation", "aten::glu", moves("0 >", 1, new=half_of), _ALONE),
+    Operator("activation", "aten::relu6 aten::selu aten::celu aten::prelu", None),
     Operator(
         "activation",
         "cann::SwiGlu cann::SwiGluGrad cann::Gelu cann::GeluV2 cann::GeluGrad"
@@ -1115,99 +933,58 @@ OPERATORS: list[Operator] = [
         " cann::Relu cann::ReluGrad cann::Sigmoid cann::SigmoidGrad cann::Tanh"
         " cann::TanhGrad",
         npu_moves(),
-        _CANN,
     ),
     Operator(
         "moe_routing",
         "_moe_C::topk_sigmoid _moe_C::topk_softplus_sqrt aiter::topk_softmax"
         " vllm::rocm_aiter_topk_softmax",
         moves("3 > 0 1 2", 5),
-        "vllm/csrc/moe",
     ),
     Operator(
         "moe_routing",
         "sgl_kernel::topk_softmax sgl_kernel::topk_sigmoid aiter::topk_sigmoid"
         " aiter::topk_softplus vllm::rocm_aiter_topk_sigmoid",
         moves("2 3 > 0 1", 5),
-        "sgl-kernel/csrc/moe",
     ),
     Operator(
         "moe_routing",
         "aiter::biased_grouped_topk_hip aiter::biased_grouped_topk"
         " aiter::moe_fused_gate vllm::rocm_aiter_biased_grouped_topk",
         moves("0 1 > 2 3", 5),
-        "aiter/ops/topk.py",
     ),
     Operator(
         "moe_routing",
         "aiter::grouped_topk aiter::grouped_topk_hip vllm::rocm_aiter_grouped_topk",
         moves("0 > 1 2", 5),
-        "aiter/ops/topk.py",
     ),
-    Operator(
-        "moe_routing",
-        "_moe_C::grouped_topk",
-        moves("0 6 >", 5, new=chosen(3)),
-        "vllm/csrc/moe, sgl-kernel/csrc/moe",
-    ),
-    Operator(
-        "moe_routing",
-        "sgl_kernel::moe_fused_gate",
-        moves("0 1 >", 5, new=chosen(4)),
-        "vllm/csrc/moe, sgl-kernel/csrc/moe",
-    ),
-    Operator(
-        "moe_routing",
-        "sgl_kernel::kimi_k2_moe_fused_gate",
-        moves("0 1 >", 5, new=chosen(2)),
-        "vllm/csrc/moe, sgl-kernel/csrc/moe",
-    ),
+    Operator("moe_routing", "_moe_C::grouped_topk", moves("0 6 >", 5, new=chosen(3))),
+    Operator("moe_routing", "sgl_kernel::moe_fused_gate", moves("0 1 >", 5, new=chosen(4))),
+    Operator("moe_routing", "sgl_kernel::kimi_k2_moe_fused_gate", moves("0 1 >", 5, new=chosen(2))),
     Operator(
         "moe_routing",
         "_moe_C::moe_align_block_size",
         moves("0 > 0", assumed="rows to fill blocks left out"),
-        "vllm/csrc/moe",
         Timeable(holds={0: ("below_value", 1)}, assumed=_ROUTED),
     ),
     Operator(
         "moe_routing",
         "sgl_kernel::moe_align_block_size aiter::moe_align_block_size",
         moves("0 > 0", assumed="rows to fill blocks left out"),
-        "vllm/csrc/moe",
     ),
     Operator(
         "moe_routing",
         "aiter::moe_sorting_fwd",
         moves("0 1 > 0 1 6", assumed="rows to fill blocks left out"),
-        "aiter/ops/moe_sorting.py",
     ),
-    Operator(
-        "moe_routing",
-        "_moe_C::shuffle_rows sgl_kernel::shuffle_rows",
-        moves("0 1 > 2"),
-        "vllm/csrc/moe",
-    ),
-    Operator(
-        "moe_routing",
-        "sgl_kernel::moe_sum_reduce aiter::moe_sum",
-        moves("0 > 1", 1),
-        "sgl-kernel/csrc/moe",
-    ),
-    Operator(
-        "moe_routing",
-        "sgl_kernel::apply_shuffle_mul_sum",
-        moves("0 2 3 > 1", 2),
-        "sgl-kernel/csrc/moe",
-    ),
-    Operator("moe_routing", "_moe_C::topk_softmax", moves("3 > 0 1 2", 5), "vllm/csrc/moe", _ALONE),
-    Operator(
-        "moe_routing", "_moe_C::moe_sum sgl_kernel::moe_sum", expert_sum(), "vllm/csrc/moe", _ALONE
-    ),
+    Operator("moe_routing", "_moe_C::shuffle_rows sgl_kernel::shuffle_rows", moves("0 1 > 2")),
+    Operator("moe_routing", "sgl_kernel::moe_sum_reduce aiter::moe_sum", moves("0 > 1", 1)),
+    Operator("moe_routing", "sgl_kernel::apply_shuffle_mul_sum", moves("0 2 3 > 1", 2)),
+    Operator("moe_routing", "_moe_C::topk_softmax", moves("3 > 0 1 2", 5), _ALONE),
+    Operator("moe_routing", "_moe_C::moe_sum sgl_kernel::moe_sum", expert_sum(), _ALONE),
     Operator(
         "moe_experts",
         "vllm::moe_forward vllm::moe_forward_shared",
         routed_experts(),
-        "llmprof.theory.work",
         inside="_moe_C::topk_softmax _moe_C::grouped_topk aten::index"
         " _moe_C::moe_align_block_size _moe_C::moe_sum aten::empty _C::silu_and_mul"
         " _C::gelu_and_mul _C::gelu_tanh_and_mul _C::swigluoai_and_mul aten::relu_"
@@ -1219,14 +996,12 @@ OPERATORS: list[Operator] = [
         "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts"
         " sglang::inplace_fused_experts sglang::outplace_fused_experts",
         expert_products(),
-        "vllm, layers/fused_moe/fused_moe.py",
         mixed=True,
     ),
     Operator(
         "moe_experts",
         "vllm::rocm_aiter_fused_moe",
         expert_products(fused=True),
-        "vllm/_aiter_ops.py, aiter/fused_moe.py",
         whole=True,
         mixed=True,
     ),
@@ -1234,7 +1009,6 @@ OPERATORS: list[Operator] = [
         "moe_experts",
         "vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
         expert_products(fused=True),
-        "vllm/_aiter_ops.py, aiter/fused_moe.py",
         whole=True,
     ),
     Operator(
@@ -1243,119 +1017,77 @@ OPERATORS: list[Operator] = [
         " aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16"
         " aiter::fmoe_fp8_blockscale_g1u1",
         expert_products(x=1, first=2, second=3, chosen=8, fused=True),
-        "aiter/ops/moe_op.py",
         whole=True,
     ),
-    Operator(
-        "moe_experts",
-        "trtllm::fused_moe",
-        tensorrt_experts(),
-        "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py",
-        whole=True,
-        mixed=True,
-    ),
+    Operator("moe_experts", "trtllm::fused_moe", tensorrt_experts(), whole=True, mixed=True),
     Operator(
         "moe_experts",
         "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner"
         " vllm::flashinfer_fused_moe_blockscale_fp8",
         expert_runner(),
-        "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm,"
-        " layers/fused_moe/flashinfer_trtllm_moe.py",
         whole=True,
     ),
     Operator(
         "moe_experts",
         "vllm::flashinfer_fused_moe_bf16",
         expert_runner(first=3, second=4),
-        "vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
         whole=True,
     ),
     Operator(
         "moe_experts",
         "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
         packed_experts(),
-        "vllm/_custom_ops.py",
     ),
     Operator(
         "moe_experts",
         "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
         grouped_product(out=3, chosen=8),
-        "sglang, layers/moe/fused_moe_triton",
     ),
     Operator(
         "moe_experts",
         "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
         grouped_product(out=2, chosen=6),
-        "aiter/ops/moe_op.py",
     ),
-    Operator(
-        "moe_experts",
-        "aiter::ck_moe_stage1",
-        grouped_product(out=6, chosen=7),
-        "aiter/ops/moe_op.py",
-    ),
-    Operator(
-        "moe_experts",
-        "aiter::ck_moe_stage2",
-        grouped_product(weight=2, out=6, chosen=7),
-        "aiter/ops/moe_op.py",
-    ),
+    Operator("moe_experts", "aiter::ck_moe_stage1", grouped_product(out=6, chosen=7)),
+    Operator("moe_experts", "aiter::ck_moe_stage2", grouped_product(weight=2, out=6, chosen=7)),
     Operator(
         "moe_experts",
         "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm"
         " _C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm"
         " sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
         grouped_product(x=1, weight=2, out=0),
-        "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc",
     ),
     Operator(
         "moe_experts",
         "sgl_kernel::fp8_blockwise_scaled_grouped_mm",
         grouped_product(x=6, weight=7, out=0),
-        "sglang, sgl-kernel/csrc/common_extension.cc",
-    ),
-    Operator(
-        "moe_experts", "aten::_grouped_mm aten::_scaled_grouped_mm", grouped_product(), _TORCH
     ),
     Operator(
         "moe_experts",
-        "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked",
+        "aten::_grouped_mm aten::_scaled_grouped_mm"
+        " fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked",
         grouped_product(),
-        "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize",
     ),
-    Operator("moe_experts", "GroupedGemm", grouped_product(flag=3), "grouped_gemm/ops.py"),
+    Operator("moe_experts", "GroupedGemm", grouped_product(flag=3), source="grouped_gemm/ops.py"),
     Operator(
         "moe_experts",
         "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl"
         " primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl"
         " primus_turbo::grouped_gemm_fp8_variable_k_impl",
         grouped_product(),
-        "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm",
         whole=True,
     ),
     Operator(
-        "embedding",
-        "aten::embedding",
-        gather(),
-        _ATEN,
-        Timeable(stored=(0,), holds={1: ("below", 0, 0)}),
+        "embedding", "aten::embedding", gather(), Timeable(stored=(0,), holds={1: ("below", 0, 0)})
     ),
-    Operator("embedding", "aten::embedding_dense_backward", embedding_backward(), _ATEN),
-    Operator("embedding", "aten::embedding_bag", None, _ATEN),
+    Operator("embedding", "aten::embedding_dense_backward", embedding_backward()),
+    Operator("embedding", "aten::embedding_bag", None),
     Operator(
-        "embedding",
-        "aten::_embedding_bag aten::_embedding_bag_forward_only",
-        embedding_bags(),
-        _ATEN,
+        "embedding", "aten::_embedding_bag aten::_embedding_bag_forward_only", embedding_bags()
     ),
-    Operator("sampling", "aten::argmax", reduction(), _ATEN, _ALONE),
-    Operator("sampling", "aten::_sample_dirichlet", None, _ATEN),
-    Operator(
-        "sampling",
-        "_C::apply_repetition_penalties_",
-        moves("0 1 2 3 > 0", 2),
-        "vllm/csrc/sampler.cu",
-    ),
+    Operator("sampling", "aten::argmax", reduction(), _ALONE),
+    Operator("sampling", "aten::_sample_dirichlet", None),
+    Operator("sampling", "_C::apply_repetition_penalties_", moves("0 1 2 3 > 0", 2)),
     Operator(
         "sampling",
         "sgl_kernel::top_k_renorm_probs sgl_kernel::top_p_renorm_probs"
@@ -1363,57 +1095,42 @@ OPERATORS: list[Operator] = [
         " sgl_kernel::top_p_sampling_from_probs"
         " sgl_kernel::top_k_top_p_sampling_from_probs",
         moves("0 2 > 1", 1),
-        "sgl-kernel/csrc/common_extension.cc",
     ),
     Operator(
         "sampling",
         "aiter::greedy_sample aiter::random_sample aiter::mixed_sample",
         moves("1 2 > 0", 1),
-        "aiter/ops/sample.py",
     ),
     Operator(
         "sampling",
         "aiter::random_sample_outer_exponential aiter::mixed_sample_outer_exponential",
         moves("1 2 3 > 0", 3),
-        "aiter/ops/sample.py",
     ),
-    Operator("sampling", "aten::multinomial", moves("0 >", 1, new=chosen(1)), _ATEN),
-    Operator("sampling", "aten::exponential_", fill(), _ATEN),
+    Operator("sampling", "aten::multinomial", moves("0 >", 1, new=chosen(1))),
+    Operator("sampling", "aten::exponential_", fill()),
     Operator(
         "quantize",
         "_C::awq_dequantize sgl_kernel::awq_dequantize bitsandbytes::dequantize_4bit",
         dequantize(),
-        "vllm/csrc/quantization/awq, bitsandbytes/_ops.py",
     ),
     Operator(
         "quantize",
         "aten::fake_quantize_per_tensor_affine_cachemask"
         " aten::fake_quantize_per_channel_affine_cachemask",
         moves("0 > 0", 1, new=mask_of),
-        _ATEN,
     ),
+    Operator("quantize", "_C_cache_ops::convert_fp8", moves("1 > 0", 1)),
     Operator(
-        "quantize", "_C_cache_ops::convert_fp8", moves("1 > 0", 1), "vllm/csrc/cache_kernels.cu"
-    ),
-    Operator(
-        "quantize",
-        "_C::static_scaled_fp8_quant",
-        moves("1 > 0", 2),
-        "vllm/csrc/quantization",
-        Timeable(holds={2: ("ones",)}),
+        "quantize", "_C::static_scaled_fp8_quant", moves("1 > 0", 2), Timeable(holds={2: ("ones",)})
     ),
     Operator(
         "quantize",
         "_C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant",
         moves("1 > 0", 2),
-        "vllm/csrc/quantization",
         _ALONE,
     ),
     Operator(
-        "quantize",
-        "_C::static_scaled_int8_quant _C::dynamic_scaled_int8_quant",
-        moves("1 > 0", 2),
-        "vllm/csrc/quantization",
+        "quantize", "_C::static_scaled_int8_quant _C::dynamic_scaled_int8_quant", moves("1 > 0", 2)
     ),
     Operator(
         "quantize",
@@ -1423,13 +1140,9 @@ OPERATORS: list[Operator] = [
         " sgl_kernel::sgl_per_token_group_quant_8bit"
         " sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8",
         moves("0 > 1 2", 2),
-        "vllm/csrc/quantization",
     ),
     Operator(
-        "quantize",
-        "sgl_kernel::sgl_per_token_group_quant_8bit_v2",
-        moves("0 > 1 2", 2, unless=9),
-        "sgl-kernel/csrc/gemm",
+        "quantize", "sgl_kernel::sgl_per_token_group_quant_8bit_v2", moves("0 > 1 2", 2, unless=9)
     ),
     Operator(
         "quantize",
@@ -1438,53 +1151,27 @@ OPERATORS: list[Operator] = [
         " aiter::dynamic_per_group_scaled_quant"
         " aiter::dynamic_per_group_scaled_quant_fp4",
         moves("1 > 0 2", 2, unless=5),
-        "aiter/ops/quant.py",
     ),
     Operator(
         "quantize",
         "aiter::fused_dynamic_mx_quant_moe_sort_hip aiter::fused_dynamic_mxfp4_quant_moe_sort_hip",
         moves("2 > 0", 2, assumed="scales left out"),
-        "aiter/ops/quant.py",
     ),
-    Operator(
-        "quantize",
-        "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant",
-        four_bits(),
-        "vllm/csrc/quantization/fp4",
-    ),
+    Operator("quantize", "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant", four_bits()),
     Operator(
         "quantize",
         "vllm::rocm_aiter_group_fp8_quant vllm::triton_per_token_group_quant_fp8",
         moves("0 >", 2, new=rounded(1)),
-        "vllm/_aiter_ops.py",
     ),
-    Operator(
-        "quantize",
-        "vllm::rocm_aiter_per_token_quant",
-        moves("0 >", 2, new=rounded()),
-        "vllm/_aiter_ops.py",
-    ),
+    Operator("quantize", "vllm::rocm_aiter_per_token_quant", moves("0 >", 2, new=rounded())),
     Operator(
         "quantize",
         "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat"
         " fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat",
         row_bytes(),
-        "fbgemm_gpu/src/quantize_ops",
     ),
-    Operator(
-        "all_reduce",
-        "c10d::allreduce_ vllm::all_reduce _C::shm_allreduce",
-        None,
-        "torch/distributed, vllm/distributed",
-        _ALONE,
-    ),
-    Operator(
-        "all_reduce",
-        "_C_custom_ar::all_reduce",
-        moves("1 > 1"),
-        "vllm/csrc/custom_all_reduce.cu",
-        _ALONE,
-    ),
+    Operator("all_reduce", "c10d::allreduce_ vllm::all_reduce _C::shm_allreduce", None, _ALONE),
+    Operator("all_reduce", "_C_custom_ar::all_reduce", moves("1 > 1"), _ALONE),
     Operator(
         "elementwise",
         "aten::add aten::add_ aten::sub aten::sub_ aten::rsub aten::mul aten::mul_"
@@ -1497,79 +1184,60 @@ OPERATORS: list[Operator] = [
         " aten::remainder aten::addcmul aten::triu aten::tril aten::erf aten::floor"
         " aten::round aten::isnan aten::sigmoid aten::tanh",
         elementwise(),
-        _ATEN,
         _ALONE,
     ),
     Operator(
         "elementwise",
-        "aten::rsub_ aten::pow_ aten::sqrt_ aten::rsqrt_ aten::square_ aten::neg_"
-        " aten::abs_ aten::exp_ aten::exp2 aten::exp2_ aten::expm1 aten::expm1_"
-        " aten::log_ aten::log2 aten::log2_ aten::log1p aten::log1p_ aten::sin_"
-        " aten::cos_ aten::reciprocal_ aten::clamp_ aten::clamp_min_ aten::clamp_max_"
-        " aten::maximum_ aten::minimum_ aten::where_ aten::eq_ aten::ne_ aten::lt_"
-        " aten::le_ aten::gt_ aten::ge_ aten::bitwise_not_ aten::bitwise_and_"
-        " aten::bitwise_or_ aten::logical_not_ aten::logical_and_ aten::logical_or_"
-        " aten::floor_divide_ aten::remainder_ aten::fmod aten::fmod_ aten::addcmul_"
-        " aten::addcdiv aten::addcdiv_ aten::lerp aten::lerp_ aten::triu_ aten::tril_"
-        " aten::erf_ aten::floor_ aten::ceil aten::ceil_ aten::round_ aten::trunc"
-        " aten::trunc_ aten::sign aten::sign_ aten::isnan_ aten::isinf aten::isinf_"
-        " aten::isfinite aten::isfinite_ aten::sigmoid_ aten::tanh_ aten::silu_backward"
-        " aten::silu_backward_ aten::gelu_backward aten::gelu_backward_"
-        " aten::sigmoid_backward aten::sigmoid_backward_ aten::tanh_backward"
-        " aten::tanh_backward_ aten::threshold_backward aten::threshold_backward_"
+        "aten::pow_ aten::sqrt_ aten::rsqrt_ aten::square_ aten::neg_ aten::abs_"
+        " aten::exp_ aten::exp2 aten::exp2_ aten::expm1 aten::expm1_ aten::log_"
+        " aten::log2 aten::log2_ aten::log1p aten::log1p_ aten::sin_ aten::cos_"
+        " aten::reciprocal_ aten::clamp_ aten::clamp_min_ aten::clamp_max_ aten::eq_"
+        " aten::ne_ aten::lt_ aten::le_ aten::gt_ aten::ge_ aten::bitwise_not_"
+        " aten::bitwise_and_ aten::bitwise_or_ aten::logical_not_ aten::logical_and_"
+        " aten::logical_or_ aten::floor_divide_ aten::remainder_ aten::fmod aten::fmod_"
+        " aten::addcmul_ aten::addcdiv aten::addcdiv_ aten::lerp aten::lerp_ aten::triu_"
+        " aten::tril_ aten::erf_ aten::floor_ aten::ceil aten::ceil_ aten::round_"
+        " aten::trunc aten::trunc_ aten::sign aten::sign_ aten::isinf aten::isfinite"
+        " aten::sigmoid_ aten::tanh_ aten::silu_backward aten::gelu_backward"
+        " aten::sigmoid_backward aten::tanh_backward aten::threshold_backward"
         " aten::bitwise_xor aten::bitwise_xor_ aten::dropout aten::dropout_"
-        " aten::_conj_physical aten::_conj_physical_ aten::nan_to_num aten::nan_to_num_"
-        " aten::tan aten::tan_ aten::asin aten::asin_ aten::acos aten::acos_ aten::atan"
-        " aten::atan_ aten::sinh aten::sinh_ aten::cosh aten::cosh_ aten::asinh"
-        " aten::asinh_ aten::acosh aten::acosh_ aten::atanh aten::atanh_ aten::erfc"
-        " aten::erfc_ aten::erfinv aten::erfinv_ aten::lgamma aten::lgamma_"
-        " aten::digamma aten::digamma_ aten::log10 aten::log10_ aten::logit aten::logit_"
-        " aten::sgn aten::sgn_ aten::frac aten::frac_ aten::signbit aten::signbit_"
-        " aten::isposinf aten::isposinf_ aten::isneginf aten::isneginf_"
-        " aten::logical_xor aten::logical_xor_ aten::fmax aten::fmax_ aten::fmin"
-        " aten::fmin_ aten::atan2 aten::atan2_ aten::hypot aten::hypot_ aten::copysign"
-        " aten::copysign_ aten::logaddexp aten::logaddexp_ aten::logaddexp2"
-        " aten::logaddexp2_ aten::xlogy aten::xlogy_ aten::log_sigmoid_forward"
-        " aten::log_sigmoid_forward_ aten::_prelu_kernel aten::_prelu_kernel_"
-        " aten::bitwise_left_shift aten::bitwise_left_shift_ aten::bitwise_right_shift"
-        " aten::bitwise_right_shift_ aten::hardswish_backward aten::hardswish_backward_"
-        " aten::hardsigmoid_backward aten::hardsigmoid_backward_ aten::hardtanh_backward"
-        " aten::hardtanh_backward_ aten::leaky_relu_backward aten::leaky_relu_backward_"
-        " aten::elu_backward aten::elu_backward_ aten::mish_backward"
-        " aten::mish_backward_ aten::softplus_backward aten::softplus_backward_"
-        " aten::logit_backward aten::logit_backward_ aten::log_sigmoid_backward"
-        " aten::log_sigmoid_backward_ aten::heaviside aten::heaviside_ aten::sinc"
-        " aten::sinc_ aten::hardshrink aten::hardshrink_ aten::softshrink"
-        " aten::softshrink_ aten::hardshrink_backward aten::hardshrink_backward_"
-        " aten::softshrink_backward aten::softshrink_backward_ aten::gcd aten::gcd_"
-        " aten::lcm aten::lcm_ aten::__lshift__ aten::__rshift__ aten::__ilshift__"
-        " aten::__irshift__",
+        " aten::_conj_physical aten::nan_to_num aten::nan_to_num_ aten::tan aten::tan_"
+        " aten::asin aten::asin_ aten::acos aten::acos_ aten::atan aten::atan_"
+        " aten::sinh aten::sinh_ aten::cosh aten::cosh_ aten::asinh aten::asinh_"
+        " aten::acosh aten::acosh_ aten::atanh aten::atanh_ aten::erfc aten::erfc_"
+        " aten::erfinv aten::erfinv_ aten::lgamma aten::lgamma_ aten::digamma"
+        " aten::digamma_ aten::log10 aten::log10_ aten::logit aten::logit_ aten::sgn"
+        " aten::sgn_ aten::frac aten::frac_ aten::signbit aten::isposinf aten::isneginf"
+        " aten::logical_xor aten::logical_xor_ aten::fmax aten::fmin aten::atan2"
+        " aten::atan2_ aten::hypot aten::hypot_ aten::copysign aten::copysign_"
+        " aten::logaddexp aten::logaddexp2 aten::xlogy aten::xlogy_"
+        " aten::log_sigmoid_forward aten::_prelu_kernel aten::bitwise_left_shift"
+        " aten::bitwise_left_shift_ aten::bitwise_right_shift aten::bitwise_right_shift_"
+        " aten::hardswish_backward aten::hardsigmoid_backward aten::hardtanh_backward"
+        " aten::leaky_relu_backward aten::elu_backward aten::mish_backward"
+        " aten::softplus_backward aten::logit_backward aten::log_sigmoid_backward"
+        " aten::heaviside aten::heaviside_ aten::sinc aten::sinc_ aten::hardshrink"
+        " aten::softshrink aten::hardshrink_backward aten::softshrink_backward aten::gcd"
+        " aten::gcd_ aten::lcm aten::lcm_ aten::__lshift__ aten::__rshift__"
+        " aten::__ilshift__ aten::__irshift__",
         elementwise(),
-        _ATEN,
     ),
-    Operator("elementwise", "aten::arange aten::linspace", arange(), _ATEN),
+    Operator("elementwise", "aten::arange aten::linspace", arange()),
     Operator(
         "elementwise",
         "aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ aten::geometric_"
         " aten::cauchy_ aten::log_normal_",
         fill(),
-        _ATEN,
     ),
     Operator(
-        "elementwise",
-        "aten::native_dropout aten::_fused_dropout",
-        moves("0 > 0", 1, new=mask_of),
-        _ATEN,
+        "elementwise", "aten::native_dropout aten::_fused_dropout", moves("0 > 0", 1, new=mask_of)
     ),
     Operator(
-        "elementwise",
-        "aten::native_dropout_backward aten::_masked_scale",
-        moves("0 1 > 0", 1),
-        _ATEN,
+        "elementwise", "aten::native_dropout_backward aten::_masked_scale", moves("0 1 > 0", 1)
     ),
-    Operator("elementwise", "aten::glu_backward", moves("0 1 > 1", 4), _ATEN),
-    Operator("elementwise", "aten::polar aten::complex", moves("0 1 > 0 1", 1), _ATEN),
-    Operator("elementwise", "aten::_amp_update_scale_", moves("0 1 2 > 0 1", 1), _ATEN),
+    Operator("elementwise", "aten::glu_backward", moves("0 1 > 1", 4)),
+    Operator("elementwise", "aten::polar aten::complex", moves("0 1 > 0 1", 1)),
+    Operator("elementwise", "aten::_amp_update_scale_", moves("0 1 2 > 0 1", 1)),
     Operator(
         "elementwise",
         "cann::Add cann::Adds cann::Sub cann::Subs cann::Mul cann::Muls cann::Div"
@@ -1579,33 +1247,30 @@ OPERATORS: list[Operator] = [
         " cann::LessEqual cann::Equal cann::NotEqual cann::LogicalAnd cann::LogicalOr"
         " cann::LogicalNot cann::Cast cann::ForeachAddListV2 cann::ForeachMulScalarV2",
         npu_moves(),
-        _CANN,
     ),
     Operator(
         "softmax",
         "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax",
-        moves("0 >", 5, new=typed(2)),
-        _ATEN,
+        moves("0 >", 5, new=as_type(2)),
         _ALONE,
     ),
     Operator(
         "softmax",
-        "ScaledUpperTriangMaskedSoftmax aten::_masked_softmax",
-        moves("0 >", 5, new=typed(2)),
-        _ATEN,
+        "ScaledUpperTriangMaskedSoftmax",
+        moves("0 >", 5, new=as_type(2)),
+        source="apex, apex/transformer/functional/fused_softmax.py",
     ),
-    Operator("softmax", "aten::_masked_softmax_backward", moves("0 1 2 > 0", 4), _ATEN),
+    Operator("softmax", "aten::_masked_softmax", moves("0 >", 5, new=as_type(2))),
+    Operator("softmax", "aten::_masked_softmax_backward", moves("0 1 2 > 0", 4)),
     Operator(
         "softmax",
         "aten::_softmax_backward_data aten::_log_softmax_backward_data",
-        moves("0 1 >", 4, new=typed(3)),
-        _ATEN,
+        moves("0 1 >", 4, new=as_type(3)),
     ),
     Operator(
         "softmax",
         "cann::SoftmaxV2 cann::SoftmaxGrad cann::LogSoftmaxV2 cann::LogSoftmaxGrad",
         npu_moves(),
-        _CANN,
     ),
     Operator(
         "reduction",
@@ -1613,194 +1278,161 @@ OPERATORS: list[Operator] = [
         " aten::prod aten::any aten::all aten::var aten::std aten::norm"
         " aten::linalg_vector_norm",
         reduction(),
-        _ATEN,
         _ALONE,
     ),
-    Operator(
-        "reduction", "aten::nansum aten::var_mean aten::std_mean aten::aminmax", reduction(), _ATEN
-    ),
-    Operator("reduction", "aten::cumsum", cumulative(), _ATEN, _ALONE),
+    Operator("reduction", "aten::nansum aten::var_mean aten::std_mean aten::aminmax", reduction()),
+    Operator("reduction", "aten::cumsum", cumulative(), _ALONE),
     Operator(
         "reduction",
         "aten::cumprod aten::logcumsumexp aten::cummax aten::cummin aten::cumsum_ aten::cumprod_",
         cumulative(),
-        _ATEN,
     ),
     Operator(
         "reduction",
         "fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum",
         moves("0 > 0"),
-        "fbgemm_gpu/src/sparse_ops",
     ),
     Operator(
         "reduction",
         "cann::ReduceSum cann::ReduceMean cann::ReduceMax cann::ReduceMin cann::LpNormV2",
         npu_moves(),
-        _CANN,
     ),
-    Operator("top_k", "aten::topk", largest(), _ATEN, _ALONE),
-    Operator("top_k", "aten::sort", largest(sort=True), _ATEN, _ALONE),
-    Operator("top_k", "cann::Sort cann::TopKV2", npu_moves(), _CANN),
+    Operator("top_k", "aten::topk", largest(), _ALONE),
+    Operator("top_k", "aten::sort", largest(sort=True), _ALONE),
+    Operator("top_k", "cann::Sort cann::TopKV2", npu_moves()),
     Operator(
         "gather",
         "aten::index_select",
         gather(),
-        _ATEN,
         Timeable(stored=(0,), holds={2: ("below_axis", 0, 1)}),
     ),
-    Operator("gather", "aten::gather", gather(), _ATEN, Timeable(holds={2: ("below_axis", 0, 1)})),
-    Operator("gather", "aten::index", indexing(), _ATEN, inside="aten::reshape"),
+    Operator("gather", "aten::gather", gather(), Timeable(holds={2: ("below_axis", 0, 1)})),
+    Operator("gather", "aten::index", indexing(), inside="aten::reshape"),
     Operator(
         "gather",
         "fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features",
         moves("0 1 2 3 > 1 2 3", assumed="each row taken once"),
-        "fbgemm_gpu/src/sparse_ops",
     ),
     Operator(
         "gather",
         "aten::masked_select aten::nonzero aten::bincount",
         moves("0 1 >", assumed="results left out"),
-        _ATEN,
     ),
-    Operator("gather", "cann::GatherV2", npu_gather(), _CANN),
+    Operator("gather", "cann::GatherV2", npu_gather()),
     Operator(
         "scatter",
         "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_"
         " aten::scatter_reduce aten::scatter_reduce_ aten::index_add aten::index_add_"
         " aten::index_fill_ aten::index_reduce_",
         scatter(),
-        _ATEN,
     ),
-    Operator("scatter", "aten::_index_put_impl_ aten::index_put_", index_put(), _ATEN),
-    Operator("search", "aten::bucketize", moves("0 1 >", new=indices(0)), _ATEN),
-    Operator("search", "aten::searchsorted", moves("0 1 >", new=indices(1)), _ATEN),
-    Operator("search", "fbgemm::bounds_check_indices", moves("0 1 2 >"), "fbgemm_gpu/codegen"),
+    Operator("scatter", "aten::_index_put_impl_ aten::index_put_", index_put()),
+    Operator("search", "aten::bucketize", moves("0 1 >", new=indices(0))),
+    Operator("search", "aten::searchsorted", moves("0 1 >", new=indices(1))),
+    Operator("search", "fbgemm::bounds_check_indices", moves("0 1 2 >")),
     Operator(
         "copy",
         "aten::reflection_pad1d aten::reflection_pad2d aten::reflection_pad3d"
         " aten::replication_pad1d aten::replication_pad2d aten::replication_pad3d",
         padding(),
-        _ATEN,
     ),
-    Operator("copy", "aten::copy_", moves("1 > 0"), _ATEN, _ALONE),
+    Operator("copy", "aten::copy_", moves("1 > 0"), _ALONE),
     Operator(
-        "copy", "aten::_local_scalar_dense aten::split_with_sizes_copy", moves("0 > 0"), _ATEN
+        "copy",
+        "aten::_local_scalar_dense aten::split_with_sizes_copy"
+        " fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad"
+        " fbgemm::recat_embedding_grad_output_mixed_D_batch"
+        " torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction*",
+        moves("0 > 0"),
     ),
-    Operator("copy", "aten::_chunk_cat", chunked_concatenation(), _ATEN),
+    Operator("copy", "aten::_chunk_cat", concatenation(3)),
     Operator(
         "copy",
         "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll",
         moves("0 > 0"),
-        _ATEN,
         _ALONE,
     ),
-    Operator("copy", "aten::cat aten::stack", concatenation(), _ATEN, _ALONE),
+    Operator("copy", "aten::cat aten::stack", concatenation(), _ALONE),
     Operator(
         "copy",
         "aten::repeat aten::repeat_interleave aten::constant_pad_nd aten::_unsafe_view",
         None,
-        _ATEN,
         _ALONE,
     ),
     Operator(
         "copy",
         "aten::to aten::pad aten::reshape aten::item aten::_reshape_copy aten::expand_copy",
         None,
-        _ATEN,
     ),
-    Operator("copy", "aten::_cat", concatenation(), _ATEN),
+    Operator("copy", "aten::_cat", concatenation()),
     Operator(
-        "copy",
-        "_C_cache_ops::concat_mla_q sgl_kernel::concat_mla_absorb_q",
-        moves("0 1 > 2"),
-        "vllm/csrc/cache_kernels.cu",
+        "copy", "_C_cache_ops::concat_mla_q sgl_kernel::concat_mla_absorb_q", moves("0 1 > 2")
     ),
-    Operator("copy", "sgl_kernel::concat_mla_k", moves("1 2 > 0"), "sgl-kernel/csrc/elementwise"),
-    Operator(
-        "copy",
-        "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad"
-        " fbgemm::recat_embedding_grad_output_mixed_D_batch"
-        " torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction*",
-        moves("0 > 0"),
-        "fbgemm_gpu/src",
-    ),
-    Operator("copy", "aten::index_copy aten::index_copy_", scatter(), _ATEN),
+    Operator("copy", "sgl_kernel::concat_mla_k", moves("1 2 > 0")),
+    Operator("copy", "aten::index_copy aten::index_copy_", scatter()),
     Operator(
         "copy",
         "cann::TensorMove cann::Transpose cann::ConcatD cann::ConcatV2 cann::Split"
         " cann::SplitD cann::SplitV cann::SplitVD cann::Pack",
         npu_moves(),
-        _CANN,
     ),
     Operator(
         "copy",
         "cann::Slice cann::SliceD cann::StridedSlice cann::StridedSliceD",
-        npu_slice(),
-        _CANN,
+        npu_moves("result"),
     ),
-    Operator("fill", "aten::fill_ aten::zero_", fill(), _ATEN, _ALONE),
-    Operator("fill", "cann::ZerosLike cann::OnesLike cann::Fill", npu_fill(), _CANN),
+    Operator("fill", "aten::fill_ aten::zero_", fill(), _ALONE),
+    Operator("fill", "cann::ZerosLike cann::OnesLike cann::Fill", npu_moves("nothing")),
     Operator(
-        "foreach",
-        "aten::_foreach_* aten::_amp_foreach_non_finite_check_and_unscale_",
-        foreach(),
-        _ATEN,
+        "foreach", "aten::_foreach_* aten::_amp_foreach_non_finite_check_and_unscale_", foreach()
     ),
     Operator(
         "optimizer",
         "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_",
         optimizer_step(),
-        _ATEN,
     ),
-    Operator("optimizer", "cann::ApplyAdamWV2", npu_adam(), _CANN),
+    Operator("optimizer", "cann::ApplyAdamWV2", npu_moves(in_place=3)),
     Operator(
         "loss",
         "aten::mse_loss aten::smooth_l1_loss aten::huber_loss",
         moves("0 1 >", 3, new=mean_of(2)),
-        _ATEN,
     ),
-    Operator("loss", "aten::binary_cross_entropy", moves("0 1 >", 3, new=mean_of(3)), _ATEN),
-    Operator("loss", "aten::nll_loss_forward aten::nll_loss2d_forward", picked_loss(), _ATEN),
+    Operator("loss", "aten::binary_cross_entropy", moves("0 1 >", 3, new=mean_of(3))),
+    Operator("loss", "aten::nll_loss_forward aten::nll_loss2d_forward", picked_loss()),
     Operator(
         "loss",
         "aten::nll_loss_backward aten::nll_loss2d_backward",
-        moves("0 2 >", 1, of="2", new=slots("2", 1)),
-        _ATEN,
+        moves("0 2 >", 1, of="2", new=slots_of("2", 1)),
     ),
     Operator(
         "loss",
         "aten::mse_loss_backward aten::smooth_l1_loss_backward"
         " aten::huber_loss_backward aten::binary_cross_entropy_backward",
         moves("1 2 0 > 1", 3),
-        _ATEN,
     ),
     Operator(
         "pooling",
         "aten::max_pool2d_with_indices aten::max_pool3d_with_indices aten::avg_pool2d"
         " aten::avg_pool3d",
         pooling(),
-        _ATEN,
     ),
     Operator(
         "pooling",
         "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d"
         " aten::adaptive_max_pool2d aten::adaptive_max_pool3d",
         pooling_to_size(),
-        _ATEN,
     ),
     Operator(
         "pooling",
         "aten::_adaptive_avg_pool2d_backward aten::_adaptive_avg_pool3d_backward"
         " aten::avg_pool2d_backward aten::avg_pool3d_backward",
         moves("0 > 1", 1),
-        _ATEN,
     ),
     Operator(
         "pooling",
         "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward"
         " aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
         pooling_backward(),
-        _ATEN,
     ),
     Operator(
         "upsampling",
@@ -1817,14 +1449,13 @@ OPERATORS: list[Operator] = [
         " aten::_upsample_bilinear2d_aa aten::_upsample_bilinear2d_aa_backward"
         " aten::_upsample_bicubic2d_aa aten::_upsample_bicubic2d_aa_backward",
         upsampling(),
-        _ATEN,
     ),
-    Operator("upsampling", "aten::grid_sampler_2d aten::grid_sampler_3d", grid_sampling(), _ATEN),
+    Operator("upsampling", "aten::grid_sampler_2d aten::grid_sampler_3d", grid_sampling()),
     Operator(
         "compiled",
         "triton_poi_* triton_red_* triton_per_*",
         compiled_kernel(),
-        "torch/_inductor/codegen/triton.py",
+        source="torch/_inductor/codegen/triton.py",
     ),
 ]
 """The table; the first line that knows an operator's name counts."""

@@ -49,12 +49,12 @@ def pooling(call: OperatorCall) -> CallWork:
     ``(input, taps, stride, padding, dilation if the largest, ceil)``: a result for each
     window, or its place too.
     """
-    x, largest = call.tensor(0), "max" in call.operator
-    taps, stride, padding = (call.numbers(place) for place in range(1, 4))
-    dilation = call.numbers(4) if largest else (1.0,)
+    x, is_max = call.tensor(0), "max" in call.operator
+    taps, stride, around = (call.numbers(place) for place in range(1, 4))
+    dilation = call.numbers(4) if is_max else (1.0,)
     stride = stride or taps
     space = len(x.shape) - 2
-    each = [one * space if len(one) == 1 else one for one in (taps, stride, padding, dilation)]
+    each = [one * space if len(one) == 1 else one for one in (taps, stride, around, dilation)]
     if space < 1 or any(len(one) != space for one in each):
         raise NoWorkError("windows do not fit the input")
     outs = [
@@ -64,11 +64,11 @@ def pooling(call: OperatorCall) -> CallWork:
     out = math.prod(x.shape[:2]) * math.prod(outs)
     assumed = (
         ""
-        if call.get(5 if largest else 4) in (False, 0)
+        if call.get(5 if is_max else 4) in (False, 0)
         else "windows that begin inside of the input only"
     )
     return CallWork(
-        float(out * math.prod(each[0])), x.bytes, out * (x.width + 8 * largest), "", assumed
+        float(out * math.prod(each[0])), x.bytes, out * (x.width + 8 * is_max), "", assumed
     )
 
 

@@ -133,7 +133,7 @@ def test_hosts_are_ranks_and_damage_is_said(tmp_path):
     first.write_bytes(whole[:60])
     with pytest.raises(ReadError, match="no event"):
         llmprof.read(first, cache=False)
-    back = message((1, 1), (3, BEGUN), (4, bytes([0x22]) + integer(2**64 - 3)))
+    back = message((1, 1), (3, BEGUN), (4, bytes([0x22]) + integer(2**64 - 30)))
     write(tmp_path, plane("/device:TPU:0", [back], {}), name="a.xplane.pb")
     with pytest.raises(ReadError, match="cut off"):
         llmprof.read(first, cache=False)

@@ -98,19 +98,19 @@ def rows():
         effect = row(absent, order=2, rule="effect", **values) | {"follows_from": cause["rule"]}
         fact = row(absent, order=3, rule="fact", **values | {"severity": "info"})
         for listed in ([cause, effect, fact], [effect], [fact]):
-            found = Findings(pl.DataFrame(listed, schema=SCHEMA))
-            found.parts = pl.DataFrame(
+            parts = pl.DataFrame(
                 [(0, part, 1e6) for part in STEP_PARTS], ["rank", "part", "ns"], orient="row"
             )
+            found = Findings(pl.DataFrame(listed, schema=SCHEMA), parts=parts)
             yield f"{absent or ''} {values or ''}", found
 
 
 PAGES = {
     "report": lambda found: page.page(
-        Contents("Title", [], [], {}, findings=found, parts=found.parts)
+        Contents("Title", [], [], {}, findings=found.frame, parts=found.parts)
     ),
     "card": cards.of_findings,
-    "terminal": lambda found: findings_text(found, 100, ["run"]),
+    "terminal": lambda found: findings_text(found.frame, 100, ["run"]),
     "explorer": lambda found: (
         "".join(map(tabs.finding_html, found.to_dicts()))
         + "".join(map(tabs.fact_html, found.to_dicts()))
@@ -139,9 +139,9 @@ def test_a_gain_without_the_profiler_is_no_bar_of_steps_under_it():
         found = Findings(
             pl.DataFrame(
                 [row({"follows_from"}, predicted_ns=5e5, predicted_plain=plain)], schema=SCHEMA
-            )
+            ),
+            parts=pl.DataFrame({"rank": [0], "part": ["compute"], "ns": [1e6]}),
         )
-        found.parts = pl.DataFrame({"rank": [0], "part": ["compute"], "ns": [1e6]})
         bars[plain] = [PAGES[name](found).count('class="bar"') for name in ("report", "card")]
     assert bars == {True: [1, 1], False: [2, 2], None: [2, 2]}
 

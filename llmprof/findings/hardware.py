@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
 from llmprof.errors import LlmprofError, NotCapturedError, checked
 from llmprof.findings.cause import Context, Figures
-from llmprof.findings.frame import SCHEMA, Findings
+from llmprof.findings.frame import SCHEMA
 from llmprof.findings.rows import severity_of
 from llmprof.names import kernels
 from llmprof.text import counted, shorten
@@ -214,7 +214,7 @@ def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.Data
     last = pl.col("rule") != "limited_kernel"
     ranked = frame.sort(last, "share", descending=[False, True], maintain_order=True)
     order = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
-    return Findings(ranked.with_columns(order=order).select(list(SCHEMA)))
+    return ranked.with_columns(order=order).select(list(SCHEMA))
 
 
 def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:

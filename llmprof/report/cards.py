@@ -21,6 +21,7 @@ from llmprof.charts import bars
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.findings.card import chain_findings, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.findings.frame import Findings
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.trace import schema
 from llmprof.units import format_bytes, format_ns, format_share
@@ -549,7 +550,7 @@ def of_run(run: Run) -> str:
     following = [("run.requests", "How long did each request take?")]
     if config.profile_mode in ("torch", "nsys", "nsys_ncu", "ops"):
         following.append(
-            ("analyze.findings(run.trace)", "What takes the time, and what can be done about it?")
+            ("run.trace.findings()", "What takes the time, and what can be done about it?")
         )
     if config.profile_mode in ("ncu", "nsys_ncu"):
         following.append(
@@ -568,20 +569,18 @@ def of_run(run: Run) -> str:
     )
 
 
-def of_findings(findings: pl.DataFrame) -> str:
+def of_findings(found: Findings) -> str:
     """Card of findings, most important first."""
-    causes, effects, known = chain_findings(findings)
+    causes, effects, known = chain_findings(found.frame)
     for row in causes:
         row["number"], row["meaning"] = headline_number(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
-    picture = bars.step_bars(getattr(findings, "parts", None), lead)
+    picture = bars.step_bars(found.parts, lead)
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
         picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts
-        lines=[
-            sentence(line) for line in times_in_words(findings, getattr(findings, "time_went", ()))
-        ],
+        lines=[sentence(line) for line in times_in_words(found.frame, found.time_went)],
         findings=causes,
         known=known,
         facts=(

@@ -14,7 +14,7 @@ from ipywidgets.embed import embed_snippet
 from nbconvert import HTMLExporter
 
 import llmprof
-from llmprof import analyze, charts, explore, report
+from llmprof import charts, explore, report
 from llmprof.charts.base.dark import _mime_bundle
 from tests.charts.test_every_chart import named
 
@@ -202,7 +202,7 @@ def test_what_holds_charts_and_names_runs_nothing(page, tmp_path):
     ops = [{**event, "cat": "cpu_op", "name": EVIL, "tid": 1, "ts": 10 * i} for i in range(9)]
     recording.write_text(json.dumps({"traceEvents": kernels + ops}), "utf-8")
     trace = llmprof.read(recording, cache=False)
-    found = analyze.findings(trace)
+    found = trace.findings()
     widgets = [
         alt.JupyterChart(titled("timeline")),
         explore.kernels(trace),

@@ -209,6 +209,14 @@ class Metrics:
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
 
+    @checked
+    def findings(self, source: pl.DataFrame | None = None) -> Any:
+        """Ranked findings, as sentences: the rows of :func:`llmprof.analyze.ncu.findings`."""
+        from llmprof.findings.frame import Findings
+        from llmprof.findings.hardware import findings
+
+        return Findings(findings(self, source=source))
+
     def _repr_html_(self) -> str:
         from llmprof.report.cards import of_metrics
 

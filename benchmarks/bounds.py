@@ -185,12 +185,12 @@ def row(path: Path, how: dict[str, str | Path]) -> str:
     over = work.filter(pl.col("bound_share") > 1.05).select(time).item() or 0.0
     rest = (
         work.filter(pl.col("bound_ns").is_null())
-        .group_by("why")
+        .group_by("reason")
         .agg(time.alias("share"))
         .sort("share")
     )
     reason = (
-        f"{rest['why'][-1]} ({rest['share'][-1]:.1%})"
+        f"{rest['reason'][-1]} ({rest['share'][-1]:.1%})"
         if rest.height and rest["share"][-1] > 0.001
         else ""
     )

@@ -27,11 +27,11 @@ from llmprof.errors import NotCapturedError, TraceWarning
 
 TEXTS = {
     "Name": "name",
-    "Operation": "operation",
-    "Style": "style",
+    "Operation": "kind",
+    "Style": "kind",
     "Range": "name",
     "Kernel Name": "name",
-    "API Name": "api_name",
+    "API Name": "call",
     "PID": "process",
     "TID": "thread",
     "DevId": "device",
@@ -46,7 +46,7 @@ NUMBERS = {
     "Instances": "count",
     "Num Calls": "count",
     "Count": "count",
-    "QCount": "queued_count",
+    "QCount": "queue_count",
     "Total": "total_bytes",
 }
 REPORTS = (

@@ -496,7 +496,7 @@ def read(folder: Path) -> None:
     for row in joined.iter_rows(named=True):
         cause, said, gained = row["cause"], row["gain"] or 0.0, row["measured"]
         if gained is None:
-            print(f"| {row['name']} | {row['mean_ns'] / 1e3:.1f} | no bound: {row['why']} |")
+            print(f"| {row['name']} | {row['mean_ns'] / 1e3:.1f} | no bound: {row['reason']} |")
             continue
         good = verdict(cause, said, gained)
         right += good

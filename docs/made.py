@@ -7,6 +7,7 @@ from pathlib import Path
 
 from llmprof.analyze import catalog, results
 from llmprof.theory import calls
+from llmprof.theory.calls.work import Cost
 from llmprof.trace import schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,10 +65,23 @@ def result_columns() -> str:
     parts = [
         "# Columns of results",
         "Made from `llmprof.analyze.results` by `python docs/made.py`. A name means the same in all analyses; docstrings say "
-        "which analysis has which columns. Further names are made of these: with a statistic before the unit or in front "
-        f"({', '.join(f'`{name}`' for name in results.STATISTICS)}), as in `late_p90_ns`, or with a side in front "
-        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`.",
+        "which analysis has which columns. Columns that a table of a trace has stand in [its schema](schema.md), and here "
+        "only where results say more. Further names are made of these, with `_share` for the part of the whole "
+        "(`idle_share`, and of each `cause` of an operator: `padding_share`) and with one of these words:",
     ]
+    for words, where in (
+        (results.STATISTICS, "before the unit or in front, as in `late_p90_ns`"),
+        (results.SIDES, "in front, as in `b_count`"),
+    ):
+        parts.append(
+            "\n".join(
+                [
+                    f"| {where} | |",
+                    "|---|---|",
+                    *(f"| `{word}` | {meaning} |" for word, meaning in words.items()),
+                ]
+            )
+        )
     for subject, rows in results.subjects().items():
         lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]
         head = ["| column | type | unit | meaning |", "|---|---|---|---|"]
@@ -75,20 +89,37 @@ def result_columns() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def kinds() -> str:
-    """The table of kinds of operators in ``docs/bounds.md``."""
-    rows = []
-    for kind in calls.KINDS:
-        names = kind.operators.split()
+def operators() -> str:
+    """The tables of rules and of operators in ``docs/bounds.md``."""
+    rows, formulas = [], {}
+    for operator in calls.OPERATORS:
+        cost = operator.work
+        if not isinstance(cost, Cost):
+            continue
+        names = operator.names.split()
         some = (
             names
             if len(names) <= _MOST_NAMES
             else [*names[:_MOST_NAMES:2], f"… {len(names)} in all"]
         )
-        rows.append(f"| {kind.name} | `{'`, `'.join(some)}` | {kind.formula} | {kind.source} |")
+        given = [*map(_said, cost.places), *(f"{k}={_said(v)}" for k, v in cost.named.items())]
+        rule = cost.rule.__name__
+        formula = " ".join((cost.rule.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
+        formulas[rule] = f"| `{rule}` | {formula} |"
+        rows.append(
+            f"| {operator.kind} | `{'`, `'.join(some)}` | `{rule}({', '.join(given)})` | {operator.signatures} |"
+        )
+    rules = ["| rule | FLOPs; bytes |", "|---|---|", *formulas.values(), ""]
+    head = ["| kind | operators | rule and places of arguments | signature |", "|---|---|---|---|"]
+    return "\n".join([*rules, *head, *rows]) + "\n"
+
+
+def _said(value: object) -> str:
+    """An argument of a rule."""
     return (
-        "\n".join(["| kind | operators | FLOPs; bytes | source |", "|---|---|---|---|", *rows])
-        + "\n"
+        getattr(value, "__qualname__", repr(value)).split(".")[0]
+        if callable(value)
+        else repr(value)
     )
 
 
@@ -101,4 +132,4 @@ MADE = {
 if __name__ == "__main__":
     for name, text in MADE.items():
         (ROOT / name).write_text(text(), "utf-8")
-    sys.stdout.write(kinds())
+    sys.stdout.write(operators())

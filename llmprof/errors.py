@@ -435,12 +435,14 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], argument: str) 
         )
 
 
-def door(exported: dict[str, Any], *rooms: str, **later: str) -> None:
+def door(
+    exported: dict[str, Any], later: Mapping[str, str] | None = None, rooms: Collection[str] = ()
+) -> None:
     """Make the ``globals()`` of a package its door: what it imported is all that it shows.
 
     Arguments of its functions are checked, and a name that it does not have is answered with the
-    nearest one that it has. Of modules only ``rooms`` are shown. Names of higher rooms, ``later``
-    with the module of each, are imported at their first use.
+    nearest one that it has. Of modules only ``rooms`` are shown. The names of each module in
+    ``later`` are imported at their first use: those of higher rooms, and what draws.
     """
     names = [
         name
@@ -456,12 +458,13 @@ def door(exported: dict[str, Any], *rooms: str, **later: str) -> None:
     for name in names:
         if isinstance(exported[name], FunctionType):
             exported[name] = checked(exported[name])
-    names += later
+    places = {name: place for place, words in (later or {}).items() for name in words.split()}
+    names += places
     added = exported.get("__getattr__", lambda name: None)
 
     def absent(name: str) -> Any:
-        if name in later:
-            module = import_module(f"llmprof.{later[name]}")
+        if name in places:
+            module = import_module(f"llmprof.{places[name]}")
             value = getattr(module, name, module)
             exported[name] = checked(value) if isinstance(value, FunctionType) else value
             return exported[name]

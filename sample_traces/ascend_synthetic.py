@@ -99,7 +99,7 @@ class Placed:
     waited_from: float | None = None
     """Where the stream stood waiting for an event before it: when that began."""
     waited_to: float = 0.0
-    waited_for: int | None = None
+    waited_stream: int | None = None
 
 
 @dataclass
@@ -320,9 +320,9 @@ def simulate(variant: str) -> Run:
                 ready = max(queued + 1.5, done[c][rank])
                 busy = wire if kernel.is_call else cores
                 late = pending[c][rank]
-                waited_from, waited_for, waited_to = None, None, 0.0
+                waited_from, waited_stream, waited_to = None, None, 0.0
                 if late is not None and not kernel.is_call and consumes(kernel):
-                    waited_from, waited_to, waited_for = (
+                    waited_from, waited_to, waited_stream = (
                         max(queued + 1.5, computed[c][rank]),
                         late[0],
                         COMMUNICATION_STREAM,
@@ -331,7 +331,7 @@ def simulate(variant: str) -> Run:
                 start = max(ready, busy[rank])
                 if kernel.is_call:
                     waited_from, waited_to = max(queued + 1.5, busy[rank]), computed[c][rank]
-                    waited_for = COMPUTE_STREAMS[c]
+                    waited_stream = COMPUTE_STREAMS[c]
                 if waited_from is not None and waited_to <= waited_from:
                     waited_from = None
                 tasks[rank] += 1
@@ -351,7 +351,7 @@ def simulate(variant: str) -> Run:
                     )
                 )
                 placed[-1].task, placed[-1].connection = tasks[rank], connections[rank]
-                placed[-1].waited_from, placed[-1].waited_for = waited_from, waited_for
+                placed[-1].waited_from, placed[-1].waited_stream = waited_from, waited_stream
                 placed[-1].waited_to = waited_to
                 starts.append(start)
             for rank, one in enumerate(placed):

@@ -66,7 +66,7 @@ def waits(p: Placed) -> list[dict[str, Any]]:
         return []
     end = round(min(p.waited_to, p.start) + 0.04, 2)  # the record and the end of the wait follow what was waited for
     return [
-        {"name": "EVENT_RECORD", "stream": p.waited_for, "start": end - 0.02, "dur": 0.02},
+        {"name": "EVENT_RECORD", "stream": p.waited_stream, "start": end - 0.02, "dur": 0.02},
         {"name": "EVENT_WAIT", "stream": p.stream, "start": round(p.waited_from, 2), "dur": round(end - p.waited_from, 2)},
     ]
 

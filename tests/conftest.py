@@ -1,28 +1,21 @@
 """What all tests share: the bundled samples, read once, and a cache folder of the tests' own."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc
 import os
+import shlex
 import shutil
 import sqlite3
-from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 import llmprof.charts  # noqa: F401 (before tests import Altair and nbformat: it keeps that short)
 from llmprof.readers import bundled
-from llmprof.trace import Trace
 from tests.samples import sample
-
-if TYPE_CHECKING:
-    from tests.launch.vllm_stand_in import StandInVllm
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,7 +30,7 @@ hypothesis.settings.load_profile("llmprof")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection():
     """Thousands of tests are made here, and none is garbage: they are not looked through again
     and again.
     """
@@ -61,7 +54,7 @@ for another's.
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Fast tests first: a mistake shows early; before them those of the browser, of which one
     process has all.
     """
@@ -72,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, not long[item]))
 
 
-def _without_the_browsers_loop(item: pytest.Item) -> Generator[None, object, object]:
+def _without_the_browsers_loop(item):
     """A browser that is open for other tests runs an event loop in this thread; code would take
     it for Jupyter's.
     """
@@ -87,25 +80,25 @@ def _without_the_browsers_loop(item: pytest.Item) -> Generator[None, object, obj
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_setup(item):
     """Fixtures of other tests do not see the browser's event loop."""
     return (yield from _without_the_browsers_loop(item))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_call(item):
     """Other tests do not see the browser's event loop."""
     return (yield from _without_the_browsers_loop(item))
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
+def root():
     """Root of the repository."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
-def engine_python() -> str:
+def engine_python():
     """The interpreter of ``make engine``, or the one that the environment names."""
     found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(ROOT / ".venv-vllm" / "bin" / "python")
     if not Path(found).exists():
@@ -114,12 +107,14 @@ def engine_python() -> str:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command; return its exit code, what it printed, and what it said on stderr."""
+def run(capsys):
+    """Run a command, as it is typed or word by word; return its exit code, what it printed, and
+    what it said on stderr.
+    """
     from llmprof.cli import main
 
-    def run(*argv: str) -> tuple[int, str, str]:
-        code = main.main(list(argv))
+    def run(*argv):
+        code = main.main(shlex.split(argv[0]) if len(argv) == 1 else list(argv))
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -127,7 +122,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 
 
 @pytest.fixture
-def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInVllm:
+def vllm(tmp_path, monkeypatch):
     """A stand-in for vLLM that the runs of this process find; ``how`` says how it behaves."""
     from tests.launch.vllm_stand_in import StandInVllm
 
@@ -140,7 +135,7 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInVllm:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(tmp_path_factory):
     """Keep the tests out of the user's cache of parsed traces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLMPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -149,7 +144,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_terminal() -> None:
+def _no_terminal():
     """Lines are as long as they are: some libraries set the width of a terminal for all that
     comes after them.
     """
@@ -157,7 +152,7 @@ def _no_terminal() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _interrupts_arrive() -> None:
+def _interrupts_arrive():
     """An interrupt that comes during Hypothesis' callback of garbage collection is swallowed: it
     cannot raise there.
     """
@@ -165,13 +160,13 @@ def _interrupts_arrive() -> None:
 
 
 @pytest.fixture(scope="session")
-def sample_trace() -> Callable[[str], Trace]:
+def sample_trace():
     """A bundled sample by name, read once in a session."""
     return sample
 
 
 @pytest.fixture(scope="session")
-def small_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_export(tmp_path_factory):
     """The bundled export of nsys with all its tables and columns, and a sixteenth of its events:
     to be copied.
     """
@@ -192,7 +187,7 @@ def small_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """The folder of recordings beside a developer's checkout; the test is skipped where there is
     none.
     """
@@ -203,7 +198,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def synthetic_npu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def synthetic_npu(tmp_path_factory):
     """Folder of a variant of the synthetic recording of two NPUs, made once in a session."""
     return functools.cache(
         lambda variant: bundled.synthetic_npu(variant, tmp_path_factory.mktemp("npu") / variant)

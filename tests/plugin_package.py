@@ -4,9 +4,7 @@ entry points.
 
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +17,13 @@ from llmprof.theory import calls
 
 
 def write(
-    folder: Path,
-    module: str,
-    code: str,
-    points: Mapping[str, Mapping[str, str]],
+    folder,
+    module,
+    code,
+    points,
     *,
-    version: str = "1.2",
-) -> None:
+    version="1.2",
+):
     """Put a package named as its module into a folder, with entry points by group and name."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{module}.py").write_text(textwrap.dedent(code), encoding="utf-8")
@@ -42,7 +40,7 @@ def write(
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def forget() -> None:
+def forget():
     """Look for plug-ins again."""
     plugins.load.cache_clear()
     registry.readers.cache_clear()
@@ -50,11 +48,11 @@ def forget() -> None:
     listings.listings.cache_clear()
     plans.plans.cache_clear()
     names._add_plugins.cache_clear()
-    calls._by_name.cache_clear()
+    calls.forget_operators()
 
 
 @contextmanager
-def installed(folder: Path) -> Iterator[None]:
+def installed(folder):
     """The packages of a folder can be imported and are found, until the end of the block."""
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:

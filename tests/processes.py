@@ -2,14 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Iterable
 
 import psutil
 
 
-def still_running(
-    processes: Iterable[psutil.Process], seconds: float = 180
-) -> list[psutil.Process]:
+def still_running(processes, seconds=180):
     """Those of some processes that have not ended after a while; one that nobody waits for (a
     zombie) has ended.
     """
@@ -20,20 +17,20 @@ def still_running(
     return left
 
 
-def _runs(process: psutil.Process) -> bool:
+def _runs(process):
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     """Whether a process is there and not only its remains."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return _runs(psutil.Process(pid))
     return False
 
 
-def gone(pid: int) -> bool:
+def gone(pid):
     """Whether a process ends; a busy machine may need a while."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return not still_running([psutil.Process(pid)], 300)

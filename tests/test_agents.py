@@ -17,7 +17,7 @@ EAGER, GRAPHS = "sample:torch_tp1_eager", "sample:torch_tp1_cudagraph"
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     """A folder of runs, with a secret beside it."""
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -131,7 +131,7 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    async def session() -> None:
+    async def session():
         given = StdioServerParameters(
             command=sys.executable, args=["-m", "llmprof", "mcp", str(folder)]
         )
@@ -140,7 +140,7 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
         with (folder.parent / "errors.log").open("w") as errors:
             await talk(stdio_client(given, errlog=errors))
 
-    async def talk(connection) -> None:
+    async def talk(connection):
         async with connection as (incoming, outgoing), ClientSession(incoming, outgoing) as client:
             await client.initialize()
             tools = (await client.list_tools()).tools

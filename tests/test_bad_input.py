@@ -18,7 +18,7 @@ from tests.samples import sample
 OTHER = "sample:torch_tp1_cudagraph"
 
 
-def one_event() -> Trace:
+def one_event():
     row = {
         "rank": [0],
         "device": [0],
@@ -32,7 +32,7 @@ def one_event() -> Trace:
     )
 
 
-def part(*tables: str, rows: int | None = None) -> Trace:
+def part(*tables, rows=None):
     whole = sample("torch_tp1_cudagraph")
     kept = {
         name: whole.tables[name] if rows is None else whole.tables[name].head(rows)
@@ -58,7 +58,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def served(monkeypatch):
-    seen: dict[str, object] = {}
+    seen = {}
 
     def start(argv, *, log, env, **_options):
         seen["page"] = tabs_page(env)
@@ -141,7 +141,7 @@ def test_nothing_compared_with_nothing(run, saved):
 
 @pytest.mark.slow
 def test_runs_of_other_models_and_numbers_of_ranks_are_compared_as_far_as_they_go(run):
-    code, out, _ = run("diff", "sample:torch_tp1_eager", "sample:torch_pp2_eager")
+    code, out, _ = run("diff sample:torch_tp1_eager sample:torch_pp2_eager")
     assert code == 0
     assert (
         "Not alike: ranks: 1 in torch_tp1_eager, 2 in torch_pp2_eager; a step is the mean of the ranks"

@@ -16,11 +16,11 @@ SAMPLE = "sample:torch_tp1_cudagraph"
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def started(monkeypatch):
     """What would have been started; the program is ended with Ctrl-C at once."""
-    seen: dict[str, object] = {}
+    seen = {}
 
-    def run(argv: list[str], *, log: Path, env: dict[str, str], **_options: object) -> None:
+    def run(argv, *, log, env, **_options):
         seen.update(argv=argv, env=env, log=log)
         raise KeyboardInterrupt
 
@@ -28,9 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return seen
 
 
-def test_server_is_bound_to_this_machine_and_behind_a_token(
-    started, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys):
     assert (
         main.main(["explore", SAMPLE, "--compare", "sample:torch_tp1_eager", "--no-browser"]) == 0
     )
@@ -51,9 +49,7 @@ def test_server_is_bound_to_this_machine_and_behind_a_token(
     assert "http" not in template.read_text("utf-8")
 
 
-def test_missing_voila_is_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_voila_is_explained(monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "voila" else found(name)
@@ -64,9 +60,7 @@ def test_missing_voila_is_explained(
     assert "pip install 'llmprof[notebook]'" in said
 
 
-def test_port_in_use_and_missing_file_are_explained(
-    started, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_port_in_use_and_missing_file_are_explained(started, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -80,8 +74,8 @@ def test_port_in_use_and_missing_file_are_explained(
     assert started == {}
 
 
-def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def run(_argv: list[str], *, log: Path, **_options: object) -> None:
+def test_a_server_that_ends_by_itself_says_why(monkeypatch, capsys):
+    def run(_argv, *, log, **_options):
         log.write_text("Address family not supported\n", "utf-8")
 
     monkeypatch.setattr(process, "run", run)
@@ -91,13 +85,11 @@ def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, 
     assert "Address family not supported" in said
 
 
-def test_address_is_said_and_opened(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened: list[str] = []
+def test_address_is_said_and_opened(monkeypatch, capsys):
+    opened = []
     monkeypatch.setattr(make.webbrowser, "open", opened.append)
 
-    def run(argv: list[str], *, started, **_options: object) -> None:
+    def run(argv, *, started, **_options):
         port = int(
             next(word for word in argv if word.startswith("--port=")).removeprefix("--port=")
         )

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,25 +12,25 @@ FOREIGN = re.compile(r"\bNCCL|RCCL|CUDA|cuda[A-Z]|\bSMs?\b|\bGPUs?\b|cuBLAS|\bHI
 
 
 @pytest.fixture
-def folder(synthetic_npu) -> Path:
+def folder(synthetic_npu):
     return synthetic_npu("baseline")
 
 
-def said(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> str:
+def said(capsys, *argv):
     assert main.main([str(word) for word in argv]) == 0
     text = capsys.readouterr().out
     assert not FOREIGN.search(text), FOREIGN.search(text)
     return text
 
 
-def test_info_names_the_device_the_ranks_and_that_it_is_synthetic(folder, capsys) -> None:
+def test_info_names_the_device_the_ranks_and_that_it_is_synthetic(folder, capsys):
     text = said(capsys, "info", folder)
     assert "Ascend910C (synthetic)" in text
     assert "0-1" in text
     assert "hccl" in text
 
 
-def test_analyze_answers_the_questions_of_an_npu(folder, capsys) -> None:
+def test_analyze_answers_the_questions_of_an_npu(folder, capsys):
     assert "HCCL" in json.dumps(
         json.loads(said(capsys, "analyze", folder, "--json", "--what", "operator-shapes"))
     )
@@ -42,7 +41,7 @@ def test_analyze_answers_the_questions_of_an_npu(folder, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch) -> None:
+def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # a narrow table leaves columns out
     assert main.main(["report", str(folder), "-o", str(tmp_path / "out")]) == 0
     (written,) = (p for p in [tmp_path / "out", *(tmp_path / "out").glob("*.html")] if p.is_file())
@@ -55,6 +54,6 @@ def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch) -
     assert "faster" in said(capsys, "diff", folder, synthetic_npu("both"))
 
 
-def test_redact_writes_a_folder_that_reads_alike(folder, tmp_path, capsys) -> None:
+def test_redact_writes_a_folder_that_reads_alike(folder, tmp_path, capsys):
     said(capsys, "redact", folder, "-o", tmp_path / "r")
     assert "0-1" in said(capsys, "info", tmp_path / "r")

@@ -22,7 +22,7 @@ from tests.report.builders import build
 from tests.test_errors import Panic
 
 
-def config_of(*argv: str) -> ExperimentConfig:
+def config_of(*argv):
     return cli_run.config_from(main.parser().parse_args(["run", *argv]))
 
 
@@ -120,35 +120,20 @@ class TestDryRun:
 
     def test_of_a_sweep(self, run):
         code, out, _ = run(
-            "sweep",
-            "--model",
-            "random:tiny",
-            "--dry-run",
-            "--preset",
-            "quick",
-            "--parameter-sweep",
-            "max_tokens:4,8",
+            "sweep --model random:tiny --dry-run --preset quick --parameter-sweep max_tokens:4,8"
         )
         assert code == 0
         assert out.count("# engine") == 8  # four batch sizes, two lengths
         heads = [line for line in out.splitlines() if line.startswith("# point")]
         assert heads[0] == "# point 1 of 8: batch_size=1, max_tokens=4"
         assert heads[-1] == "# point 8 of 8: batch_size=8, max_tokens=8"
-        said = run(
-            "sweep",
-            "--model",
-            "random:tiny",
-            "--dry-run",
-            "--json",
-            "--parameter-sweep",
-            "batch_size:1,2",
-        )[1]
+        said = run("sweep --model random:tiny --dry-run --json --parameter-sweep batch_size:1,2")[1]
         assert [point["values"] for point in json.loads(said)["points"]] == [
             {"batch_size": 1},
             {"batch_size": 2},
         ]
         assert [point["config"]["batch_size"] for point in json.loads(said)["points"]] == [1, 2]
-        code, _, err = run("run", "--model", "random:tny", "--dry-run")
+        code, _, err = run("run --model random:tny --dry-run")
         assert (code, "did you mean random:tiny?" in err) == (2, True)
 
 
@@ -156,7 +141,7 @@ class TestOtherNames:
     """Options and defaults of scripts that llmprof takes the place of."""
 
     @staticmethod
-    def config(run, *argv) -> dict:
+    def config(run, *argv):
         code, out, err = run("run", "--dry-run", "--json", *argv)
         assert code == 0, err
         return json.loads(out)["config"]
@@ -186,18 +171,18 @@ class TestOtherNames:
 
     def test_a_preset_that_is_none(self, run, tmp_path):
         with pytest.raises(SystemExit) as ended:
-            run("run", "--model", "m", "--preset", "fast", "--dry-run")
+            run("run --model m --preset fast --dry-run")
         assert ended.value.code == 2
         file = tmp_path / "c.yaml"
         file.write_text("model: m\npreset: fast\n")
-        code, _, err = run("run", "--config", str(file), "--dry-run")
+        code, _, err = run(f"run --config {file} --dry-run")
         assert (code, "c.yaml: there is no preset 'fast'; expected one of classic" in err) == (
             2,
             True,
         )
 
 
-def finished(folder, trace=None, **values) -> FakeRun:
+def finished(folder, trace=None, **values):
     run = FakeRun(ExperimentConfig(model="random:tiny", results_dir=str(folder), **values), trace)
     run.state = "finished"
     run.summary = {
@@ -230,9 +215,7 @@ def runner(monkeypatch):
 class TestRun:
     def test_says_metrics_findings_and_places(self, run, runner, tmp_path):
         runner.run = finished(tmp_path, build())
-        code, out, err = run(
-            "run", "--model", "random:tiny", "--no-report", "--no-check", "--no-progress"
-        )
+        code, out, err = run("run --model random:tiny --no-report --no-check --no-progress")
         assert (code, err, runner.check) == (0, "", False)
         rows = [line.split() for line in out.splitlines()]
         assert [
@@ -261,38 +244,38 @@ class TestRun:
 
     def test_without_a_timeline(self, run, runner, tmp_path):
         runner.run = finished(tmp_path, profile_mode="inference_only")
-        out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        out = run("run --model random:tiny --no-report --no-progress")[1]
         assert "No timeline" not in out
         assert "Next" not in out
         runner.run = finished(tmp_path, profile_mode="nsys")
         assert (
             "No timeline: no timeline."
-            in run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+            in run("run --model random:tiny --no-report --no-progress")[1]
         )
         runner.run = finished(tmp_path, profile_mode="nsys")
         runner.run.state = "finished without import"
-        out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        out = run("run --model random:tiny --no-report --no-progress")[1]
         assert out.splitlines()[-1] == f"Next      llmprof run --resume {runner.run.folder.path}"
 
     def test_a_run_folder_is_a_path_to_analyse(self, run, tmp_path):
         done = finished(tmp_path, build())
-        code, _, err = run("info", str(done.folder.path))
+        code, _, err = run(f"info {done.folder.path}")
         assert (code, "has no timeline" in err) == (2, True)
         build().save(done.folder.traces)
-        assert run("info", str(done.folder.path))[1].splitlines()[0] == "2 ranks on Test GPU"
+        assert run(f"info {done.folder.path}")[1].splitlines()[0] == "2 ranks on Test GPU"
 
     def test_an_error_is_one_line(self, run, runner):
         runner.run = LaunchError("out of memory", hint="lower batch_size")
-        code, out, err = run("run", "--model", "random:tiny", "--no-progress")
+        code, out, err = run("run --model random:tiny --no-progress")
         assert (code, out) == (2, "")
         assert err == "llmprof: error: out of memory; lower batch_size.\n"
         runner.run = KeyboardInterrupt()
-        assert run("run", "--model", "random:tiny", "--no-progress")[0] == 130
+        assert run("run --model random:tiny --no-progress")[0] == 130
 
     def test_going_on_with_a_run(self, run, runner, tmp_path):
         runner.run = finished(tmp_path)
-        assert run("run", "--resume", str(tmp_path), "--no-report", "--no-progress")[0] == 0
-        code, _, err = run("run", "--resume", str(tmp_path), "--model", "m")
+        assert run(f"run --resume {tmp_path} --no-report --no-progress")[0] == 0
+        code, _, err = run(f"run --resume {tmp_path} --model m")
         assert (code, "expected the folder alone" in err) == (2, True)
 
     def test_needs_no_altair_without_a_report(self, tmp_path):
@@ -341,7 +324,7 @@ def test_what_cannot_be_shown_does_not_cost_the_run(run, runner, tmp_path, monke
 
         monkeypatch.setattr(place, broken)
         ours = isinstance(raised, LlmprofError)
-        code, out, err = run("run", "--model", "random:tiny", "--no-progress")
+        code, out, err = run("run --model random:tiny --no-progress")
         assert (code, f"{done.folder.path} (finished)" in out) == (0, True)
         assert {name for name, path in files.items() if str(path) in out} == SHOWN[place]
         assert "a bug" in out + err
@@ -349,7 +332,7 @@ def test_what_cannot_be_shown_does_not_cost_the_run(run, runner, tmp_path, monke
             not (ours and place.endswith("findings")),
             False,
         )
-        code, out, err = run("run", "--model", "random:tiny", "--no-progress", "--json", "--debug")
+        code, out, err = run("run --model random:tiny --no-progress --json --debug")
         assert (code, json.loads(out)["state"]) == (0, "finished")
         assert ("in broken" in err) == ("Visualizer" in place and not ours)
 
@@ -364,7 +347,7 @@ def test_a_real_engine_from_the_command_line(run, engine_python, tmp_path):
     assert f"{folder} (finished)" in out
     assert (folder / "report" / "index.html").is_file()
     assert (folder / "tiny_torch_kernel_time.png").is_file()
-    assert run("analyze", str(folder), "--what", "kernels")[0] == 0
+    assert run(f"analyze {folder} --what kernels")[0] == 0
 
 
 class TestSweep:
@@ -386,7 +369,7 @@ class TestSweep:
         assert lines[1][:3] == ["1", "finished", "99.02"]
         assert "failed: batch_size=2: out of memory; lower batch_size." in out
         (folder,) = tmp_path.glob("*_sweep_*")
-        healed = json.loads(run("sweep", "--resume", str(folder), "--no-report", "--json")[1])
+        healed = json.loads(run(f"sweep --resume {folder} --no-report --json")[1])
         assert [row["state"] for row in healed["comparison"]] == ["finished", "failed"]
         assert runs.ran == [(1, 16), (2, 16), (2, 16)]
 
@@ -429,24 +412,21 @@ class TestRunsAndDoctor:
         failed.set_state(
             "failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"}
         )
-        out = run("runs", str(tmp_path))[1]
+        out = run(f"runs {tmp_path}")[1]
         assert [line.split()[1] for line in out.splitlines()[1:3]] == ["finished", "failed"]
         assert "out of memory" in out
-        assert json.loads(run("runs", str(tmp_path), "--json")[1])[1]["state"] == "failed"
+        assert json.loads(run(f"runs {tmp_path} --json")[1])[1]["state"] == "failed"
+        assert run(f"runs {tmp_path} --clean --match other*")[1] == "there was nothing to remove\n"
         assert (
-            run("runs", str(tmp_path), "--clean", "--match", "other*")[1]
+            run(f"runs {tmp_path} --clean --state interrupted")[1]
             == "there was nothing to remove\n"
         )
-        assert (
-            run("runs", str(tmp_path), "--clean", "--state", "interrupted")[1]
-            == "there was nothing to remove\n"
-        )
-        assert run("runs", str(tmp_path), "--clean")[1] == f"removed {failed.path}\n"
-        assert run("runs", str(tmp_path), "--clean")[1] == "there was nothing to remove\n"
+        assert run(f"runs {tmp_path} --clean")[1] == f"removed {failed.path}\n"
+        assert run(f"runs {tmp_path} --clean")[1] == "there was nothing to remove\n"
         assert done.path.is_dir()
 
     def test_no_runs(self, run, tmp_path):
-        code, _, err = run("runs", str(tmp_path))
+        code, _, err = run(f"runs {tmp_path}")
         assert (code, "there are no runs" in err) == (2, True)
 
     @pytest.mark.parametrize(
@@ -478,7 +458,7 @@ class TestRunsAndDoctor:
 def test_a_configuration_to_start_from(run, tmp_path):
     assert "# max_tokens: 16" in run("config")[1]
     path = tmp_path / "mine.yaml"
-    assert run("config", "--init", str(path))[1] == f"wrote {path}; llmprof run --config {path}\n"
-    code, _, err = run("config", "--init", str(path))
+    assert run(f"config --init {path}")[1] == f"wrote {path}; llmprof run --config {path}\n"
+    code, _, err = run(f"config --init {path}")
     assert (code, "already exists" in err) == (2, True)
-    assert "# engine" in run("run", "--config", str(path), "--dry-run")[1]
+    assert "# engine" in run(f"run --config {path} --dry-run")[1]

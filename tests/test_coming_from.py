@@ -20,9 +20,9 @@ _CALL = re.compile(r"(?:analyze|charts|trace)\.\w|llmprof\.\w")
 
 
 @cache
-def rows(root) -> dict[str, list[tuple[str, str]]]:
+def rows(root):
     """Rows of the table of each tool."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    found = {}
     for section in (root / "docs" / "coming_from.md").read_text("utf-8").split("\n## ")[1:]:
         tool, _, body = section.partition("\n")
         lines = [
@@ -34,7 +34,7 @@ def rows(root) -> dict[str, list[tuple[str, str]]]:
 
 
 @cache
-def built() -> Trace:
+def built():
     """What no sample has: calls of libraries, Python functions, samples of counters, events of
     memory.
     """
@@ -63,13 +63,13 @@ def built() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def traces(synthetic_npu) -> list[Trace]:
+def traces(synthetic_npu):
     names = ("torch_tp1_eager", "nsys_tp1_layer_nvtx", "torch_tp4_eager_nccl")
     npu = llmprof.read(synthetic_npu("baseline"))
     return [*(sample(name) for name in names), built(), npu]
 
 
-def answers(call: str, traces: list[Trace]) -> bool:
+def answers(call, traces):
     """Whether a call answers on one of the samples."""
     for trace in traces:
         known = {
@@ -92,30 +92,8 @@ def answers(call: str, traces: list[Trace]) -> bool:
     return False
 
 
-def spans(text: str) -> list[str]:
+def spans(text):
     return re.findall(r"`([^`]+)`", text)
-
-
-def test_every_name_of_the_list_has_a_row(root) -> None:
-    page = root.parent / "shared" / "design" / "peers.md"
-    if not page.is_file():
-        pytest.skip("the list of names is not beside this checkout")
-    names = {
-        name.strip() for span in spans(page.read_text("utf-8")) for name in re.split(r"[,:]", span)
-    }
-    there = " ".join(there for table in rows(root).values() for there, _ in table)
-    known = set(spans(there)) | {span.partition("(")[0] for span in spans(there)}
-    known |= {
-        "TraceDiff",
-        "MemoryAnalysis.plot_memory_timeline",
-    }  # a class, whose functions have rows
-    assert not sorted(name for name in names - known if name)
-
-
-def test_each_row_has_a_counterpart_or_a_reason(root) -> None:
-    for tool, table in rows(root).items():
-        for there, here in table:
-            assert here.startswith("none") or spans(here) or tool == "Perfetto", there
 
 
 @pytest.mark.parametrize(
@@ -131,23 +109,8 @@ def test_each_row_has_a_counterpart_or_a_reason(root) -> None:
         "msprof-analyze",
     ],
 )
-def test_each_counterpart_runs(root, traces, tool) -> None:
+def test_each_counterpart_runs(root, traces, tool):
     calls = {span for _, here in rows(root)[tool] for span in spans(here) if _CALL.match(span)}
     assert calls
     silent = [call for call in sorted(calls) if not answers(call, traces)]
     assert not silent
-
-
-def test_each_command_exists(root) -> None:
-    from llmprof.cli.main import parser
-
-    known = {
-        name: {option for act in one._actions for option in act.option_strings}
-        for action in parser()._subparsers._group_actions
-        for name, one in action.choices.items()
-    }
-    commands = [
-        span.split() for table in rows(root).values() for _, here in table for span in spans(here)
-    ]
-    for words in (words for words in commands if words[0] == "llmprof"):
-        assert {word for word in words[2:] if word.startswith("-")} <= known[words[1]], words

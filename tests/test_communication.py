@@ -15,7 +15,7 @@ from tests.readers.traces import kernel, op, text_of, write
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 
-def frame(table: str, *rows: dict) -> pl.DataFrame:
+def frame(table, *rows):
     given = [{"rank": 0, "start_ns": 0, "dur_ns": 1, **row} for row in rows]
     return schema.conform(pl.DataFrame(given, infer_schema_length=None), table)
 
@@ -133,7 +133,7 @@ def test_two_processes_with_other_names_and_a_warm_cache_get_their_own_answers(t
     )
     environment = {**os.environ, "LLMPROF_CACHE": str(tmp_path / "cache")}
 
-    def session(*patterns: str) -> dict:
+    def session(*patterns):
         command = [sys.executable, "-c", SESSION, str(path), *patterns]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         return json.loads(done.stdout)

@@ -22,7 +22,7 @@ MODULES = sorted(
 
 
 @pytest.fixture(scope="module")
-def names() -> dict[str, object]:
+def names():
     """What the examples of the reference take for granted."""
     modules = {
         "llmprof": llmprof,
@@ -46,7 +46,7 @@ def test_examples_run(name, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
-    report: list[str] = []
+    report = []
     for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
         test.globs |= names
         runner.run(test, out=report.append)

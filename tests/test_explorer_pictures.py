@@ -2,7 +2,6 @@
 
 import base64
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ SHOWN = [
 
 
 @pytest.mark.slow
-def test_a_run_notebook_is_exported_with_pictures_and_without_the_network(tmp_path: Path) -> None:
+def test_a_run_notebook_is_exported_with_pictures_and_without_the_network(tmp_path):
     from llmprof.run.notebook.tutorials import run_notebook
 
     cells = [nbformat.v4.new_code_cell(source) for source in [*CELLS, *SHOWN]]

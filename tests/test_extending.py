@@ -241,6 +241,25 @@ def test_add_an_engine(page, copied):
     assert worker["notes"] == ["synthetic: this engine only waits"]
 
 
+def test_an_operator_is_one_line(page, copied):
+    assert not files_of(page["Add an operator"])
+    code = """if True:
+        import json, polars as pl
+        from llmprof.analyze.operator_arguments import recorded_call
+        from llmprof.theory import calls
+        texts = "zeta::mm_out", "[[4, 2], [4, 8], [8, 2]]", '["c10::Half", "c10::Half", "c10::Half"]'
+        try:
+            work = calls.work_of(calls.parse_call(*texts))
+            told = [work.flops, work.read, work.written, recorded_call(*texts).known.stored]
+        except calls.NoWorkError:
+            told = None
+        print(json.dumps([told, calls.operator_categories(pl.Series(texts[:1])).item()]))
+    """
+    assert output_of(copied, code) == [None, None]
+    write(page, copied, "Add an operator")
+    assert output_of(copied, code) == [[128, 96, 16, [2]], "gemm"]
+
+
 def test_add_a_kernel_name(page, root):
     section = page["Add a kernel name"]
     category, pattern = eval(line_of(section, root)[1])
@@ -265,10 +284,10 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
         "jitter": files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"],
-        "chart": figure["llmprof/charts/jitter.py"],
+        "chart": figure["llmprof/charts/subjects/jitter.py"],
         "section": figure["llmprof/report/jitter.py"]
         .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
-        .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
+        .replace("llmprof.charts.subjects.jitter", "acme_llmprof.chart"),
         "listing": "from llmprof.cli.listings import Listing\nLISTING = Listing('kernel_jitter', 'name')",
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
     }

@@ -2,8 +2,6 @@
 on samples run.
 """
 
-import ast
-import importlib
 import re
 import shlex
 from pathlib import Path
@@ -31,36 +29,6 @@ COMMANDS = [
 )
 def test_commands_and_their_options_exist(words, needs):
     parser().parse_args(words)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_functions_and_tests_exist(row):
-    _, here, test, _ = row
-    for span in re.findall(r"`([\w.]+)`", here):
-        path = span.removeprefix("llmprof.").split(".")
-        found = importlib.import_module("llmprof")
-        for depth, name in enumerate(path, 1):
-            if not hasattr(found, name):
-                found = importlib.import_module(".".join(["llmprof", *path[:depth]]))
-            else:
-                found = getattr(found, name)
-    for file in re.findall(r"`([\w/]+\.py)`", here):
-        assert (ROOT / file).is_file()
-    for page, place in re.findall(r"\[\]\(([\w.]+)#?([\w-]*)\)", here):
-        headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
-        assert not place or place in {
-            re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings
-        }
-    (name,) = re.findall(r"^`(tests/[\w/]+\.py::\w+(?:::\w+)?)`$", test)
-    file, *within = name.split("::")
-    body = ast.parse((ROOT / file).read_text("utf-8")).body
-    for each in within:
-        (node,) = [
-            one
-            for one in body
-            if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == each
-        ]
-        body = node.body
 
 
 @pytest.mark.slow

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import ast
 import graphlib
-from collections.abc import Iterator
-from pathlib import Path
 
 
-def module_level(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
+def module_level(tree):
     """Imports that run when the module is imported: not those in functions or for type checkers
     only.
     """
-    waiting: list[ast.AST] = list(tree.body)
+    waiting = list(tree.body)
     while waiting:
         node = waiting.pop(0)
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -25,7 +23,7 @@ def module_level(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
             waiting += ast.iter_child_nodes(node)
 
 
-def graph_of(package: Path) -> dict[str, set[str]]:
+def graph_of(package):
     """Modules that each module of a package imports."""
     sources = {}
     for path in package.rglob("*.py"):
@@ -33,7 +31,7 @@ def graph_of(package: Path) -> dict[str, set[str]]:
         sources[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(
             "utf-8"
         )
-    graph: dict[str, set[str]] = {}
+    graph = {}
     for name, source in sources.items():
         imported = set()
         for node in module_level(ast.parse(source)):

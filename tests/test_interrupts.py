@@ -56,7 +56,7 @@ def test_an_interrupt_ends_a_wait(what, tmp_path):
                     process.kill()
 
 
-def _waits(child: subprocess.Popen[str]) -> bool:
+def _waits(child):
     """Whether a process comes to a place where its first thread uses no time."""
     thread = psutil.Process(child.pid)
     used, quiet = -1.0, 0

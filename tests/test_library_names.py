@@ -4,7 +4,6 @@ yield to witnesses.
 
 import csv
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -26,13 +25,13 @@ FAMILIES = (
     "activation",
     "rope",
     "kv_cache_write",
-    "linear",
+    "gemm",
     "moe_experts",
     "copy",
 )
 
 
-def test_names_of_many_libraries() -> None:
+def test_names_of_many_libraries():
     found = names.categories(pl.Series([row["name"] for row in TABLE]))
     wrong = [
         (row["name"], got, row["category"])
@@ -44,7 +43,7 @@ def test_names_of_many_libraries() -> None:
     assert min(Counter(row["category"] for row in TABLE)[family] for family in FAMILIES) >= 3
 
 
-def test_what_a_name_does_not_say_is_unknown() -> None:
+def test_what_a_name_does_not_say_is_unknown():
     vague = [
         "main_kernel",
         "_fwd_kernel",
@@ -61,7 +60,7 @@ def test_what_a_name_does_not_say_is_unknown() -> None:
     )
 
 
-def renamed(trace: Trace, family: str) -> tuple[Trace, int]:
+def renamed(trace, family):
     """The trace with all kernels of a family whose operator or module is known under the names
     of other libraries.
     """
@@ -86,7 +85,7 @@ def renamed(trace: Trace, family: str) -> tuple[Trace, int]:
     return Trace({**trace.tables, "kernels": kernels}, trace.meta, trace.coverage), rows.len()
 
 
-def _helps(given: list[str]) -> list[bool]:
+def _helps(given):
     pattern = (
         f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}|{names.GRADIENT}|{names.KV_TRANSFER}"
     )
@@ -95,9 +94,7 @@ def _helps(given: list[str]) -> list[bool]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sample", ["torch_tp1_eager", "torch_tp1_moe_eager"])
-def test_other_names_change_no_label_where_operators_are_known(
-    family: str, sample: str, sample_trace: Callable[[str], Trace]
-) -> None:
+def test_other_names_change_no_label_where_operators_are_known(family, sample, sample_trace):
     trace = sample_trace(sample)
     other, count = renamed(trace, family)
     if not count:
@@ -119,14 +116,14 @@ SMALL = (
 """Recordings of language models by others; ``benchmarks/unknown.py`` shows all."""
 
 
-def test_nodes_of_onnx_are_what_their_type_says(shared: Path) -> None:
+def test_nodes_of_onnx_are_what_their_type_says(shared):
     trace = llmprof.read(shared / "real" / SMALL[0])
     events = trace.events
     assert trace.ops.filter(pl.col("name") == "layer0/fc1_kernel_time")[
         "ort_op"
     ].unique().to_list() == ["MatMul"]
     assert dict(events.group_by("category").len().iter_rows()) == {
-        "linear": 168,
+        "gemm": 168,
         "elementwise": 72,
         "activation": 24,
     }

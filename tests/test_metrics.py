@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from llmprof import read_metrics
 from llmprof.errors import LlmprofError
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import metrics
 
 CAPTURE = Path(__file__).parents[1] / ".." / "shared" / "captures" / "ncu_tp1_eager"

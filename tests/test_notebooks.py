@@ -5,9 +5,7 @@ import functools
 import importlib
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import altair as alt
 import polars as pl
@@ -31,12 +29,12 @@ class Executed:
     refused, with the reason.
     """
 
-    def __init__(self) -> None:
-        self.shown: list[Any] = []
-        self.refused: dict[int, LlmprofError] = {}
-        self.names: dict[str, Any] = {}
+    def __init__(self):
+        self.shown = []
+        self.refused = {}
+        self.names = {}
 
-    def of(self, kind: str) -> list[Any]:
+    def of(self, kind):
         """The shown objects whose class has this in its name."""
         return [
             one
@@ -46,7 +44,7 @@ class Executed:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def here(monkeypatch):
     """Run a notebook without a kernel: its code, not how the outputs are rendered, and each
     trace is read once.
     """
@@ -56,9 +54,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     executed = Executed()
 
     class Formatter(DisplayFormatter):
-        def format(
-            self, obj: Any, include: Any = None, exclude: Any = None
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def format(self, obj, include=None, exclude=None):
             executed.shown.append(obj)
             return {}, {}
 
@@ -69,7 +65,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(llmprof, "sample", sample)
     renderer, formats = alt.renderers.active, pl.Config.save()
 
-    def run(name: str, **parameters: Any) -> Executed:
+    def run(name, **parameters):
         for number, cell in enumerate(
             json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"]
         ):
@@ -95,7 +91,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     alt.renderers.enable(renderer)
 
 
-def execute(name: str, folder: Path, **parameters: Any) -> Any:
+def execute(name, folder, **parameters):
     """Run a notebook with papermill, in a kernel, and return it."""
     out = folder / f"{name}.ipynb"
     source = ROOT / "notebooks" / out.name
@@ -174,8 +170,8 @@ def test_the_text_names_no_device_model_or_figure_of_a_recording(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_no_cell_needs_a_name_of_a_cell_that_may_refuse(path):
-    sure: set[str] = set()
-    unsure: set[str] = set()
+    sure = set()
+    unsure = set()
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":
             lines = [line for line in cell.source.splitlines() if not line.startswith("%")]
@@ -377,7 +373,7 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_pa
     ).to_series().to_list() == pytest.approx([1.0] * 4)
     # what was recorded on a GPU: 40 requests, whose parts add up to the ns
     joined = names["joined"]
-    assert (joined.height, joined["unexplained_ns"].abs().max()) == (40, 0)
+    assert (joined.height, joined["rest_ns"].abs().max()) == (40, 0)
     assert (
         "slow_first_tokens"
         in llmprof.analyze.findings(names["served"].trace, requests=joined)["rule"][:2]
@@ -397,7 +393,7 @@ def test_a_change_is_tried_and_decided_on_an_engine(here, tmp_path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_a_notebook_imports_exists(path: Path) -> None:
+def test_what_a_notebook_imports_exists(path):
     """Running them all is slow: this is seen in every run."""
     cells = nbformat.read(path, as_version=4).cells
     code = "\n".join(

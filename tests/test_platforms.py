@@ -5,7 +5,7 @@ from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace, platforms
 
 
-def runtime(*names: str) -> dict[str, pl.DataFrame]:
+def runtime(*names):
     return {
         "runtime": pl.DataFrame(
             {
@@ -56,7 +56,7 @@ def test_what_was_not_captured_is_asked_for_in_the_words_of_the_platform():
         assert said in str(caught.value)
 
 
-def ops(*names: str, **columns: list[str | None]) -> pl.DataFrame:
+def ops(*names, **columns):
     of_host = {"rank": 0, "process": 1, "thread": 1, "start_ns": 0, "dur_ns": 1, "kind": "op"}
     return pl.DataFrame({"name": list(names), **columns}).with_columns(
         **{k: pl.lit(v) for k, v in of_host.items()}

@@ -145,17 +145,17 @@ def test_kernel_names_that_cannot_be_used(install, code, why):
     ) as said:
         found = names.categories(pl.Series(["acme", "nvjet_gemm"]))
     assert why in str(said[0].message)
-    assert found.to_list() == ["other" if code == "PATTERNS = 5" else "norm", "linear"]
+    assert found.to_list() == ["other" if code == "PATTERNS = 5" else "norm", "gemm"]
 
 
 def test_a_kind_of_operator_of_another_package(install):
     code = """
-    from llmprof.theory.calls import OperatorKind, CallWork
-    KINDS = [OperatorKind("acme", "acme::mix aten::mm", lambda call: CallWork(3, call.tensor(0).bytes, 0), "3", "here"), 7]
+    from llmprof.theory.calls import Operator, CallWork
+    LINES = [Operator("acme", "acme::mix aten::mm", lambda call: CallWork(3, call.tensor(0).bytes, 0)), 7]
     """
-    install(code, "acme_llmprof:KINDS", plugins.OPERATORS)
+    install(code, "acme_llmprof:LINES", plugins.OPERATORS)
     with pytest.warns(PluginWarning, match=r"\(llmprof\.operators\)"):
-        found = calls.operator_kind("acme::mix")
+        found = calls.costed_operator("acme::mix")
     assert found is not None
     assert calls.work_of(calls.parse_call("acme::mix", "[[4]]", '["float"]')).read == 16
-    assert calls.operator_kind("aten::mm").name == "gemm"  # llmprof's own stays
+    assert calls.costed_operator("aten::mm").kind == "gemm"  # llmprof's own stays

@@ -13,7 +13,7 @@ nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("papermill")
 
 
-def write_notebook(path, *cells: str):
+def write_notebook(path, *cells):
     """A notebook whose first cell is tagged ``parameters``."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     notebook.cells[0].metadata["tags"] = ["parameters"]
@@ -133,7 +133,7 @@ def test_without_papermill_it_says_what_to_install(notebooks, tmp_path, monkeypa
 def test_a_full_disk_is_an_error_that_names_the_notebook(notebooks, tmp_path, monkeypatch):
     import papermill
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(papermill, "execute_notebook", full)

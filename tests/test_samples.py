@@ -34,7 +34,7 @@ _HOST_NAME = re.compile(rb'"host_?name"\s*:\s*"([^"]*)"')
 
 
 @pytest.fixture(params=NAMES)
-def name(request) -> str:
+def name(request):
     return request.param
 
 
@@ -85,7 +85,7 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
 
 
-def texts(path) -> list[bytes]:
+def texts(path):
     """Every text in a recording."""
     content = path.read_bytes()
     if path.suffix == ".sqlite":

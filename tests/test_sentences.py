@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 import re
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -21,7 +21,7 @@ from llmprof.trace.platforms import ON_DEVICE, ON_HOST, PLATFORMS
 from llmprof.units import format_bytes, format_ns, format_share
 from tests.samples import sample
 
-CHOICES: dict[tuple[str, str], list[Any]] = {
+CHOICES = {
     ("HostWork", "reason"): list(REASONS),
     ("UnevenRanks", "cause"): list(uneven_ranks._WHAT),
     ("BetweenQueued", "kind"): list(between_queued._KINDS),
@@ -62,18 +62,18 @@ KEPT = {"5.00 us", "80.0 %", "8.00 MiB", "1 ms", "16 bytes"}
 numbers = itertools.count(1)
 
 
-def concrete(base: type = Figures) -> list[type]:
+def concrete(base=Figures):
     below = [found for own in base.__subclasses__() for found in concrete(own)]
     return below or [base]
 
 
-def choices(owner: type, name: str) -> list[Any] | None:
+def choices(owner, name):
     return next(
         (found for of in owner.__mro__ if (found := CHOICES.get((of.__name__, name)))), None
     )
 
 
-def values(owner: type, name: str, kind: Any) -> list[Any]:
+def values(owner, name, kind):
     """Values of a field, the usual one first."""
     if chosen := choices(owner, name):
         optional = type(None) in get_args(kind)
@@ -92,7 +92,7 @@ def values(owner: type, name: str, kind: Any) -> list[Any]:
     if dataclasses.is_dataclass(kind):
         return list(variants(kind))
     number = next(numbers)
-    usual: dict[Any, list[Any]] = {
+    usual = {
         bool: [True, False],
         int: [40 + number % 50],
         float: [0.5 + number % 97 / 200],
@@ -101,7 +101,7 @@ def values(owner: type, name: str, kind: Any) -> list[Any]:
     return usual[kind]
 
 
-def variants(kind: type) -> Iterator[Any]:
+def variants(kind):
     """A record with everything, then with each other value of each field, then with nothing more
     than it must have.
     """
@@ -115,7 +115,7 @@ def variants(kind: type) -> Iterator[Any]:
     yield kind(**{name: None if None in given else given[0] for name, given in of.items()})
 
 
-def contexts() -> Iterator[Context]:
+def contexts():
     for on_host, platform in itertools.product((False, True), ("nvidia", "ascend", "unknown")):
         words = {**PLATFORMS[platform].words, **(ON_HOST if on_host else ON_DEVICE)}
         for on, ranks in ((None, 1), (None, 4), ([2], 4), ([0, 1], 4)):
@@ -133,7 +133,7 @@ def contexts() -> Iterator[Context]:
                 )
 
 
-def written(value: Any) -> Iterator[str]:
+def written(value):
     """How a sentence may write the numbers of a record."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
@@ -150,11 +150,11 @@ def written(value: Any) -> Iterator[str]:
         yield text.tenths(round(value))
 
 
-def made_of(value: Any, *more: float) -> str:
+def made_of(value, *more):
     return " ".join([*written(value), *more_of(more), *KEPT])
 
 
-def more_of(more: tuple[float, ...]) -> Iterator[str]:
+def more_of(more):
     return itertools.chain.from_iterable(map(written, more))
 
 
@@ -162,7 +162,7 @@ NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 @pytest.mark.parametrize("kind", concrete(), ids=lambda kind: kind.__name__)
-def test_a_sentence_is_said_whatever_is_known(kind: type) -> None:
+def test_a_sentence_is_said_whatever_is_known(kind):
     for figures, of in itertools.product(variants(kind), contexts()):
         title, detail, advice = figures.title(of), figures.detail(of), figures.advice(of)
         assert len(title.split()) <= 25, title
@@ -178,11 +178,11 @@ def test_a_sentence_is_said_whatever_is_known(kind: type) -> None:
             assert number in known, (number, title, detail)
 
 
-def test_the_title_has_the_figure_and_its_share() -> None:
+def test_the_title_has_the_figure_and_its_share():
     for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
         for row in analyze.findings(sample(name)).iter_rows(named=True):
             assert format_ns(row["figure"]) in row["title"]
-            assert format_share(row["share_of_time"]) in row["title"]
+            assert format_share(row["share"]) in row["title"]
             assert len(row["title"].split()) <= 25
             if row["rank"] is not None and " of rank" in row["denominator"]:
                 assert str(row["rank"]) in row["title"]

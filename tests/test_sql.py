@@ -18,7 +18,7 @@ KERNELS = pl.DataFrame(
 
 
 @pytest.fixture
-def trace() -> Trace:
+def trace():
     return Trace({"kernels": KERNELS, "copies": KERNELS.clear().with_columns(kind=pl.lit("HtoD"))})
 
 

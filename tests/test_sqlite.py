@@ -114,7 +114,7 @@ def many_threads(monkeypatch):
     return asked
 
 
-def made(path, create: str, rows: list[tuple]) -> pl.DataFrame:
+def made(path, create, rows):
     """Make the table ``t`` and read its columns ``n`` and ``text``."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(create)

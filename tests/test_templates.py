@@ -5,9 +5,8 @@ records.
 import ast
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import jinja2
 import polars as pl
@@ -36,7 +35,7 @@ from llmprof.run.live.watching import finding_rows
 PACKAGE = Path(llmprof.__file__).parent
 
 
-def templates() -> dict[str, str]:
+def templates():
     """Files of templates, and texts of modules that use them."""
     found = {str(path): path.read_text("utf-8") for path in PACKAGE.rglob("templates/**/*.*")}
     for path in PACKAGE.rglob("*.py"):
@@ -63,7 +62,7 @@ VALUES = {"integer": 1, "number": 0.25, "string": "a text", "boolean": True}
 OPTIONAL = [name for name, told in ROW.items() if "null" in told["type"]]
 
 
-def row(absent: set[str], **values: Any) -> dict[str, Any]:
+def row(absent, **values):
     """A finding with a value of its type in every column but the absent ones."""
     kinds = {
         name: told["type"] if isinstance(told["type"], str) else told["type"][0]
@@ -76,7 +75,7 @@ def row(absent: set[str], **values: Any) -> dict[str, Any]:
     return usual | dict.fromkeys(absent) | values
 
 
-def rows() -> Iterator[tuple[str, Findings]]:
+def rows():
     """A loss, what follows from it, and a fact: without one value, with one alone, and each
     severity, unit and flag.
     """
@@ -99,19 +98,19 @@ def rows() -> Iterator[tuple[str, Findings]]:
         effect = row(absent, order=2, rule="effect", **values) | {"follows_from": cause["rule"]}
         fact = row(absent, order=3, rule="fact", **values | {"severity": "info"})
         for listed in ([cause, effect, fact], [effect], [fact]):
-            found = Findings(pl.DataFrame(listed, schema=SCHEMA))
-            found.parts = pl.DataFrame(
+            parts = pl.DataFrame(
                 [(0, part, 1e6) for part in STEP_PARTS], ["rank", "part", "ns"], orient="row"
             )
+            found = Findings(pl.DataFrame(listed, schema=SCHEMA), parts=parts)
             yield f"{absent or ''} {values or ''}", found
 
 
 PAGES = {
     "report": lambda found: page.page(
-        Contents("Title", [], [], {}, findings=found, parts=found.parts)
+        Contents("Title", [], [], {}, findings=found.frame, parts=found.parts)
     ),
     "card": cards.of_findings,
-    "terminal": lambda found: findings_text(found, 100, ["run"]),
+    "terminal": lambda found: findings_text(found.frame, 100, ["run"]),
     "explorer": lambda found: (
         "".join(map(tabs.finding_html, found.to_dicts()))
         + "".join(map(tabs.fact_html, found.to_dicts()))
@@ -140,14 +139,14 @@ def test_a_gain_without_the_profiler_is_no_bar_of_steps_under_it():
         found = Findings(
             pl.DataFrame(
                 [row({"follows_from"}, predicted_ns=5e5, predicted_plain=plain)], schema=SCHEMA
-            )
+            ),
+            parts=pl.DataFrame({"rank": [0], "part": ["compute"], "ns": [1e6]}),
         )
-        found.parts = pl.DataFrame({"rank": [0], "part": ["compute"], "ns": [1e6]})
         bars[plain] = [PAGES[name](found).count('class="bar"') for name in ("report", "card")]
     assert bars == {True: [1, 1], False: [2, 2], None: [2, 2]}
 
 
-def cells() -> ReportTable:
+def cells():
     """A table with each kind of column, whose rows have and lack each value."""
     values = {
         kind: [None, "x"] if kind in {"text", "name", "chip"} else [None, float("nan"), 1.5]
@@ -160,7 +159,7 @@ def cells() -> ReportTable:
     return ReportTable("table", "Caption", shown, pl.DataFrame(every), sortable=True, note="Note")
 
 
-def whole() -> Contents:
+def whole():
     """A page that has everything."""
     absent = [
         Absent("part", captured=captured, found=f"found {captured}", hint="hint")
@@ -172,11 +171,11 @@ def whole() -> Contents:
         cells(),
     ]
     shares = {
-        "measure": ["step", "other"],
+        "kind": ["step", "other"],
         "share": [0.5, None],
         "least": [None, 0.1],
         "rank": [1, None],
-        "of": ["x"] * 2,
+        "denominator": ["x"] * 2,
     }
     return Contents(
         "Title",
@@ -196,14 +195,14 @@ def whole() -> Contents:
     )
 
 
-def usual(field: dataclasses.Field) -> Any:
+def usual(field):
     """What a field of a record is where it is not given."""
     return (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     )
 
 
-def without(record: Any) -> Iterator[Any]:
+def without(record):
     """The record without one of the values that it may lack, and without all of them but one."""
     may = [field for field in dataclasses.fields(record) if usual(field) is not dataclasses.MISSING]
     for field in may:

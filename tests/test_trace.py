@@ -13,12 +13,12 @@ from llmprof.trace.storage import parquet
 from llmprof.trace.trace import open_saved
 
 
-def kernels(*rows: tuple[int, int, int, str]) -> pl.DataFrame:
+def kernels(*rows):
     return pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
 
 
 @pytest.fixture
-def trace() -> Trace:
+def trace():
     counters = pl.DataFrame(
         {"rank": [1, 1], "time_ns": [5, 50], "name": ["power"] * 2, "value": [300.0, 310.0]}
     )
@@ -35,7 +35,7 @@ def trace() -> Trace:
     )
 
 
-def same(a: Trace, b: Trace) -> None:
+def same(a, b):
     assert list(a.tables) == list(b.tables)
     for name, frame in a.tables.items():
         assert_frame_equal(frame, b.table(name))
@@ -139,7 +139,7 @@ def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(
 ):
     folder = trace.save(tmp_path / "run")
 
-    def full(*_args: object, **_options: object) -> None:
+    def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
     if fails_at == "write":

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 
-def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
+def run(*command, cwd, code=0):
     plain = {
         key: value
         for key, value in os.environ.items()
@@ -28,7 +27,7 @@ def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory, root) -> Path:
+def wheel(tmp_path_factory, root):
     folder = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable,
@@ -44,7 +43,7 @@ def wheel(tmp_path_factory, root) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def environment(folder: Path, wanted: str | Path) -> Path:
+def environment(folder, wanted):
     """Folder of the commands of an environment that has nothing but what is wanted and what that
     asks for.
     """
@@ -66,7 +65,7 @@ def environment(folder: Path, wanted: str | Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
+def installed(wheel, tmp_path_factory):
     return environment(tmp_path_factory.mktemp("environment"), f"{wheel}[notebook]")
 
 

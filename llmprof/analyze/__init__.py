@@ -59,14 +59,14 @@ def __getattr__(name: str) -> object:
 
 door(
     globals(),
-    "ncu",
-    "npu",
-    "nsys",
-    changes="replay.changes",
-    critical_path="replay.critical_path",
-    findings="findings.findings",
-    fusion="replay.fusion",
-    opportunities="replay.opportunities",
-    slack="replay.slack",
-    what_if="replay.what_if",
+    {
+        "findings.findings": "findings",
+        "replay.changes": "changes",
+        "replay.critical_path": "critical_path",
+        "replay.fusion": "fusion",
+        "replay.opportunities": "opportunities",
+        "replay.slack": "slack",
+        "replay.what_if": "what_if",
+    },
+    rooms=("ncu", "npu", "nsys"),
 )

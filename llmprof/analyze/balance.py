@@ -43,18 +43,18 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         One row for each rank and layer of a pass in which tokens are exchanged, by rank and time:
 
         - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank
-          without requests; its layer is that of the ranks with requests), ``exchange`` (the same
+          without requests; its layer is that of the ranks with requests), ``call`` (the same
           number on all ranks of one exchange, null where the other ranks' calls are not known),
-          ``ranks_seen`` (ranks of the trace that take part);
-        - ``kinds`` (of the collectives, such as ``all_to_all``);
+          ``ranks`` (ranks of the trace that take part);
+        - ``kind`` (of the collectives, such as ``all_to_all``);
         - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its
           dispatch and gets from it: tokens, once for each expert where the exchange sends them so;
-          null where not recorded), ``load`` (received rows over their mean of the ranks);
+          null where not recorded);
         - ``dispatch_ns, dispatch_wait_ns, dispatch_bytes`` and ``combine_ns, combine_wait_ns,
           combine_bytes`` (sums over the calls; waiting and bytes are null where one of them is not
           known);
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks
-          over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
+          over their mean; 1 is even), ``last_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
 
     Raises
@@ -77,9 +77,9 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     sends = _exchanges(trace, every, in_layers)
     rows = sends.group_by("rank", "turn", maintain_order=True).agg(
         pl.col("step", "phase", "layer").first(),
-        pl.col("call").min().alias("exchange"),
-        pl.col("ranks_seen").max(),
-        pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kinds"),
+        pl.col("call").min().alias("call"),
+        pl.col("ranks").max(),
+        pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kind"),
         *(_of_way(way) for way in ("dispatch", "combine")),
         pl.col("arrival_skew_ns").max(),
         start_ns=pl.col("start_ns").min(),
@@ -103,18 +103,13 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         .agg(experts_ns=pl.col("dur_ns").sum())
     )
     rows = rows.join(experts, on=["rank", "turn"], how="left", maintain_order="left")
-    together = pl.col("exchange").is_not_null() & (pl.len().over("exchange") > 1)
-    longest = pl.col("experts_ns").max().over("exchange")
+    together = pl.col("call").is_not_null() & (pl.len().over("call") > 1)
+    longest = pl.col("experts_ns").max().over("call")
     return (
         rows.with_columns(
-            load=pl.when(together).then(
-                pl.col("received_rows") / pl.col("received_rows").mean().over("exchange")
-            ),
-            imbalance=pl.when(together).then(
-                longest / pl.col("experts_ns").mean().over("exchange")
-            ),
-            slowest_rank=pl.when(together).then(
-                pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("exchange")
+            imbalance=pl.when(together).then(longest / pl.col("experts_ns").mean().over("call")),
+            last_rank=pl.when(together).then(
+                pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("call")
             ),
         )
         .sort("rank", "start_ns")
@@ -137,7 +132,7 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
         "wait_ns",
         "transfer_ns",
         "arrival_skew_ns",
-        "ranks_seen",
+        "ranks",
     )
     labels = every.select(*key, "dur_ns", "op_id").unique(key, keep="first")
     calls = calls.join(labels, on=key, how="left", maintain_order="left")
@@ -187,18 +182,17 @@ _EXCHANGE: Final = pl.Schema(
         "step": pl.Int32(),
         "phase": pl.String(),
         "layer": pl.Int32(),
-        "exchange": pl.Int64(),
-        "ranks_seen": pl.Int32(),
-        "kinds": pl.String(),
+        "call": pl.Int64(),
+        "ranks": pl.Int32(),
+        "kind": pl.String(),
         "sent_rows": pl.Int64(),
         "received_rows": pl.Int64(),
-        "load": pl.Float64(),
         "dispatch_ns": pl.Int64(),
         "dispatch_wait_ns": pl.Int64(),
         "dispatch_bytes": pl.Int64(),
         "experts_ns": pl.Int64(),
         "imbalance": pl.Float64(),
-        "slowest_rank": pl.Int32(),
+        "last_rank": pl.Int32(),
         "combine_ns": pl.Int64(),
         "combine_wait_ns": pl.Int64(),
         "combine_bytes": pl.Int64(),
@@ -279,7 +273,6 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
         compute_ns=~collective,
         communication_ns=collective,
         _busy=pl.lit(True),
-        without_step_ns=~collective & pl.col("step").is_null(),
     )
     window = pl.col("last_ns").max() - pl.col("first_ns").min()
     waits = calls.group_by("rank").agg(
@@ -321,7 +314,6 @@ _BALANCE: Final = pl.Schema(
         "compute_ns": pl.Int64(),
         "communication_ns": pl.Int64(),
         "wait_ns": pl.Int64(),
-        "without_step_ns": pl.Int64(),
         "idle_ns": pl.Int64(),
         "busy_share": pl.Float64(),
         "imbalance": pl.Float64(),
@@ -332,8 +324,8 @@ _BALANCE: Final = pl.Schema(
 def _tokens(trace: Trace) -> pl.DataFrame:
     """``rank, steps, prefill_tokens, decode_tokens``."""
     known = {
-        "prefill_tokens": pl.col("context_tokens"),
-        "decode_tokens": pl.col("generation_tokens"),
+        "prefill_tokens": pl.col("prefill_tokens"),
+        "decode_tokens": pl.col("decode_tokens"),
     }
     totals = {
         name: pl.when(of_step.is_not_null().all()).then(of_step.sum())
@@ -348,7 +340,7 @@ def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
     """
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
-    unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched
+    unknown = set(calls.filter(pl.col("reason").is_not_null())["rank"]) - matched
     lead = {rank: rank for rank in ranks}
     for together in pairs["ranks"].unique().to_list():
         groups = {

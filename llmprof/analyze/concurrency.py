@@ -45,13 +45,13 @@ def concurrency(
     Returns
     -------
     polars.DataFrame
-        ``rank, device, first, second`` (two kinds, each pair once; the same kind twice for events
-        of one kind beside each other), ``together_ns`` (time in which both run), ``first_ns,
-        second_ns`` (time in which each runs), ``first_share, second_share`` (of that time,
-        together) and ``first_sms, second_sms``: the greatest share of the multiprocessors that the
-        grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
-        kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or
-        an unknown device. Only pairs with time together, by device, the longest first.
+        ``rank, device, first_name, second_name`` (two kinds, each pair once; the same kind twice
+        for events of one kind beside each other), ``together_ns`` (time in which both run),
+        ``first_ns, second_ns`` (time in which each runs), ``first_share, second_share`` (of that
+        time, together) and ``first_sms, second_sms``: the greatest share of the multiprocessors
+        that the grids of the kind's kernels can fill, one block on each, as a mean over their time.
+        Two kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids
+        or an unknown device. Only pairs with time together, by device, the longest first.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def concurrency(
         for pair in _pairs(part, top)
     ]
     found = pl.DataFrame(rows, schema=_PAIRS, orient="row")
-    order = ["rank", "device", "together_ns", "first", "second"]
+    order = ["rank", "device", "together_ns", "first_name", "second_name"]
     found = found.sort(order, descending=[name == "together_ns" for name in order])
     return found.with_columns(
         first_share=pl.col("together_ns") / pl.col("first_ns"),
@@ -88,8 +88,8 @@ def concurrency(
 _PAIRS = {
     "rank": pl.Int32,
     "device": pl.Int32,
-    "first": pl.String,
-    "second": pl.String,
+    "first_name": pl.String,
+    "second_name": pl.String,
     "together_ns": pl.Int64,
     "first_ns": pl.Int64,
     "second_ns": pl.Int64,

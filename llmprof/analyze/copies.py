@@ -47,9 +47,9 @@ def copies(
         - per kind: ``call`` (of the host that began them; null if not recorded), ``waits`` (whether
           this call returns only when the copy is done, by its name; an asynchronous copy of
           pageable memory waits, too, which no name says), ``count, bytes, total_ns`` (of copies
-          that run side by side each counts), ``rate_gbps`` (1e9 B/s: all bytes in all that time),
+          that run side by side each counts), ``gbps`` (1e9 B/s: all bytes in all that time),
           ``median_gbps, max_gbps`` (of single copies); by rank, the longest time first;
-        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate_gbps`` (1e9
+        - per time: ``start_ns, dur_ns, bytes`` (each copy at an even rate), ``gbps`` (1e9
           B/s over the bin). Bins without a copy of the kind are zero.
 
         Copies of unknown size are in no rate. Times in ns.
@@ -77,11 +77,11 @@ def copies(
             count=pl.len(),
             bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
             total_ns=pl.col("dur_ns").sum(),
-            rate_gbps=pl.col("bytes").filter(sized).sum() / pl.col("dur_ns").filter(sized).sum(),
+            gbps=pl.col("bytes").filter(sized).sum() / pl.col("dur_ns").filter(sized).sum(),
             median_gbps=rate.filter(sized).median(),
             max_gbps=rate.filter(sized).max(),
         )
-        .with_columns(pl.col("rate_gbps").fill_nan(None), waits=is_synchronising(pl.col("call")))
+        .with_columns(pl.col("gbps").fill_nan(None), waits=is_synchronising(pl.col("call")))
         .sort(
             "rank",
             "total_ns",
@@ -98,7 +98,7 @@ def copies(
             "count",
             "bytes",
             "total_ns",
-            "rate_gbps",
+            "gbps",
             "median_gbps",
             "max_gbps",
         )
@@ -115,4 +115,5 @@ def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     )
     sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
     grid = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
-    return grid.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate_gbps=rate)
+    grid = grid.drop("bin").with_columns(pl.col("bytes").fill_null(0.0))
+    return grid.with_columns(gbps=rate)

@@ -71,13 +71,14 @@ def counters(
     Returns
     -------
     polars.DataFrame
-        ``rank, device``, the columns of ``by``, ``counter, unit, mean, min, max`` (of the samples
-        that hold in the work), ``work_ns`` (time of the work; what runs side by side counts once),
-        ``known_ns`` (of it, with a sample), ``samples`` (that hold in the work) and ``own_share``:
-        the part of the time of these samples in which this work ran. At 1 the mean is this work's
-        alone; near 0 the work is far shorter than the distance of two samples and the mean says
-        more of what ran around it. Work without a sample is left out. By device, the longest work
-        first.
+        ``rank, device``, the columns of ``by``, ``counter, unit, mean_value, min_value, max_value``
+        (of the samples that hold in the work), ``dur_ns`` (time of the work; what runs side by side
+        counts once), ``known_ns`` (of it, with a sample), ``count`` (samples that hold in the
+        work), ``own_count`` (of these, in most of whose time this work ran: with none, nothing is
+        known of it alone) and ``own_share``: the part of the time of the samples in which this work
+        ran. At 1 the mean is this work's alone; near 0 the work is far shorter than the distance of
+        two samples and the mean says more of what ran around it. Work without a sample is left out.
+        By device, the longest work first.
 
         Samples of a whole machine (rank -1) count for the rank that uses their device, if there is
         only one, and where they name no device for each rank.
@@ -92,7 +93,7 @@ def counters(
     >>> samples = {"rank": 0, "device": 0, "time_ns": [0, 50], "name": "SMs Active", "value": [20.0, 80.0], "unit": "%"}
     >>> kernels = pl.DataFrame({"rank": 0, "device": 0, "stream": 7, "start_ns": 25, "dur_ns": 50, "name": ["gemm"]})
     >>> busy = llmprof.Trace({"kernels": kernels, "counters": pl.DataFrame(samples)})
-    >>> analyze.counters(busy)["mean"].item()
+    >>> analyze.counters(busy)["mean_value"].item()
     50.0
     """  # noqa: E501
     samples = trace.counters.filter(pl.col("value").is_finite())
@@ -114,8 +115,8 @@ def counters(
             how="left",
             nulls_equal=True,
         )
-    order = [*_DEVICE, "work_ns", *keys, "counter"]
-    found = found.sort(order, descending=[name == "work_ns" for name in order], nulls_last=True)
+    order = [*_DEVICE, "dur_ns", *keys, "counter"]
+    found = found.sort(order, descending=[name == "dur_ns" for name in order], nulls_last=True)
     return found.select(*_DEVICE, *keys, pl.exclude(*_DEVICE, *keys))
 
 
@@ -153,7 +154,7 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
     """Means over the groups of disjoint intervals of one device."""
     groups = (
         spans.group_by(whole, maintain_order=True)
-        .agg(work_ns=pl.col("dur_ns").sum())
+        .agg(dur_ns=pl.col("dur_ns").sum())
         .with_row_index("_group")
     )
     spans = spans.join(
@@ -188,11 +189,14 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
                         "counter": pl.repeat(name, len(held.first), dtype=pl.String, eager=True),
                         "unit": pl.repeat(unit, len(held.first), dtype=pl.String, eager=True),
                         "_group": held.group.astype(np.uint32),
-                        "mean": np.add.reduceat(values * held.own, held.first) / known,
-                        "min": np.minimum.reduceat(values, held.first),
-                        "max": np.maximum.reduceat(values, held.first),
+                        "mean_value": np.add.reduceat(values * held.own, held.first) / known,
+                        "min_value": np.minimum.reduceat(values, held.first),
+                        "max_value": np.maximum.reduceat(values, held.first),
                         "known_ns": known,
-                        "samples": np.diff(held.first, append=len(values)).astype(np.uint32),
+                        "count": np.diff(held.first, append=len(values)).astype(np.uint32),
+                        "own_count": np.add.reduceat(
+                            2 * held.own > held.length, held.first, dtype=np.uint32
+                        ),
                         "own_share": known / np.add.reduceat(held.length, held.first),
                     }
                 )
@@ -202,12 +206,13 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
         *whole,
         "counter",
         "unit",
-        "mean",
-        "min",
-        "max",
-        "work_ns",
+        "mean_value",
+        "min_value",
+        "max_value",
+        "dur_ns",
         "known_ns",
-        "samples",
+        "count",
+        "own_count",
         "own_share",
     )
 
@@ -217,11 +222,12 @@ _NOTHING = pl.DataFrame(
         "counter": pl.String,
         "unit": pl.String,
         "_group": pl.UInt32,
-        "mean": pl.Float64,
-        "min": pl.Float64,
-        "max": pl.Float64,
+        "mean_value": pl.Float64,
+        "min_value": pl.Float64,
+        "max_value": pl.Float64,
         "known_ns": pl.Int64,
-        "samples": pl.UInt32,
+        "count": pl.UInt32,
+        "own_count": pl.UInt32,
         "own_share": pl.Float64,
     }
 )

@@ -40,14 +40,15 @@ def coverage(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, measure, share, covered_ns, total_ns, events, missing_events, impossible_events,
-        of``, a row for each rank with events and each measure: step, stage, category, launch,
-        operator; and ``recorded``: of the events that calls launched on the device, how many are
-        in the recording (without times; no row without launching calls). ``total_ns`` is the
-        summed duration of all kernels and copies of the rank (operators, for a run on CPU), ``of``
-        says so in words; the share is null if it is 0. ``impossible_events`` of the rank's files
-        are in no table, because their time or length cannot be: it is negative, no number, a day
-        from all others, before their own launch, or far longer than all others of their name.
+        ``rank, kind, share, total_ns, count, missing_count, impossible_count, denominator``, a row
+        for each rank with events and each kind of coverage: step, stage, category, launch,
+        operator; and ``recorded``: of the events that calls launched on the device, how many are in
+        the recording (without times; no row without launching calls). ``total_ns`` is the summed
+        duration of all kernels and copies of the rank (operators, for a run on CPU),
+        ``denominator`` says so in words; the share is null if it is 0. ``impossible_count`` of the
+        rank's files are in no table, because their time or length cannot be: it is negative, no
+        number, a day from all others, before their own launch, or far longer than all others of
+        their name.
 
     Raises
     ------
@@ -66,43 +67,42 @@ def coverage(trace: Trace) -> pl.DataFrame:
     }
     parts = [
         events.group_by("rank").agg(
-            measure=pl.lit(measure),
-            covered_ns=pl.col("dur_ns").filter(covered).sum(),
+            kind=pl.lit(kind),
+            _covered=pl.col("dur_ns").filter(covered).sum(),
             total_ns=pl.col("dur_ns").sum(),
-            events=pl.len(),
-            missing_events=(~covered).sum(),
+            count=pl.len(),
+            missing_count=(~covered).sum(),
         )
-        for measure, covered in _MEASURES.items()
+        for kind, covered in _MEASURES.items()
     ]
     sums = completeness(trace).group_by("rank").agg(pl.col("launched", "missing").sum())
     launched = sums.select(
         "rank",
-        measure=pl.lit("recorded"),
+        kind=pl.lit("recorded"),
         share=1 - pl.col("missing") / pl.col("launched"),
-        events="launched",
-        missing_events="missing",
-        impossible_events=pl.lit(0, dtype=pl.Int64),
-        of=pl.lit("events that were launched"),
+        count="launched",
+        missing_count="missing",
+        impossible_count=pl.lit(0, dtype=pl.Int64),
+        denominator=pl.lit("events that were launched"),
     )
     rows = (
         pl.concat(parts)
         .with_columns(
-            share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")),
-            impossible_events=pl.col("rank").replace_strict(
+            share=pl.when(pl.col("total_ns") > 0).then(pl.col("_covered") / pl.col("total_ns")),
+            impossible_count=pl.col("rank").replace_strict(
                 impossible, default=0, return_dtype=pl.Int64
             ),
-            of=pl.lit(denominator),
+            denominator=pl.lit(denominator),
         )
         .select(
             "rank",
-            "measure",
+            "kind",
             "share",
-            "covered_ns",
             "total_ns",
-            "events",
-            "missing_events",
-            "impossible_events",
-            "of",
+            "count",
+            "missing_count",
+            "impossible_count",
+            "denominator",
         )
     )
     return pl.concat([rows, launched], how="diagonal_relaxed").sort("rank", maintain_order=True)

@@ -17,7 +17,7 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
 
-_BATCH: Final = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+_BATCH: Final = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 _GRID: Final = ("grid_x", "grid_y", "grid_z")
 _TEXTS: Final = {
     "op": "operator",

@@ -51,10 +51,10 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
         ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other),
         ``start_ns, dur_ns`` (on the device, from the first event to the last; null if nothing ran),
         ``host_start_ns, host_dur_ns`` (of the label on the host; null where the label is on the
-        device only, and where inferred without host data), ``context_requests, context_tokens,
-        generation_requests, generation_tokens`` (null where not said), ``source`` (vllm, sglang,
-        capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``, the
-        label.
+        device only, and where inferred without host data), ``prefill_requests, prefill_tokens,
+        decode_requests, decode_tokens`` (null where not said), ``source`` (vllm, sglang,
+        atom, tensorrt_llm, capture, execute_model, profiler_step, onnxruntime, xla, optimizer,
+        inferred) and ``name``, the label.
 
         With ``by``: its columns, ``count, total_ns, share`` (of all steps), ``mean_ns, median_ns,
         min_ns, max_ns`` (of ``dur_ns``).

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.theory.calls import OperatorCall, operator_kind, parse_call
+from llmprof.theory.calls import OperatorCall, costed_operator, parse_call
 from llmprof.theory.calls.call import ALLOCATION
 
 _CallTexts = tuple[str, str | None, str | None, str | None, str | None]
@@ -45,13 +45,12 @@ def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
         "name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
     )
     around = around.with_row_index("owner")[owners.drop_nulls().unique()]
-    kinds = {
-        name: kind
+    needed = {
+        name: {*known.inside.split()}
         for name in around["name"].unique()
-        if (kind := operator_kind(name)) is not None and kind.inside
+        if (known := costed_operator(name)) is not None and known.inside
     }
-    around = around.filter(pl.col("name").is_in([*kinds]))
-    needed = {name: {*kind.inside.split()} for name, kind in kinds.items()}
+    around = around.filter(pl.col("name").is_in([*needed]))
     inner = ops.filter(
         pl.col("name").is_in([*set().union(*needed.values())]),
         pl.col("shapes").is_not_null() | (pl.col("name") == ALLOCATION),

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.label.activity import EVENT_KEY, add_recorded, launched_events
-from llmprof.theory.calls import operator_kind
+from llmprof.theory.calls import costed_operator
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -42,7 +42,7 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
     if not own_arguments(trace):
         return pl.DataFrame(schema=texts).clear(events.height)
     types = trace.kernels[_TYPE].drop_nulls().unique()
-    known = [name for name in types if operator_kind(PREFIX + name) is not None]
+    known = [name for name in types if costed_operator(PREFIX + name) is not None]
     kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*EVENT_KEY, _TYPE, *_SIDES)
     distinct = kernels.select(_SIDES).unique()
     made = [_texts(*row) for row in distinct.iter_rows()]

@@ -99,18 +99,18 @@ def memory(
     polars.DataFrame
         ``rank, device, on_device`` (false: memory of the host; device is then null), and of a
 
-        - device: ``peak_bytes`` (most that was allocated at a time), ``peak_ns, first_bytes``
-          (before the first event), ``last_bytes``, ``reserved_peak_bytes`` (most that the allocator
+        - device: ``peak_allocated_bytes`` (most that was allocated at a time), ``peak_time_ns, first_bytes``
+          (before the first event), ``last_bytes``, ``peak_reserved_bytes`` (most that the allocator
           had taken from the device), ``fragmentation`` (share of the reserved memory that is not
-          allocated, at ``peak_ns``), ``allocations, allocated_bytes, releases, released_bytes,
+          allocated, at ``peak_time_ns``), ``count`` (allocations)``, allocated_bytes, released_bytes,
           max_bytes`` and ``known_share`` (of the peak, whose holder is known);
         - holder: ``part`` (KV cache, weights, activations, CUDA graphs, inputs …; ``temporary``:
           released within the recording; ``before the recording``; null: not known), ``evidence``
           (stack, category, lifetime), ``holder`` (innermost frame of the program, or operator),
-          ``bytes, blocks, share`` (of what is allocated then), ``oldest_ns``;
+          ``bytes, blocks, share`` (of what is allocated then), ``first_time_ns``;
         - operator: ``operator`` (operator that was running, else the innermost frame),
-          ``allocations, allocated_bytes, releases, released_bytes, net_bytes, max_bytes``;
-        - step: ``step, phase, peak_bytes`` and the columns of an operator;
+          ``count`` (allocations)``, allocated_bytes, released_bytes, max_bytes``;
+        - step: ``step, phase, peak_allocated_bytes`` and the columns of an operator;
         - time: ``time_ns, allocated_bytes, reserved_bytes`` after each change.
 
         The largest first; steps in their order.
@@ -129,7 +129,7 @@ def memory(
     >>> import llmprof
     >>> rows = {"rank": 0, "device": 0, "time_ns": [1, 2, 3], "bytes": [8, 4, -8], "address": [1, 2, 1]}
     >>> events = pl.DataFrame({**rows, "on_device": True})
-    >>> llmprof.analyze.memory(llmprof.Trace({"memory": events}))["peak_bytes"].to_list()
+    >>> llmprof.analyze.memory(llmprof.Trace({"memory": events}))["peak_allocated_bytes"].to_list()
     [12]
     """  # noqa: E501
     if at_ns is not None and by != "holder":
@@ -200,11 +200,9 @@ def _flows(events: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     size = pl.col("bytes")
     up, down = size.filter(size > 0), size.filter(size < 0)
     return events.group_by(keys).agg(
-        allocations=up.len().cast(pl.Int64),
+        count=up.len().cast(pl.Int64),
         allocated_bytes=up.sum(),
-        releases=down.len().cast(pl.Int64),
         released_bytes=-down.sum(),
-        net_bytes=size.sum(),
         max_bytes=up.max().fill_null(0),
     )
 
@@ -216,20 +214,18 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         inside = pl.col("bytes").filter(held).sum()
         before = pl.when(held.any()).then(inside).otherwise(before)
     peaks = rows.group_by(_PLACE).agg(
-        peak_bytes=pl.col("allocated_bytes").max(),
-        peak_ns=pl.col("time_ns").get(pl.col("allocated_bytes").arg_max()),
+        peak_allocated_bytes=pl.col("allocated_bytes").max(),
+        peak_time_ns=pl.col("time_ns").get(pl.col("allocated_bytes").arg_max()),
         first_bytes=before,
         last_bytes=pl.col("allocated_bytes").last(),
-        reserved_peak_bytes=pl.col("reserved_bytes").max(),
+        peak_reserved_bytes=pl.col("reserved_bytes").max(),
         _reserved=pl.col("reserved_bytes").get(pl.col("allocated_bytes").arg_max()),
     )
-    unused = (pl.col("_reserved") - pl.col("peak_bytes")) / pl.col("_reserved")
+    unused = (pl.col("_reserved") - pl.col("peak_allocated_bytes")) / pl.col("_reserved")
     peaks = peaks.with_columns(fragmentation=pl.when(pl.col("_reserved") > 0).then(unused)).drop(
         "_reserved"
     )
-    out = peaks.join(
-        _flows(_events(rows), _PLACE).drop("net_bytes"), on=_PLACE, how="left", nulls_equal=True
-    )
+    out = peaks.join(_flows(_events(rows), _PLACE), on=_PLACE, how="left", nulls_equal=True)
     known = pl.col("part").is_not_null() & (pl.col("part") != "before the recording")
     with_holder = (
         _holders(trace, rows, None)
@@ -238,7 +234,7 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .agg(known_share=pl.col("share").sum())
     )
     out = out.join(with_holder, on=_PLACE, how="left", nulls_equal=True)
-    counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "max_bytes")
+    counts = ("count", "allocated_bytes", "released_bytes", "max_bytes")
     return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(
         *_PLACE, nulls_last=True
     )
@@ -254,7 +250,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
         "bytes": pl.Int64,
         "blocks": pl.Int64,
         "share": pl.Float64,
-        "oldest_ns": pl.Int64,
+        "first_time_ns": pl.Int64,
     }
     if not rows.height:
         return pl.DataFrame(schema=schema)
@@ -273,7 +269,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
     totals = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
         pl.col("bytes").sum(),
         blocks=pl.col("address").count().cast(pl.Int64).replace(0, None),
-        oldest_ns=pl.col("time_ns").min(),
+        first_time_ns=pl.col("time_ns").min(),
     )
     # memory from before the recording, without known blocks
     sums = totals.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
@@ -284,7 +280,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
         holder=pl.lit(None, dtype=pl.String),
         bytes=pl.col("_all") - pl.col("_known").fill_null(0),
         blocks=pl.lit(None, dtype=pl.Int64),
-        oldest_ns=pl.lit(None, dtype=pl.Int64),
+        first_time_ns=pl.lit(None, dtype=pl.Int64),
     )
     totals = pl.concat([totals.select(rest.columns), rest.filter(pl.col("bytes") > 0)])
     share = pl.when(pl.col("_all") > 0).then(pl.col("bytes") / pl.col("_all"))
@@ -412,5 +408,5 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     )
     keys = [*_PLACE, "step", "phase"]
     flows = _flows(placed, keys)
-    peaks = placed.group_by(keys).agg(peak_bytes=pl.col("allocated_bytes").max())
+    peaks = placed.group_by(keys).agg(peak_allocated_bytes=pl.col("allocated_bytes").max())
     return peaks.join(flows, on=keys, nulls_equal=True).sort(*_PLACE, "step", nulls_last=True)

@@ -39,9 +39,9 @@ def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.Data
     polars.DataFrame
         ``rank, path`` (names of the modules from the outermost one inwards, with ``/`` between,
         where only classes are recorded), ``layer`` (per layer), ``depth`` (0 for the outermost),
-        ``calls, host_ns`` (of the calls, with modules inside), ``device_ns`` (sum of the durations
-        of what was launched in it or in a module inside), ``own_device_ns`` (in it alone),
-        ``kernels`` (with copies, with modules inside); in the order of the first call.
+        ``count`` (calls)``, host_ns`` (of the calls, with modules inside), ``device_ns`` (sum of
+        the durations of what was launched in it or in a module inside), ``own_device_ns`` (in it
+        alone), ``kernels`` (with copies, with modules inside); in the order of the first call.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.Data
         calls.rename({"dur_ns": "host_ns"})
         .sort("rank", "start_ns", maintain_order=True)
         .group_by(key, maintain_order=True)
-        .agg(pl.col("depth").min(), pl.len().alias("calls"), sums)
+        .agg(pl.col("depth").min(), pl.len().alias("count"), sums)
     )
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from llmprof.errors import AnalysisError
-from llmprof.names.timeable import DTYPES, NOT_LISTED, OPERATORS, REASONS, Timeable
+from llmprof.names.dtypes import SIZES, element_type
+from llmprof.theory.calls import Timeable, timeable_operators
 from llmprof.units import format_bytes
 
 MOST_BYTES: Final = 16 << 30
@@ -23,6 +24,53 @@ MOST_BYTES: Final = 16 << 30
 
 MOST_CACHE_BYTES: Final = 1 << 30
 """Most memory of one paged cache; a larger one is made with fewer pages."""
+
+REASONS: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"^(?:c10d::|nccl:|record_param_comms|_c10d_functional::|symm_mem::|vllm::all_gather|vllm::reduce_scatter|_C::shm_)",
+        "the all-reduce is the only collective that is run alone",
+    ),
+    (
+        r"moe_forward|fused_moe|fused_experts|grouped_mm",
+        (
+            "the weights of the experts are not arguments of the recorded "
+            "operator; parts of it that are operators themselves can be run"
+        ),
+    ),
+    (
+        r"unified_(?:mla_)?attention|unified_kv_cache_update|cpu_attention|^_C::paged_attention",
+        "the cache and the lengths are in the engine's context, not among the recorded arguments",
+    ),
+    (
+        r"^(?:triton_|Triton|CompiledFunction|Torch-Compiled|## Call Compiled)",
+        "a compiler generated the kernel: its code is not in the recording",
+    ),
+    (
+        r"(?i)backward|^autograd::|Backward\d*$",
+        "gradients need what the forward pass kept, which is not recorded",
+    ),
+    (
+        r"^aten::(?:index|index_put_?|_index_put_impl_|nonzero|masked_select|unique\w*)$",
+        "the indices are a list of tensors, of which a recording has neither shape nor values",
+    ),
+    (
+        r"^aten::(?:item|_local_scalar_dense|is_nonzero|_pin_memory|pin_memory)$",
+        "it waits for the device or moves host memory: it has no work of its own on the device",
+    ),
+    (
+        r"get_scheduler_metadata|compute_slot_mapping",
+        "it plans from lengths of sequences that are not recorded",
+    ),
+)
+
+NOT_LISTED: Final = "llmprof does not know the arguments of this operator"
+NO_OPERATOR: Final = "no operator was recorded for it: the program launches the kernel itself"
+BETWEEN: Final = (
+    "it copies between host and device, and a recording does not say which tensor is where"
+)
+IN_GRAPH: Final = (
+    "launched by a CUDA graph, whose operators ran when it was captured: record without graphs"
+)
 
 _MOST_AXES: Final = 12
 _LARGEST: Final = 1 << 40
@@ -60,7 +108,7 @@ class RecordedTensor:
     @property
     def bytes(self) -> int:
         """Memory that it takes."""
-        return self.elements * next(size for name, size in DTYPES.values() if name == self.dtype)
+        return self.elements * SIZES[self.dtype]
 
 
 RecordedArgument = (
@@ -81,6 +129,7 @@ class RecordedCall:
     """An operator and its arguments, ready to be written into a script."""
 
     operator: str
+    kind: str
     known: Timeable
     arguments: tuple[RecordedArgument, ...]
     assumed: tuple[str, ...]
@@ -102,9 +151,9 @@ def recorded_call(
     usual_dtype: str = "bfloat16",
 ) -> RecordedCall:
     """A recorded call with checked arguments."""
-    timeable = OPERATORS.get(operator)
-    if timeable is None:
+    if operator not in timeable_operators():
         raise AnalysisError(reason_against(operator))
+    its_kind, timeable = timeable_operators()[operator]
     sizes, types = _listed(shapes), _listed(dtypes)
     if sizes is None or types is None:
         raise AnalysisError("its shapes were not recorded", hint="record with record_shapes=True")
@@ -131,7 +180,7 @@ def recorded_call(
         for argument in out
     ):
         assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
-    out = _numbers_for_scalars(out) if timeable.kind == "elementwise" else out
+    out = _numbers_for_scalars(out) if its_kind == "elementwise" else out
     out, fewer = _fewer_pages(out, timeable)
     assumed += fewer
     out = [_content(timeable, place, out) for place in range(len(out))]
@@ -142,7 +191,7 @@ def recorded_call(
         )
     if not any(True for _ in _tensors(out)):
         raise AnalysisError("none of its arguments was recorded as a tensor")
-    return RecordedCall(operator, timeable, tuple(out), tuple(assumed))
+    return RecordedCall(operator, its_kind, timeable, tuple(out), tuple(assumed))
 
 
 _OF_WEIGHTS: Final = ("aten::mm", "aten::addmm", "aten::matmul")
@@ -202,10 +251,11 @@ def _is_list(value: Any) -> bool:
 
 
 def _dtype(place: int, kind: Any) -> str:
-    dtype = DTYPES.get(kind) if isinstance(kind, str) else None
-    if dtype is None:
+    # with a capital, older recordings name the types of numbers
+    dtype = element_type(kind) if isinstance(kind, str) and kind[:1].islower() else None
+    if dtype is None or not dtype.torch:
         raise AnalysisError(f"argument {place} has the unknown element type {str(kind)[:40]!r}")
-    return dtype[0]
+    return dtype.torch
 
 
 def _tensor(place: int, size: Any, dtype: str, step: Any) -> RecordedTensor:

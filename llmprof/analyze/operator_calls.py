@@ -9,14 +9,28 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.operator_arguments import RecordedCall, reason_against, recorded_call
+from llmprof.analyze.operator_arguments import (
+    BETWEEN,
+    IN_GRAPH,
+    NO_OPERATOR,
+    RecordedCall,
+    reason_against,
+    recorded_call,
+)
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside, parents
-from llmprof.names.timeable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
+from llmprof.names.dtypes import element_type
+from llmprof.theory.calls import timeable_operators
 from llmprof.trace import Trace
 
-_ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
+_ARGUMENTS: Final = {
+    "shapes": "shapes",
+    "dtypes": "dtypes",
+    "strides": "torch_strides",
+    "arguments": "torch_inputs",
+}
+"""Columns of the arguments of a call, and what the table of operators calls them."""
 
 _SCHEMA: Final = {
     "key": pl.String(),
@@ -32,13 +46,12 @@ _SCHEMA: Final = {
     "high_ns": pl.Int64(),
     "host_median_ns": pl.Float64(),
     "kernels": pl.String(),
-    "layers": pl.String(),
-    "phases": pl.String(),
-    "can": pl.Boolean(),
-    "why": pl.String(),
+    "layer": pl.String(),
+    "phase": pl.String(),
+    "reason": pl.String(),
     "assumed": pl.String(),
-    "torch_strides": pl.String(),
-    "torch_inputs": pl.String(),
+    "strides": pl.String(),
+    "arguments": pl.String(),
 }
 
 
@@ -55,7 +68,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
-    (:data:`llmprof.names.timeable.OPERATORS`). The time of a call is that of all kernels and
+    (:func:`llmprof.theory.calls.timeable_operators`). The time of a call is that of all kernels and
     copies launched in it, or of the operator itself in a trace of a CPU run. Events outside of such
     operators have separate rows, so that the shares add up to 1 on a trace with a device.
 
@@ -69,15 +82,13 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         The longest first: ``key`` (names the operator and its arguments; null where it cannot be
         run), ``operator`` (null where none was recorded), ``kind`` (``gemm, attention, norm,
-        activation, rope, kv_cache_write, moe_routing, quantize, all_reduce, embedding,
-        elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls,
-        over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed
-        time of all rows), ``median_ns``
-        (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
-        ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
-        phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),
-        ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
-        torch_inputs``.
+        elementwise …``: that of its line in :mod:`llmprof.theory.calls.operators`), ``shapes,
+        dtypes`` (JSON), ``count`` (calls, over all ranks; launches where there is no operator),
+        ``total_ns, share`` (of the summed time of all rows), ``median_ns`` (of a call) with
+        ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns`` (the operator
+        on the host), ``kernels`` (names, one a line), ``layer,
+        phase`` (where it was called, with commas), ``reason`` (why it cannot be run alone),
+        ``assumed`` (what the recording does not say of the arguments), ``strides, arguments``.
 
     Raises
     ------
@@ -87,7 +98,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     Examples
     --------
     >>> found = analyze.operator_calls(trace)
-    >>> found["can"].any()
+    >>> found["key"].is_not_null().any()
     True
     """
     calls, others = _recorded_calls(trace)
@@ -110,11 +121,15 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
             found, hint=f"record it with {trace.capture.how_to_record('ops')}", table="ops"
         )
     missing = [
-        pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns
+        pl.lit(None, dtype=pl.String).alias(name)
+        for name in _ARGUMENTS.values()
+        if name not in ops.columns
     ]
-    calls_on_host = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
+    calls_on_host = ops.with_columns(missing).filter(
+        pl.col("name").is_in(list(timeable_operators()))
+    )
     calls_on_host = calls_on_host.select(
-        "rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS
+        "rank", "thread", "start_ns", "dur_ns", operator="name", **_ARGUMENTS
     )
     events = trace.events
     if events.is_empty() or (events["source"] == "op").all():
@@ -182,7 +197,6 @@ def _summed(
     and phases as text.
     """
     low, high = median_interval(pl.col(time))
-    places = {name: pl.col(label).drop_nulls().unique().sort() for name, label in _PLACES.items()}
     return rows.group_by(keys, maintain_order=True).agg(
         count=pl.len().cast(pl.Int64),
         total_ns=pl.col(time).sum(),
@@ -190,12 +204,12 @@ def _summed(
         low_ns=low,
         high_ns=high,
         kernels=_joined(kernels.unique(maintain_order=True), "\n"),
-        **{name: _joined(values, ",") for name, values in places.items()},
+        **{name: _joined(pl.col(name).drop_nulls().unique().sort(), ",") for name in _PLACES},
         **more,
     )
 
 
-_PLACES: Final = {"layers": "layer", "phases": "phase"}
+_PLACES: Final = ("layer", "phase")
 
 
 def _joined(values: pl.Expr, sign: str) -> pl.Expr:
@@ -217,8 +231,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 _MADE: Final = {
     "key": pl.String,
     "kind": pl.String,
-    "can": pl.Boolean,
-    "why": pl.String,
+    "reason": pl.String,
     "assumed": pl.String,
 }
 
@@ -226,15 +239,15 @@ _MADE: Final = {
 _BETWEEN: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
 
 
-def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str | None, str | None]:
-    kind = OPERATORS[row["operator"]].kind
+def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, str | None, str | None]:
+    kind = timeable_operators()[row["operator"]][0]
     if row["between"]:
-        return None, kind, False, BETWEEN, None
+        return None, kind, BETWEEN, None
     try:
         call = call_of_row(row, usual)
     except AnalysisError as error:
-        return None, kind, False, str(error).rstrip("."), None
-    return _key_of(row), kind, True, None, "; ".join(call.assumed) or None
+        return None, kind, str(error).rstrip("."), None
+    return _key_of(row), kind, None, "; ".join(call.assumed) or None
 
 
 def call_of_row(row: dict[str, Any], usual: str) -> RecordedCall:
@@ -257,7 +270,8 @@ def usual_dtype(calls: pl.DataFrame) -> str:
         .drop_nulls()
     )
     counts = names.value_counts(sort=True)
-    return DTYPES[counts[names.name][0]][0] if counts.height else "bfloat16"
+    usual = element_type(counts[names.name][0]) if counts.height else None
+    return usual.torch if usual else "bfloat16"
 
 
 def _others(events: pl.DataFrame) -> pl.DataFrame:
@@ -267,7 +281,7 @@ def _others(events: pl.DataFrame) -> pl.DataFrame:
     )
     why = [_why(op, graph) for op, graph in grouped.select("operator", "replayed").iter_rows()]
     named = grouped.drop("replayed")
-    return named.with_columns(can=pl.lit(value=False), why=pl.Series(why, dtype=pl.String))
+    return named.with_columns(reason=pl.Series(why, dtype=pl.String))
 
 
 def _why(op: str | None, graph: bool | None) -> str:
@@ -276,5 +290,7 @@ def _why(op: str | None, graph: bool | None) -> str:
     if op is None:
         return NO_OPERATOR
     return (
-        "the kernel was launched outside of the operator" if op in OPERATORS else reason_against(op)
+        "the kernel was launched outside of the operator"
+        if op in timeable_operators()
+        else reason_against(op)
     )

@@ -336,8 +336,8 @@ def timing_suggestions(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.D
             ~pl.col("communicates"),
             pl.col("times_bound") >= ABOVE_BOUND,
             pl.col("bound_ns") >= LEAST_BOUND_NS * pl.col("calls"),
-            pl.col("measured_ns") - pl.col("bound_ns")
-            >= WORTH * pl.col("measured_ns").sum().over("phase"),
+            pl.col("total_ns") - pl.col("bound_ns")
+            >= WORTH * pl.col("total_ns").sum().over("phase"),
         )
         above = above.select(
             "phase", operator="stage", figure="times_bound", rule=pl.lit("above_bound")

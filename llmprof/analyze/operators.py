@@ -15,6 +15,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.inside import calls_of_text, texts_inside, with_texts
 from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
+from llmprof.analyze.operator_arguments import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.analyze.passes import with_passes
 from llmprof.analyze.roofline import noted_work, stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
@@ -33,15 +34,14 @@ from llmprof.label.nesting import holds_any, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
-from llmprof.names.timeable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import (
-    KINDS,
+    OPERATORS,
     CallWork,
     Lengths,
     NoWorkError,
-    OperatorKind,
-    operator_kind,
+    Operator,
+    costed_operator,
     parse_call,
     work_of,
 )
@@ -76,7 +76,6 @@ _WORK: Final = {
     "fits_cache": pl.Boolean(),
     "source": pl.String(),
     "assumed": pl.String(),
-    "why": pl.String(),
     "tile": pl.String(),
     "blocks": pl.Int64(),
     "turns": pl.Int64(),
@@ -147,17 +146,17 @@ def operators(
           peak sets it, such as ``bf16``), ``bound_share`` (bound over time, never clipped),
           ``gap_ns`` (time beyond the bound, a step);
         - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not
-          recorded), ``fits_cache``, ``why`` (there is no bound), ``note`` (on a share above 105 %);
+          recorded), ``fits_cache``, ``reason`` (why there is no bound, why the share is above
+          105 %, or why a call takes longer);
         - why a call takes longer than its bound: ``tile`` (rows x columns, from the name of its
           longest kernel), ``blocks`` (of its launch), ``turns`` (the most tiles or blocks that a
           multiprocessor takes one after the other), and of the time beyond the bound
           ``other_kernels_share`` (than the longest one), ``start_share`` (to begin and end a
           kernel), ``few_blocks_share`` (multiprocessors without any), ``waves_share`` (those
           without one in the last turn), ``padding_share`` (tiles beyond the result) and
-          ``rest_share``; ``cause`` is the largest of them and ``reason`` says it, both null from 90
-          % of the bound on;
+          ``rest_share``; ``cause`` is the largest of them; null from 90 % of the bound on;
         - with ``other``, of the operator with these shapes and types there: ``other_kernel`` (the
-          longest one), ``other_mean_ns`` (of a call), and ``slower_ns``, what all calls here take
+          longest one), ``other_mean_ns`` (of a call), and ``delta_ns``, what all calls here take
           beyond that.
 
     Raises
@@ -197,7 +196,7 @@ def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataF
     )
     joined = found.join(same, on=key, how="left", nulls_equal=True, maintain_order="left")
     return joined.with_columns(
-        slower_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
+        delta_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
     )
 
 
@@ -374,7 +373,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> _DeviceCalls:
     events = trace.events.filter(pl.col("source") != "op")
     ops = called_operators(trace)
     ops = with_texts(ops)
-    owner = _owned(trace, len(KINDS))["owner"][events["event"]]
+    owner = _owned(trace, len(OPERATORS))["owner"][events["event"]]
     own = of_kernels(trace)[events["event"]]
     by_kernel = own["operator"].is_not_null() & ops["shapes"][owner].is_null()
     if by_kernel.any():  # what no operator says, the kernel does
@@ -456,7 +455,7 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
 
 
 @per_trace
-def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
+def _owned(trace: Trace, known: int) -> pl.DataFrame:
     """For each event of the device the row of its operator as ``owner``; a replayed one has
     none.
     """
@@ -476,7 +475,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
 
     def of_kinds(names: tuple[str, ...]) -> pl.Series:
         return pl.Series(
-            [(kind := operator_kind(name)) is not None and 1 + kind.whole for name in names],
+            [(known := costed_operator(name)) is not None and 1 + known.whole for name in names],
             dtype=pl.Int8,
         )
 
@@ -717,7 +716,7 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     )
     note = pl.when(BY_CACHE).then(pl.lit(CACHED)).otherwise(less)
     return (
-        rows.with_columns(note=over.then(note))
+        rows.with_columns(reason=over.then(note).otherwise("reason"))
         .select("row", *groups, *COLUMNS)
         .sort(order, descending=[name == "total_ns" for name in order], nulls_last=True)
     )
@@ -762,8 +761,6 @@ COLUMNS: Final = (
     "fits_cache",
     "source",
     "assumed",
-    "why",
-    "note",
     "tile",
     "blocks",
     "turns",
@@ -780,7 +777,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     names = [
         name
         for name in calls["operator"].unique().drop_nulls()
-        if (kind := operator_kind(name)) and kind.lengths
+        if (known := costed_operator(name)) and known.lengths
     ]
     if not names:
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
@@ -889,20 +886,20 @@ def _work(
     )
     made = []
     for row in rows.iter_rows(named=True):
-        kind = None if row["operator"] is None else operator_kind(row["operator"])
+        operator = None if row["operator"] is None else costed_operator(row["operator"])
         try:
             one = _one(
                 row,
-                kind,
+                operator,
                 [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]],
                 bound,
             )
         except NoWorkError as error:
-            one = {"why": str(error).split(";")[0].rstrip(".")}
+            one = {"reason": str(error).split(";")[0].rstrip(".")}
         made.append(
             {
                 "row": row["row"],
-                "kind": kind.name if kind else row["stage_name"],
+                "kind": operator.kind if operator else row["stage_name"],
                 **dict.fromkeys(_WORK),
                 **one,
             }
@@ -914,7 +911,7 @@ def _work(
 
 def _one(
     row: dict[str, Any],
-    kind: OperatorKind | None,
+    operator: Operator | None,
     lengths: list[tuple[Lengths | CallWork | None, int]],
     bound: _Bound,
 ) -> dict[str, Any]:
@@ -928,7 +925,7 @@ def _one(
         )
     if row["between"]:
         raise NoWorkError(BETWEEN)
-    if kind and kind.name == "moe_experts" and bound.spread:
+    if operator and operator.kind == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
     texts, inner = [row[name] for name in _TEXTS], calls_of_text(row["inside"])
     found: list[tuple[int, CallWork]] = []
@@ -984,5 +981,5 @@ def _one(
             + (", of an eager step" if row["eager"] else "")
         ),
         "assumed": "; ".join(said) or None,
-        "why": None if bound.peaks else bound.no_peaks,
+        "reason": slow.get("reason") if bound.peaks else bound.no_peaks,
     }

@@ -42,9 +42,9 @@ def queue_length(
     -------
     polars.DataFrame
         ``rank, device, stream`` and, per time, ``time_ns, length`` (from then on). Per stream:
-        ``launches``, ``without_launch`` (events whose launch is not in the capture: they are in no
-        length), ``mean_length`` (over the time from the first launch to the last start),
-        ``max_length, full_ns`` (time with at least ``full`` launches) and ``blocked_ns`` (time that
+        ``count`` (launches), ``missing_count`` (events whose launch is not in the capture: they are
+        in no length), ``mean_length`` (over the time from the first launch to the last start),
+        ``max_length, full_ns`` (time with at least ``full`` launches) and ``wait_ns`` (time that
         launching calls of the stream spend while it is full). Times in ns.
 
     Raises
@@ -95,33 +95,31 @@ def queue_length(
         full_ns=pl.col("dur_ns").filter(is_full).sum(),
     )
     calls = launched.select(*_STREAM, start_ns=begin, dur_ns=pl.col("launch_end_ns") - begin)
-    blocked = length_within(
-        merge(calls, _STREAM), lasting.filter(is_full), _STREAM, name="blocked_ns"
-    )
-    counts = events.group_by(_STREAM).agg(without_launch=begin.null_count())
+    blocked = length_within(merge(calls, _STREAM), lasting.filter(is_full), _STREAM, name="wait_ns")
+    counts = events.group_by(_STREAM).agg(missing_count=begin.null_count())
     return (
         counts.join(
-            launched.group_by(_STREAM).agg(launches=pl.len()),
+            launched.group_by(_STREAM).agg(count=pl.len()),
             on=_STREAM,
             how="left",
             nulls_equal=True,
         )
         .join(sums, on=_STREAM, how="left", nulls_equal=True)
         .join(
-            blocked.group_by(_STREAM).agg(pl.col("blocked_ns").sum()),
+            blocked.group_by(_STREAM).agg(pl.col("wait_ns").sum()),
             on=_STREAM,
             how="left",
             nulls_equal=True,
         )
-        .with_columns(pl.col("launches", "full_ns", "blocked_ns").fill_null(0))
+        .with_columns(pl.col("count", "full_ns", "wait_ns").fill_null(0))
         .select(
             *_STREAM,
-            "launches",
-            "without_launch",
+            "count",
+            "missing_count",
             pl.col("mean_length").fill_nan(None),
             "max_length",
             "full_ns",
-            "blocked_ns",
+            "wait_ns",
         )
         .sort(_STREAM, nulls_last=True)
     )

@@ -90,8 +90,7 @@ def ranks(
           other ranks of its calls are not known), ``steps``, ``prefill_tokens, decode_tokens`` (of
           its steps; null where the engine does not say them), ``compute_ns`` (anything but
           collectives runs), ``communication_ns``, ``wait_ns`` (in collectives, for ranks that came
-          later; null where it cannot be told), ``without_step_ns`` (compute that belongs to no
-          step, such as passes of padding of a rank without requests), ``idle_ns`` (nothing of the
+          later; null where it cannot be told), ``idle_ns`` (nothing of the
           rank runs, from the first start to the last end of any rank), ``busy_share`` (compute over
           that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
         - By step, those that ran on the device: ``rank, step, phase, start_ns, end_ns, dur_ns``
@@ -101,14 +100,14 @@ def ranks(
         - By place: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each
           dimension, from 0), ``evidence`` (as ``node: file name; tp: process groups``); null where
           nothing is known.
-        - By group, the latest first: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the
-          node, or the place as text), ``ranks`` (list), ``calls`` (that count), ``last`` (in which
+        - By group, the latest first: ``kind`` (node, dp, pp, tp or ep), ``group`` (the name of the
+          node, or the place as text), ``ranks`` (list), ``count`` (calls), ``last_count`` (in which
           one of its ranks arrives last), ``last_share``, ``expected_share`` (by chance: its part of
           the ranks of these calls), ``late_median_ns`` (median start of its ranks after the first
-          rank), ``others_wait_ns`` (waiting of ranks outside the group in the calls in which it is
-          last, summed), ``together`` (lateness of its middle rank over that of its last one, in
-          these calls or, where its ranks are in different calls, usually: near 1 the whole group is
-          late, near 0 one rank alone; null where it never is last), ``worst_rank`` (last most
+          rank), ``other_wait_ns`` (waiting of ranks outside the group in the calls in which it is
+          last, summed), ``together_share`` (lateness of its middle rank over that of its last one,
+          in these calls or, where its ranks are in different calls, usually: near 1 the whole group
+          is late, near 0 one rank alone; null where it never is last), ``last_rank`` (last most
           often), ``evidence`` (what says who belongs to it).
 
     Raises
@@ -359,24 +358,24 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
     return (
         per_call.group_by("group")
         .agg(
-            calls=pl.len(),
-            last=pl.col("last").sum(),
+            count=pl.len(),
+            last_count=pl.col("last").sum(),
             last_share=pl.col("last").mean(),
             expected_share=pl.col("expected").mean(),
-            others_wait_ns=pl.col("others").filter("last").sum(),
-            together=(pl.col("middle") / pl.col("latest"))
+            other_wait_ns=pl.col("others").filter("last").sum(),
+            together_share=(pl.col("middle") / pl.col("latest"))
             .filter(pl.col("last") & (pl.col("latest") > 0))
             .median(),
-            worst_rank=lasts.mode().min(),
+            last_rank=lasts.mode().min(),
         )
         .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
         .join(members, on="group")
         .join(usual, on="group")
         .with_columns(
-            by=pl.lit(by),
-            together=pl.when(pl.col("_usual") < pl.col("together"))
+            kind=pl.lit(by),
+            together_share=pl.when(pl.col("_usual") < pl.col("together_share"))
             .then("_usual")
-            .otherwise("together"),
+            .otherwise("together_share"),
         )
         .select(list(_LATE))
         .cast(_LATE)
@@ -386,17 +385,17 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
 
 _LATE: Final = pl.Schema(
     {
-        "by": pl.String(),
+        "kind": pl.String(),
         "group": pl.String(),
         "ranks": pl.List(pl.Int32()),
-        "calls": pl.Int64(),
-        "last": pl.Int64(),
+        "count": pl.Int64(),
+        "last_count": pl.Int64(),
         "last_share": pl.Float64(),
         "expected_share": pl.Float64(),
         "late_median_ns": pl.Float64(),
-        "others_wait_ns": pl.Int64(),
-        "together": pl.Float64(),
-        "worst_rank": pl.Int32(),
+        "other_wait_ns": pl.Int64(),
+        "together_share": pl.Float64(),
+        "last_rank": pl.Int32(),
         "evidence": pl.String(),
     }
 )
@@ -420,15 +419,15 @@ def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
     """
     named = late.filter(
         (pl.col("ranks").list.len() > 1)
-        & (pl.col("calls") >= LEAST_CALLS)
+        & (pl.col("count") >= LEAST_CALLS)
         & (pl.col("last_share") >= 0.5)
         & (pl.col("last_share") >= CLEARLY * pl.col("expected_share"))
-        & (pl.col("together") >= TOGETHER)
-    ).sort("others_wait_ns", "last_share", descending=True)
+        & (pl.col("together_share") >= TOGETHER)
+    ).sort("other_wait_ns", "last_share", descending=True)
     if not named.height:
         return None
     row = named.row(0, named=True)
-    what = _WORDS[row["by"]].format(row["group"])
-    if row["by"] == "node" and row["evidence"] not in ("ranks_per_node", None):
+    what = _WORDS[row["kind"]].format(row["group"])
+    if row["kind"] == "node" and row["evidence"] not in ("ranks_per_node", None):
         what += f", {row['group']}"
     return {**row, "who": f"{ranks_in_words(row['ranks'])} ({what})"}

@@ -2,14 +2,22 @@
 
 An idea has one name in all analyses, and a name has one unit: ``*_ns`` are nanoseconds, ``*_gbps``
 1e9 bytes a second, ``*_share`` numbers from 0 to 1. What an analysis says beyond this stands in its
-docstring. Statistics and sides are made of other names (:data:`STATISTICS`, :data:`SIDES`):
-``transfer_p90_ns`` is the 90th percentile of ``transfer_ns``, ``b_count`` the ``count`` of run b.
+docstring. Statistics, sides and shares are made of other names (:data:`STATISTICS`, :data:`SIDES`):
+``transfer_p90_ns`` is the 90th percentile of ``transfer_ns``, ``b_count`` the ``count`` of run b,
+and ``idle_share`` the part of the whole that ``idle_ns`` is; the share of a ``cause`` is named by
+it: ``padding_share``. Columns that a table of a trace has stand in :mod:`llmprof.trace.schema`, and
+here only where results say more.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Final, NamedTuple
+
+import polars as pl
+
+from llmprof.analyze.shortfall import CAUSES
+from llmprof.trace import schema
 
 STATISTICS: Final = {
     "total": "sum",
@@ -37,31 +45,53 @@ SIDES: Final = {
     "dst": "where it goes to",
     "first": "of the first, or first of two",
     "second": "second of two",
+    "last": "of the last one",
     "next": "of the event that follows",
+    "waited": "of what was waited for",
     "after": "of the event before",
     "before": "of the event before, on the stream that was waited for",
-    "other": "of the other recording",
+    "other": "of the others: recording, ranks or requests",
+    "host": "of the host: when it did it, and how long",
+    "launch": "of the launching call",
+    "call": "of the call of the host",
+    "kernel": "of the kernel",
+    "range": "of the range",
+    "output": "of what it returns",
+    "pace": "of the pace: from the start of one to that of the next",
+    "queue": "between its call or arrival and its start",
+    "ttft": "before its first token",
+    "missing": "of what was not recorded, or is not covered",
+    "impossible": "in no table, as their time or length cannot be",
+    "own": "of itself, without what is inside of it",
+    "exposed": "with no other work beside it",
+    "hidden": "with other work beside it",
+    "prefill": "of requests with prompt tokens in the step",
+    "decode": "of requests with generated tokens in the step",
+    "draft": "of drafts",
+    "dispatch": "while tokens go to their experts",
+    "combine": "while results come back from the experts",
+    "algorithm": "by the bytes of the message",
+    "bound": "of its bound",
+    "bus": "by the bytes that the links move",
+    "peak": "at its peak: most that there was, or that the device can",
+    "saved": "that one kernel in place of several would save",
+    "plain": "without the profiler",
+    "recorded": "in the recording",
+    "predicted": "in the replay",
 }
 """Sides that stand before a name."""
 
 _TABLE: Final = """
 Where and when
 rank | whole | | number of the process that used a device
-device | whole | | number of the device in its machine
-stream | whole | | stream (queue) of the device
-thread | whole | | thread of the host
-process | whole | | process of the host
 step | whole | | step of the engine, from 0 on each rank
 phase | text | | prefill, decode, mixed, empty, other
-layer | whole | | layer of the model, from 0 in each step
+layer | whole or text | | layer of the model, from 0 in each step
 stage | text | | part of a layer, or of a step outside its layers
 occurrence | whole | | number among those of one name in one place, from 0
 event | whole | | row of trace.events
-start_ns | whole | ns | start, from the start of the trace
 end_ns | whole | ns | end, from the start of the trace
-dur_ns | whole | ns | duration
-time_ns | whole | ns | moment, from the start of the trace
-bin | whole | | number of the part of time, from 0
+dur_ns | number | ns | duration, also of what the row sums
 node | text | | machine of the rank
 group | text or whole | | ranks that call collectives together
 dp | whole | | place in data parallelism, from 0
@@ -69,176 +99,83 @@ pp | whole | | place in pipeline parallelism, from 0
 tp | whole | | place in tensor parallelism, from 0
 ep | whole | | place in expert parallelism, from 0
 ranks | list or whole | | ranks of the group, or their number
-ranks_seen | whole | ranks | ranks of the trace that take part
 steps | whole | steps | number of steps
-of_steps | whole | steps | steps of the recording, of which these stand for all
 
 What
 name | text | | name of the event, kernel, call or range
 readable | text | | name of a kernel as people read it
 category | text | | kind of work by the event's name
 kind | text | | kind of what the row is about
-kinds | text | | kinds of the collectives
 part | text | | part of the whole that the rows of a group make up
 cause | text | | what held the device, or what an operator loses most by
 operator | text | | operator of the host that launched it
-shapes | text | | shapes of the operator's inputs, JSON
-dtypes | text | | element types of the operator's inputs, JSON
-dtype | text | | element type
 strides | text | | strides of the operator's inputs, JSON
 arguments | text | | other arguments of the operator, JSON
 kernel | text | | kernel with the most time
 kernels | number or text | kernels | number of kernels (with copies), or their names, one a line
-source | text | | table or label that it was found in, or what the work was computed from
-evidence | text | | how it is known
+source | text | | where it was found, or what it is known from
+evidence | text | | how it is known, or what agrees
 confidence | number | | how sure the labels are, 0 to 1
-reason | text | | why, in words
-why | text | | why there is no bound, no way to run it, or what the gap is
-unknown | text | | why it is not known
+reason | text | | why, in words: why it is so, or why it is not known
 assumed | text | | what was not recorded and is assumed
-note | text | | what else is to be said
 rule | text | | rule of the finding
 
 Time and its parts
 ns | number | ns | time
 share | number | 0 to 1 | part of the whole that the docstring names
 count | number | | number of events, calls or launches that the row sums
-events | whole | events | number of events
-calls | whole | calls | number of calls
 compute_ns | whole | ns | something else than collectives and copies runs
 communication_ns | whole | ns | collectives run
 copy_ns | whole | ns | copies of copy engines run
-exposed_communication_ns | whole | ns | communication without compute beside it
-exposed_wait_ns | whole | ns | exposed communication that waits for a rank
-exposed_transfer_ns | whole | ns | exposed communication that does not wait
-exposed_unknown_ns | whole | ns | exposed communication whose waiting is not known
-hidden_communication_ns | whole | ns | communication with compute beside it
-exposed_copy_ns | whole | ns | copies with nothing else beside them
 idle_ns | whole | ns | nothing of the rank runs
 busy_ns | whole | ns | something of it runs
 other_ns | number | ns | only other work of the rank runs
-busy_share | number | 0 to 1 | compute over the whole time
-idle_share | number | 0 to 1 | idle time over the time of the host
-without_step_ns | whole | ns | compute that belongs to no step
 imbalance | number | | greatest over the mean of the ranks, or this rank over the mean; 1 is even
-busy_elsewhere_ns | whole | ns | part in which another stream of the device runs
-busy_elsewhere_share | number | 0 to 1 | that part of the duration
-unexplained_ns | whole | ns | rest that no part explains
+rest_ns | whole | ns | rest that no part explains
 gap_ns | number | ns | whole gap, or what is beyond the bound or the typical time
 outlier | yes/no | | whether the gap is beyond what the others have
-measure | text | | what is covered
-covered_ns | whole | ns | time that it covers
-missing_events | whole | events | events that it does not cover
-impossible_events | whole | events | events in no table, since their time or length cannot be
-of | text | | what the total is of, in words
 ratio | number | | over the other side, or over the typical one
 together_ns | whole | ns | both run
 sms | number | 0 to 1 | most of the multiprocessors that the grids can fill, mean over time
-first | text | | first of two kinds of work
-second | text | | second of two kinds of work
 per_step | number | | chains in each step
 length | number | | launches in a queue, or kernels in a chain
 
 Steps, layers and modules
-context_requests | whole | requests | requests with prompt tokens in the step
-context_tokens | whole | tokens | prompt tokens of the step
-generation_requests | whole | requests | requests with generated tokens in the step
-generation_tokens | whole | tokens | generated tokens of the step
-prefill_tokens | whole | tokens | prompt tokens of the rank's steps
-decode_tokens | whole | tokens | generated tokens of the rank's steps
 requests | number | requests | requests of the step
 tokens | number | tokens | tokens of the step, or of this request in it
-host_start_ns | whole | ns | start on the host
-host_dur_ns | whole | ns | duration on the host
-host_ns | number | ns | time on the host
 device_ns | whole | ns | time of what was launched in the module, with those inside
-own_device_ns | whole | ns | time of what was launched in the module itself
 path | text | | names of the modules from the outermost one inwards
 depth | number | | number of modules or ranges around it
-draft_tokens | whole | tokens | drafts that the step verifies
-draft_ns | whole | ns | the device drafts
-verify_ns | whole | ns | the device does something else than drafting
 tokens_per_request | number | tokens | tokens that a request gets in the step
 acceptance | number | 0 to 1 | part of the drafts that was right
 token_ns | number | ns | from token to token of a request, or when it came
 
 Host and launches
 call | text or whole | | call of the host, or the number of a collective call
-launch_start_ns | whole | ns | start of the launching call
-launch_end_ns | whole | ns | end of the launching call
-launch_thread | whole | | thread of the launching call
-correlation | whole | | number that the profiler gave to a launch and its event
-op_id | whole | | number that the profiler gave to the operator
+launches | number | launches | number of launching calls
 replayed | yes/no | | whether a graph launched it
 category_by | text | | what tells the category
 launched | whole | kernels | kernels whose launch was recorded
-launched_share | number | 0 to 1 | part of the kernels whose launch was recorded
-launches | number | launches | number of launches
-without_launch | whole | events | events whose launch was not recorded
-host_call_ns | whole | ns | time in launching calls
 gap | whole | | number of the gap
 in_step | yes/no | | whether the step had begun on the device
-host_activity | text | | what the launching thread did
-host_activity_kind | text | | call, operator, Python function or range
-host_activity_share | number | 0 to 1 | part of the gap that it did it
-held_by | text | | what launched work waited for
-held_kind | text | | call, graph, event, copy or stream
-sync_name | text | | synchronising call
 full_ns | whole | ns | time with a full queue
-blocked_ns | whole | ns | time of launching calls at a full queue
-delay_ns | whole | ns | from the operator to the start on the device
-call_start_ns | whole | ns | start of the call
-operator_start_ns | whole | ns | start of the operator
-enqueue_start_ns | whole | ns | start of the call that put it into the task queue
-dequeue_start_ns | whole | ns | start of the call that took it out
 to_queue_ns | whole | ns | from the operator to the task queue
-in_queue_ns | whole | ns | in the task queue
 to_launch_ns | whole | ns | from the queue to the launch
 to_device_ns | whole | ns | from the launch to the start
-waited_for | whole | | stream that was waited for
 
 Communication
-algorithm | text | | algorithm of the collective
-world | whole | ranks | ranks in the group
 bytes | number | bytes | size of the message, copy or allocation
-bytes_source | text | | how the size is known
 arrival_skew_ns | whole | ns | last start minus first start of the ranks
 end_spread_ns | whole | ns | last end minus first end of the ranks
 clock_offset_ns | whole | ns | correction of the rank's clock
-wait_ns | whole | ns | waits for a rank that comes later
+wait_ns | whole | ns | waits for a rank that comes later, or for room in a queue
 transfer_ns | number | ns | does not wait
-others_wait_ns | whole | ns | waiting of ranks outside the group
-last_rank | whole | | rank that arrives last
-last | whole | calls | calls in which it arrives last
-last_share | number | 0 to 1 | part of the calls in which it arrives last
 expected_share | number | 0 to 1 | that part by chance
 late_ns | number | ns | start after the first rank
-together | number | 0 to 1 | lateness of a group's middle rank over that of its last one
-worst_rank | whole | | rank that is last most often
-by | text | | dimension that parts the ranks
-algorithm_gbps | number | GB/s | bytes over the transfer
-bus_gbps | number | GB/s | bytes that the links move, over the transfer
-peak_gbps | number | GB/s | peak of the device's link in one direction
-peak_share | number | 0 to 1 | part of the peak
-rate_gbps | number | GB/s | all bytes over all time
 gbps | number | GB/s | bytes over time
-matched_by | text | | how calls of the ranks were matched
-match_confidence | number | 0 to 1 | part of such calls that overlap on all ranks
-unmatched | text | | why the waiting is not known
-exchange | whole | | number of an exchange of tokens, the same on all ranks
 sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
-load | number | | received rows over their mean of the ranks
-dispatch_ns | whole | ns | brings tokens to their experts
-dispatch_wait_ns | whole | ns | waiting in that
-dispatch_bytes | whole | bytes | bytes of that
 experts_ns | whole | ns | experts run
-combine_ns | whole | ns | returns the results
-combine_wait_ns | whole | ns | waiting in that
-combine_bytes | whole | bytes | bytes of that
-slowest_rank | whole | | rank whose experts take longest
-link | text | | kind of link
-relative | number | | rate over the typical one of its kind
 waits | yes/no | | whether the call returns when the copy is done
 
 Bounds
@@ -251,142 +188,63 @@ intensity | number | FLOP/B | operations for each byte
 flop_per_s | number | FLOP/s | operations over time
 bytes_per_s | number | B/s | bytes over time
 bound_ns | number | ns | least possible time
-bound_by | text | | what sets the bound
-bound | text | | resource that limits it
-bound_share | number | 0 to 1 | bound over time
-measured_ns | whole | ns | recorded time
+bound_by | text | | resource that sets the bound, or that limits it
 mfu | number | 0 to 1 | operations over time, of the peak
 mbu | number | 0 to 1 | bytes over time, of the peak
 explained | yes/no | | whether theory knows what it does
-context_from | text | | where the length of the context is known from
 fits_cache | yes/no | | whether the operands fit the device's cache
 tile | text | | rows x columns of a block's result
 blocks | whole | blocks | blocks of the launch, or of memory
 turns | whole | | most blocks that one multiprocessor takes after each other
-other_kernels_share | number | 0 to 1 | lost in other kernels than the longest
-start_share | number | 0 to 1 | lost in the start and end of a kernel
-few_blocks_share | number | 0 to 1 | lost as multiprocessors have no block
-waves_share | number | 0 to 1 | lost as some have none in the last turn
-padding_share | number | 0 to 1 | lost in tiles beyond the result
-rest_share | number | 0 to 1 | lost otherwise
-slower_ns | number | ns | beyond the other recording
 gain_ns | number | ns | what a step would gain
-gain_share | number | 0 to 1 | that of the step
 target_share | number | 0 to 1 | part of the bound that it is brought to
 key | text | | name of an operator with its arguments
-can | yes/no | | whether it can be run alone
-layers | text | | layers in which it was called
-phases | text | | phases in which it was called
-torch_strides | text | | strides as torch recorded them
-torch_inputs | text | | arguments as torch recorded them
-with_ns | whole | ns | time of kernels with tensor cores
-without_ns | whole | ns | time of kernels without tensor cores
-unknown_ns | whole | ns | time of kernels whose names do not tell
-with_share | number | 0 to 1 | part with tensor cores
-known_share | number | 0 to 1 | part that is known
-fusion | text | | known fusion of engines or compilers
-categories | text | | categories of the chain in order
-launches_saved | whole | launches | launches that one kernel would save
-bytes_saved | whole | bytes | bytes that it would not write and read again
+unknown_ns | whole | ns | what it is is not known
+tensor_share | number | 0 to 1 | with tensor cores
 
 Replay
 path_ns | whole | ns | time on the critical path
-path_share | number | 0 to 1 | part on the critical path
 slack_ns | whole | ns | how much longer it may take before a step ends later
-pace_slack_ns | whole | ns | how much longer before the last step ends later
-recorded_ns | number | ns | time of a step in the recording
-predicted_ns | number | ns | time of a step in the replay
-speedup | number | | recorded over predicted
 moved | whole | steps | steps that only end as much earlier as those before them
-plain_recorded_ns | number | ns | recorded, without the profiler
-plain_predicted_ns | number | ns | predicted, without the profiler
-plain_ns | number | ns | predicted, without the profiler
-changes | text | | changes that were replayed
 level | text | | step, part, between steps, or kernels
 run | text | | name of a run
 delta_ns | number | ns | b minus a
 beyond_noise | yes/no | | whether the change is larger than the noise
 status | text | | faster, slower, same, or only in one run
-same_launch | yes/no | | whether grid and block agree
 
 Memory
-on_device | yes/no | | whether it is memory of a device
-allocated_bytes | whole | bytes | memory that is allocated
-reserved_bytes | whole | bytes | memory that the allocator took from the device
 released_bytes | whole | bytes | memory that is released
-net_bytes | whole | bytes | allocated minus released
-peak_bytes | whole | bytes | most that was allocated at a time
-reserved_peak_bytes | whole | bytes | most that was reserved at a time
-peak_allocated_bytes | whole | bytes | most that the component had allocated
-peak_reserved_bytes | whole | bytes | most that the component had reserved
-last_bytes | whole | bytes | allocated after the last event
-peak_ns | whole | ns | moment of the peak
-oldest_ns | whole | ns | moment of the oldest allocation
 fragmentation | number | 0 to 1 | reserved but not allocated at the peak
-allocations | whole | | number of allocations
-releases | whole | | number of releases
-holder | text | | innermost frame or operator that holds it
-component | text | | allocator
+holder | text | | innermost frame, operator or allocator that holds it
 
 Requests
 request | whole | | number of the request
 id | text | | identifier of the request
 trace_step | whole | | step of the trace
 prompt_tokens | whole | tokens | length of the prompt
-output_tokens | whole | tokens | tokens that were answered
-ttft_ns | whole | ns | from the arrival to the first token
 e2e_ns | whole | ns | from the arrival to the last token
-step_ns | whole | ns | start of its first step
-worst_gap_ns | whole | ns | longest from token to token
-queue_prefill_ns | whole | ns | before its first step, while others were prefilled
-queue_decode_ns | whole | ns | before its first step, while others decoded
-queue_other_ns | whole | ns | before its first step, while no step ran
-prefill_ns | whole | ns | its part of the steps with its prompt
-prefill_others_ns | whole | ns | the rest of those steps
-decode_ns | whole | ns | its steps with an output token
-decode_prefill_ns | whole | ns | what prefills of others added to those
 left_out_ns | whole | ns | steps without it
 between_ns | whole | ns | no step ran
 delivery_ns | whole | ns | from the end of its last step to the client
-ttft_queue_ns | whole | ns | before its first step
-ttft_others_ns | whole | ns | prefill of others before its first token
-prefill_steps | whole | steps | steps with its prompt
 preemptions | whole | | how often it was taken out
 preempted | yes/no | | whether it was taken out for this step
 behind | list | | requests whose prefill ran while it waited
 slowest_step | whole | | its step that was longest against those alike
-slowest_times | number | | how many times as long
 
 Counters, samples and sums of profilers
 counter | text | | name of the counter
-unit | text | | unit of the values
-value | number | | value in that unit
-mean | number | | mean of the counter
-min | number | | least sample
-max | number | | greatest sample
-samples | whole | | number of samples
-work_ns | whole | ns | time of the work
 known_ns | whole | ns | time of the work with a sample
-own_share | number | 0 to 1 | part of the time of the samples in which the work ran
 stack | list | | frames, outermost first
-stacks | whole | | number of different stacks
-self | number | | in the function itself
-total | number | | in the function and what it calls
-self_share | number | 0 to 1 | part in the function itself
-total_share | number | 0 to 1 | part in the function and what it calls
-scope | text | | what surrounds it
 
 Findings
 order | whole | | place of the finding
 severity | text | | high, medium, low
 title | text | | the finding in a sentence
 figure | number | | its number in its unit
-share_of_time | number | 0 to 1 | of the time that the scope says
-share_of_recorded | number | 0 to 1 | of the recorded time
 follows_from | text | | rule whose finding this one is an effect of
 predicted_tokens_per_s | number | tokens/s | rate after the change
 predicted_plain | yes/no | | whether predictions are without the profiler
-change | text | | change that was predicted
+change | text | | change that was predicted, or changes
 prediction | text | | the prediction in a sentence
 denominator | text | | what the share is of
 where | text | | condition on the rows of the evidence, SQL
@@ -395,74 +253,24 @@ suggestion | text | | what can be done
 about | text | | what the finding is about
 
 Nsight Compute
-kernel_id | whole | | number of the profiled launch
-kernel_name | text | | name of the profiled kernel
-duration_ns | number | ns | duration under Nsight Compute
-profiled_ns | number | ns | duration under Nsight Compute
-grid | text | | blocks of the launch
-block | text | | threads of a block
-agrees | text | | what agrees between launch and kernel
-match | text | | whether a sequence or only the order matched
-candidates | whole | | places that fit
-flops_source | text | | where the operations are known from
-dram_bytes | number | bytes | bytes between L2 and the device memory
-dram_read_bytes | number | bytes | bytes that are read from the device memory
-dram_write_bytes | number | bytes | bytes that are written to the device memory
 traffic_bytes | number | bytes | reads, and the larger of writes to memory and by the SMs
-roof_flop_per_s | number | FLOP/s | roof over the launch
-roof_share | number | 0 to 1 | rate over the roof
-compute_share | number | 0 to 1 | of the peak of compute
-memory_share | number | 0 to 1 | of the peak of the busiest memory
 memory_level | text | | dram, l2 or l1
 stall | text | | state in which warps spent most time
-stall_share | number | 0 to 1 | of the time in that state
 file | text | | file of the source
 line | whole | | line of the source
-address | whole | | address of the instruction
 sass | text | | instruction of the device
 ptx | text | | instruction of PTX
 instructions | whole | | executions by warps
-reason_samples | whole | | samples with that reason
 
 NPU
-op_type | text | | type of the operator
 core | text | | type of the core
-aic_ns | number | ns | cube cores at work
-aiv_ns | number | ns | vector cores at work
-cube_ns | number | ns | arithmetic of the cube cores
-vector_ns | number | ns | arithmetic of the vector cores
 cube_share | number | 0 to 1 | arithmetic of the cube cores
 vector_share | number | 0 to 1 | arithmetic of the vector cores
-measured_share | number | 0 to 1 | time in kernels with these metrics
-input_shapes | text | | shapes of the inputs
-input_dtypes | text | | element types of the inputs
-input_formats | text | | formats of the inputs
-output_shapes | text | | shapes of the outputs
-output_formats | text | | formats of the outputs
+formats | text | | formats of the inputs
 
 Nsight Systems
-api_name | text | | call of the host
-api_ns | number | ns | call of the host
-queue_ns | number | ns | from the call to the kernel
-kernel_ns | number | ns | kernel
-queued_count | whole | | kernels that began after their call
-operation | text | | kind of copy
-style | text | | kind of range
-domain | text | | domain of the range
 range | whole | | number of the range
-range_name | text | | name of the range
-range_ns | number | ns | range on the host
-projected_ns | number | ns | range on the device
-own_ns | whole | ns | without the ranges inside
-own_kernels | whole | kernels | without those of the ranges inside
-child_ns | whole | ns | ranges inside
-children | number | | number of ranges inside
 parent | whole | | range around it
-copies | whole | | number of copies
-instance | whole | | number of the launch of its name
-pace_ns | whole | ns | since the start of the launch before
-pause_ns | whole | ns | since the end of the launch before
-lag_ns | whole | ns | behind an even pace
 """
 
 
@@ -492,16 +300,40 @@ def result_columns() -> dict[str, ResultColumn]:
     return {column.name: column for rows in subjects().values() for column in rows}
 
 
+@cache
+def table_columns() -> dict[str, ResultColumn]:
+    """The columns of the tables of a trace by name."""
+    tables = (*schema.TABLES.values(), *schema.PROFILES.values())
+    return {
+        column.name: ResultColumn(column.name, _type_of(column.dtype), column.unit, column.meaning)
+        for table in tables
+        for column in table.columns
+    }
+
+
+def _type_of(dtype: pl.DataType) -> str:
+    if dtype.is_integer():
+        return "whole"
+    return "number" if dtype.is_float() else "yes/no" if dtype == pl.Boolean else "text"
+
+
 def column_of(name: str) -> ResultColumn | None:
-    """The column that a name stands for: itself, or what a statistic or side is of; None if no
-    result may have it.
+    """The column that a name stands for: itself, or what a statistic, side or share is of; None if
+    no result may have it.
     """
     known = result_columns()
     if name in known:
         return known[name]
-    side, _, rest = name.partition("_")
-    if side in SIDES and (found := column_of(rest)):
-        return found
     words = name.split("_")
     without = ("_".join(words[:i] + words[i + 1 :]) for i, w in enumerate(words) if w in STATISTICS)
-    return next(filter(None, map(column_of, without)), None)
+    if found := next(filter(None, map(column_of, without)), None):
+        return found
+    if name in table_columns():
+        return table_columns()[name]
+    whole = name.removesuffix("_share")
+    if whole != name and (
+        whole in CAUSES or any(column_of(whole + unit) for unit in ("_ns", "_bytes", "_gbps", ""))
+    ):
+        return known["share"]
+    side, _, rest = name.partition("_")
+    return column_of(rest) if side in SIDES else None

@@ -35,19 +35,19 @@ COLUMNS: Final = {
     "stage": pl.String,
     "tokens": pl.Float64,
     "requests": pl.Float64,
-    "context_from": pl.String,
+    "source": pl.String,
     "flops": pl.Float64,
     "memory_bytes": pl.Float64,
     "message_bytes": pl.Float64,
     "bound_ns": pl.Float64,
-    "bound": pl.String,
-    "measured_ns": pl.Int64,
+    "bound_by": pl.String,
+    "total_ns": pl.Int64,
     "kernels": pl.Int64,
     "bound_share": pl.Float64,
     "mfu": pl.Float64,
     "mbu": pl.Float64,
     "gap_ns": pl.Float64,
-    "why": pl.String,
+    "reason": pl.String,
     "explained": pl.Boolean,
 }
 """Columns of :func:`roofline`."""
@@ -129,14 +129,14 @@ def roofline(
     -------
     polars.DataFrame
         ``rank, step, phase, layer`` (null but with ``by="layer"``)``, stage`` (null with
-        ``by="step"``)``, tokens, requests, context_from``
+        ``by="step"``)``, tokens, requests, source``
         (:data:`llmprof.label.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes, message_bytes,
-        bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels,
-        bound_share`` (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_ns`` (measured minus
-        bound)``, why`` and ``explained`` (whether theory knows what the stage does). ``why`` is: at
-        the roof; kernel below the roof; fixed cost of kernels; wait for others (a collective beyond
-        its fastest rank); launch gap (idle); no bound. Experts are counted as an even routing would
-        touch them on average; see :func:`llmprof.theory.work.distinct_experts`.
+        bound_ns, bound_by`` (compute, memory, communication, none)``, total_ns, kernels,
+        bound_share`` (bound over total)``, mfu, mbu`` (of the peaks)``, gap_ns`` (total minus
+        bound)``, reason`` and ``explained`` (whether theory knows what the stage does). ``reason``
+        is: at the roof; kernel below the roof; fixed cost of kernels; wait for others (a collective
+        beyond its fastest rank); launch gap (idle); no bound. Experts are counted as an even
+        routing would touch them on average; see :func:`llmprof.theory.work.distinct_experts`.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def roofline(
             (r, s, sum(p.tokens for p in b), sum(p.count for p in b), how)
             for (r, s), (b, how) in batch_of.items()
         ],
-        schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "context_from")},
+        schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "source")},
         orient="row",
     )
     joined = joined.join(labels, on=["rank", "step"], how="inner")
@@ -194,17 +194,17 @@ def roofline(
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
     """Share of the device time that a join explains."""
     work = joined.filter(pl.col("stage") != IDLE)
-    device = int(work["measured_ns"].sum())
-    explained = int(work.filter("explained")["measured_ns"].sum())
-    context_known = work.group_by("rank", "step").agg(pl.col("context_from").first() != "unknown")[
-        "context_from"
+    device = int(work["total_ns"].sum())
+    explained = int(work.filter("explained")["total_ns"].sum())
+    context_known = work.group_by("rank", "step").agg(pl.col("source").first() != "unknown")[
+        "source"
     ]
-    faster = (work["bound_ns"] - work["measured_ns"] > 2000).sum()
+    faster = (work["bound_ns"] - work["total_ns"] > 2000).sum()
     return {
         "device_ns": device,
         "explained_ns": explained,
         "explained_share": explained / device if device else 0.0,
-        "idle_ns": int(joined.filter(pl.col("stage") == IDLE)["measured_ns"].sum()),
+        "idle_ns": int(joined.filter(pl.col("stage") == IDLE)["total_ns"].sum()),
         "contexts_known_share": float(context_known.mean() or 0.0) if context_known.len() else 0.0,  # type: ignore[arg-type]
         "below_bound": int(faster),
     }
@@ -270,12 +270,12 @@ def _layers_of_ranks(events: pl.DataFrame) -> dict[int, int]:
 def _measured(events: pl.DataFrame) -> pl.DataFrame:
     """Device time of each stage of each layer, and of each stage outside."""
     frame = events.group_by("rank", "step", "phase", "layer", "stage").agg(
-        measured_ns=pl.col("dur_ns").sum(), kernels=pl.len().cast(pl.Int64)
+        total_ns=pl.col("dur_ns").sum(), kernels=pl.len().cast(pl.Int64)
     )
     fastest = (
         frame.filter(pl.col("stage").is_in(_COLLECTIVES))
         .group_by("step", "layer", "stage")
-        .agg(fastest_ns=pl.col("measured_ns").min(), ranks=pl.len())
+        .agg(fastest_ns=pl.col("total_ns").min(), ranks=pl.len())
         .with_columns(fastest_ns=pl.when(pl.col("ranks") > 1).then("fastest_ns"))
         .drop("ranks")
     )
@@ -541,14 +541,14 @@ def _summed(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
         time = machine.time(operator)
         sizes = (operator.flops, time.memory_bytes, operator.message_bytes)
         rows.append((operator.stage, *sizes, time.latency_s * 1e9, time.bound))
-    names = ("stage", "flops", "memory_bytes", "message_bytes", "bound_ns", "bound")
+    names = ("stage", "flops", "memory_bytes", "message_bytes", "bound_ns", "bound_by")
     frame = pl.DataFrame(rows, schema={name: COLUMNS[name] for name in names}, orient="row")
     return (
         frame.sort("bound_ns", descending=True, maintain_order=True)
         .group_by("stage", maintain_order=True)
         .agg(
             pl.col("flops", "memory_bytes", "message_bytes", "bound_ns").sum(),
-            pl.col("bound").first(),
+            pl.col("bound_by").first(),
         )
     )
 
@@ -569,7 +569,7 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
         "phase",
         layer=pl.lit(None, dtype=pl.Int32),
         stage=pl.lit(IDLE),
-        measured_ns=(pl.col("until") - pl.col("first") - pl.col("busy_ns")).clip(lower_bound=0),
+        total_ns=(pl.col("until") - pl.col("first") - pl.col("busy_ns")).clip(lower_bound=0),
         kernels=pl.lit(0, dtype=pl.Int64),
         bound_ns=pl.lit(0.0),
     )
@@ -578,26 +578,27 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
 def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
     """Sums over the layers, or over the stages too."""
     joined = joined.with_columns(
-        explained=(pl.col("bound").is_not_null() & (pl.col("stage") != IDLE)).fill_null(
+        explained=(pl.col("bound_by").is_not_null() & (pl.col("stage") != IDLE)).fill_null(
             value=False
         ),
-        waits_ns=(pl.col("measured_ns") - pl.col("fastest_ns")).clip(lower_bound=0),
+        waits_ns=(pl.col("total_ns") - pl.col("fastest_ns")).clip(lower_bound=0),
     )
     if by == "layer":
         return joined
     keys = ["rank", "step", "phase", *(["stage"] if by == "stage" else [])]
-    first = pl.col("tokens", "requests", "context_from").first()
+    first = pl.col("tokens", "requests", "source").first()
     sums = pl.col(
-        "flops", "memory_bytes", "message_bytes", "bound_ns", "measured_ns", "kernels", "waits_ns"
+        "flops", "memory_bytes", "message_bytes", "bound_ns", "total_ns", "kernels", "waits_ns"
     ).sum()
     longest_bound = (
-        pl.col("bound").sort_by("bound_ns", descending=True, nulls_last=True).drop_nulls().first()
+        pl.col("bound_by")
+        .sort_by("bound_ns", descending=True, nulls_last=True)
+        .drop_nulls()
+        .first()
     )
-    known_work = (pl.col("measured_ns") * pl.col("explained")).sum() * 2 >= pl.col(
-        "measured_ns"
-    ).sum()
+    known_work = (pl.col("total_ns") * pl.col("explained")).sum() * 2 >= pl.col("total_ns").sum()
     rolled = joined.group_by(keys).agg(
-        first, sums, longest_bound.alias("bound"), explained=known_work
+        first, sums, longest_bound.alias("bound_by"), explained=known_work
     )
     empty = {"layer": pl.lit(None, dtype=pl.Int32)}
     if by == "step":
@@ -607,11 +608,11 @@ def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
 
 def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
     """Efficiency, shares of the peaks, gap and its reason."""
-    seconds = pl.col("measured_ns") / 1e9
-    has = (pl.col("measured_ns") > 0) & pl.col("bound").is_not_null()
+    seconds = pl.col("total_ns") / 1e9
+    has = (pl.col("total_ns") > 0) & pl.col("bound_by").is_not_null()
     frame = frame.with_columns(
         bound_share=pl.when(has & (pl.col("bound_ns") > 0)).then(
-            pl.col("bound_ns") / pl.col("measured_ns")
+            pl.col("bound_ns") / pl.col("total_ns")
         ),
         mfu=pl.when(has & (pl.col("flops") > 0)).then(
             pl.col("flops") / seconds / machine.rate(machine.plan.math)
@@ -619,19 +620,19 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
         mbu=pl.when(has & (pl.col("memory_bytes") > 0)).then(
             pl.col("memory_bytes") / seconds / machine.bandwidth
         ),
-        gap_ns=pl.col("measured_ns") - pl.col("bound_ns").fill_null(0.0),
+        gap_ns=pl.col("total_ns") - pl.col("bound_ns").fill_null(0.0),
     )
-    mean = pl.col("measured_ns") / pl.col("kernels").clip(lower_bound=1)
-    waits = pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("measured_ns"))
+    mean = pl.col("total_ns") / pl.col("kernels").clip(lower_bound=1)
+    waits = pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("total_ns"))
     cases = {
         "launch gap": pl.col("stage") == IDLE,
         "at the roof": pl.col("bound_share") >= AT_ROOF,
         "wait for others": waits,
-        "no bound": pl.col("bound").is_null(),
+        "no bound": pl.col("bound_by").is_null(),
         "fixed cost of kernels": mean < FIXED_NS,
     }
     why = first_true(cases, "kernel below the roof")
-    return frame.with_columns(why=why if by != "step" else pl.lit(None, dtype=pl.String))
+    return frame.with_columns(reason=why if by != "step" else pl.lit(None, dtype=pl.String))
 
 
 WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
@@ -687,9 +688,9 @@ def stage_observations(
     }
     waited = pl.col("stage") == "all_reduce"
     joined = joined.with_columns(
-        measured_ns=pl.when(waited)
-        .then(pl.col("measured_ns").min().over("step", "stage"))
-        .otherwise("measured_ns")
+        total_ns=pl.when(waited)
+        .then(pl.col("total_ns").min().over("step", "stage"))
+        .otherwise("total_ns")
     )
     left_out = [
         stage for stage in WAITING if stage != "all_reduce" or joined["rank"].n_unique() < tp_size
@@ -699,14 +700,14 @@ def stage_observations(
         & pl.col("explained")
         & ~pl.col("stage").is_in([IDLE, *left_out])
         & pl.col("step").is_in(list(batch_of))
-        & (pl.col("measured_ns") > 0)
+        & (pl.col("total_ns") > 0)
     )
     near = {
         step: round(sum(part.context for part in batch) / _NEAR) for step, batch in batch_of.items()
     }
     rows = rows.with_columns(near=pl.col("step").replace_strict(near, return_dtype=pl.Int64))
     groups = rows.group_by("phase", "tokens", "requests", "near", "stage", maintain_order=True).agg(
-        pl.col("measured_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
+        pl.col("total_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
     )
     plan = Plan(tp=tp_size)
     return [
@@ -715,7 +716,7 @@ def stage_observations(
             plan,
             batch_of[row["step"]],
             "stage",
-            row["measured_ns"] / 1e9,
+            row["total_ns"] / 1e9,
             row["stage"],
             weight,
         )

@@ -22,7 +22,6 @@ SCHEMA: Final = {
     "requests": pl.Int64,
     "draft_tokens": pl.Int64,
     "draft_ns": pl.Int64,
-    "verify_ns": pl.Int64,
     "tokens_per_request": pl.Float64,
     "acceptance": pl.Float64,
     "token_ns": pl.Float64,
@@ -55,8 +54,8 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
     polars.DataFrame
         A row for each rank and step that decodes; none if nothing is drafted. ``rank, step, phase,
         start_ns, dur_ns``; ``requests`` that generate; ``draft_tokens`` that the step verifies
-        (null if the steps have no labels); ``draft_ns, verify_ns`` (time in which the device
-        drafts, and does something else); of steps without prefill, if they are those that were
+        (null if the steps have no labels); ``draft_ns`` (time in which the device
+        drafts); of steps without prefill, if they are those that were
         noted: ``tokens_per_request`` (mean of the requests that go on), ``acceptance`` (share of
         their drafts that was right; null without drafts), ``token_ns`` (from token to token of a
         request: from the start of the step to that of the next, by ``tokens_per_request``).
@@ -82,16 +81,14 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
         )
     found = steps_of(trace).filter(pl.col("phase") != "empty").sort("rank", "start_ns")
     found = found.with_columns(
-        requests="generation_requests",
-        draft_tokens=pl.col("generation_tokens") - pl.col("generation_requests"),
+        requests="decode_requests",
+        draft_tokens=pl.col("decode_tokens") - pl.col("decode_requests"),
         period_ns=pl.col("start_ns").shift(-1).over("rank") - pl.col("start_ns"),
     )
     key = ["rank", "step"]
     events = trace.events.filter(pl.col("step").is_not_null())
     drafts = pl.col("stage") == "draft"
-    busy = union_lengths(events, key, draft_ns=drafts, verify_ns=~drafts).select(
-        *key, "draft_ns", "verify_ns"
-    )
+    busy = union_lengths(events, key, draft_ns=drafts).select(*key, "draft_ns")
     rows = found.join(busy, on=key, how="left", maintain_order="left")
     if (
         not (rows["draft_tokens"].fill_null(0) > 0).any()
@@ -127,11 +124,11 @@ def _given(found: pl.DataFrame, engine_steps: pl.DataFrame | None) -> pl.DataFra
     number = noted.group_by("step", maintain_order=True).agg(pl.col("tokens").sum())
     if (
         number["tokens"].to_list()
-        != (of_rank["context_tokens"] + of_rank["generation_tokens"]).to_list()
+        != (of_rank["prefill_tokens"] + of_rank["decode_tokens"]).to_list()
     ):
         return none
     number = number.select(
-        "step", trace_step=of_rank["step"], decodes=of_rank["context_requests"] == 0
+        "step", trace_step=of_rank["step"], decodes=of_rank["prefill_requests"] == 0
     )
     same = ("engine_id",)
     ahead = pl.col("computed").shift(-1).over(same) - pl.col("computed")

@@ -191,10 +191,10 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     Returns
     -------
     polars.DataFrame
-        One row for each function of a rank, the largest first: ``rank, name``, ``self`` (in the
-        function itself), ``total`` (with what it calls; a function that calls itself counts once),
-        ``unit`` (ns, or samples), ``self_share`` and ``total_share`` (of all that was recorded of
-        the rank in that unit) and ``stacks`` (different call stacks).
+        One row for each function of a rank, the largest first: ``rank, name``, ``own_value`` (in
+        the function itself), ``total_value`` (with what it calls; a function that calls itself
+        counts once), ``unit`` (ns, or samples), ``own_share`` and ``total_share`` (of all that was
+        recorded of the rank in that unit) and ``count`` (different call stacks).
 
     Raises
     ------
@@ -206,24 +206,24 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     whole = (
         frames.unique(["row", "name"])
         .group_by("rank", "name", "unit")
-        .agg(total=pl.col("value").sum(), stacks=pl.len())
+        .agg(total_value=pl.col("value").sum(), count=pl.len())
     )
     own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(
-        pl.col("value").sum().alias("self")
+        pl.col("value").sum().alias("own_value")
     )
     sums = rows.group_by("rank", "unit").agg(all=pl.col("value").sum())
     out = whole.join(own, on=["rank", "name", "unit"], how="left").join(sums, on=["rank", "unit"])
-    out = out.with_columns(pl.col("self").fill_null(0))
+    out = out.with_columns(pl.col("own_value").fill_null(0))
     return out.select(
         "rank",
         "name",
-        "self",
-        "total",
+        "own_value",
+        "total_value",
         "unit",
-        self_share=pl.col("self") / pl.col("all"),
-        total_share=pl.col("total") / pl.col("all"),
-        stacks=pl.col("stacks").cast(pl.Int64),
-    ).sort("rank", "self", "total", "name", descending=[False, True, True, False])
+        own_share=pl.col("own_value") / pl.col("all"),
+        total_share=pl.col("total_value") / pl.col("all"),
+        count=pl.col("count").cast(pl.Int64),
+    ).sort("rank", "own_value", "total_value", "name", descending=[False, True, True, False])
 
 
 @Analysis(

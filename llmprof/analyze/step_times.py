@@ -37,8 +37,8 @@ def steady_steps(trace: Trace) -> pl.DataFrame:
     ).filter(decode)
     if not step_rows.height:
         return step_rows.drop("_run", "_first")
-    batch = pl.col("generation_requests").mode().min().over("rank")
-    step_rows = step_rows.filter(pl.col("generation_requests").eq_missing(batch))
+    batch = pl.col("decode_requests").mode().min().over("rank")
+    step_rows = step_rows.filter(pl.col("decode_requests").eq_missing(batch))
     length = pl.len().over("rank", "_run")
     step_rows = step_rows.filter(length == length.max().over("rank"))
     step_rows = step_rows.filter(pl.col("_run") == pl.col("_run").min().over("rank"))
@@ -184,7 +184,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 def edges(trace: Trace) -> pl.DataFrame:
     """Idle time of each device in which it still did what was launched before the recording."""
-    return idle(trace).filter(pl.col("held_kind") == "before")
+    return idle(trace).filter(pl.col("waited_kind") == "before")
 
 
 def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:

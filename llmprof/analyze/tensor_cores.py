@@ -11,7 +11,7 @@ from llmprof.errors import Columns, refuse_unknown
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
-MATRIX_WORK = ("linear", "attention", "moe_experts", "scan")
+MATRIX_WORK = ("gemm", "attention", "moe_experts", "scan")
 """Categories of kernels that can use tensor cores."""
 
 LEAST_KNOWN = 0.5
@@ -89,10 +89,9 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
     Returns
     -------
     polars.DataFrame
-        ``<by...>, kernels, total_ns`` (sum of the durations of matrix work), ``with_ns, without_ns,
-        unknown_ns`` (its parts), ``with_share`` (of ``with_ns + without_ns``; null where names tell
-        of less than half of the total) and ``known_share`` (of ``total_ns``, what names tell of);
-        the longest total first.
+        ``<by...>, count, total_ns`` (sum of the durations of matrix work), ``known_share`` (of
+        this, what names tell of) and ``tensor_share`` (of what is known, with tensor cores; null
+        where it is less than half of the total); the longest total first.
 
     Raises
     ------
@@ -111,22 +110,22 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
         (pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK)
     )
     told, time = pl.col("_told"), pl.col("dur_ns")
-    known, total = pl.col("with_ns") + pl.col("without_ns"), pl.col("total_ns")
+    known, total = pl.col("_known"), pl.col("total_ns")
     return (
         events.with_columns(_told=by_name(events["name"]))
         .group_by(*by)
         .agg(
-            kernels=pl.len(),
+            count=pl.len(),
             total_ns=time.sum(),
-            with_ns=time.filter(told).sum(),
-            without_ns=time.filter(~told).sum(),
-            unknown_ns=time.filter(told.is_null()).sum(),
+            _known=time.filter(told.is_not_null()).sum(),
+            _tensor=time.filter(told).sum(),
         )
         .with_columns(
-            with_share=pl.when((known > 0) & (known >= LEAST_KNOWN * total)).then(
-                pl.col("with_ns") / known
-            ),
             known_share=pl.when(total > 0).then(known / total),
+            tensor_share=pl.when((known > 0) & (known >= LEAST_KNOWN * total)).then(
+                pl.col("_tensor") / known
+            ),
         )
+        .drop("_known", "_tensor")
         .sort("total_ns", *by, descending=[True] + [False] * len(by), nulls_last=True)
     )

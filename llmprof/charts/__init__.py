@@ -5,40 +5,80 @@ columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altai
 the first chart.
 """
 
+from typing import TYPE_CHECKING
+
 from llmprof.errors import door
 
-from llmprof.charts.base.dark import follow_theme, themed
-from llmprof.charts.base.save import save, to_html, to_png_bytes
-from llmprof.charts.base.theme import narrow
-from llmprof.charts.breakdown import breakdown, overlap
-from llmprof.charts.collectives import collectives
-from llmprof.charts.compare import diff, diff_waterfall, opportunities
-from llmprof.charts.counters import counters
-from llmprof.charts.flame import flame, speedscope
-from llmprof.charts.heatmaps import layers, ranks, utilization
-from llmprof.charts.idle import critical_path, idle, launch_delay
-from llmprof.charts.kernels import cuda_api, kernels, stalls
-from llmprof.charts.memory import memory
-from llmprof.charts.requests import dashboard, latencies, requests
-from llmprof.charts.roofline import roofline
-from llmprof.charts.sweep import (
-    study_pareto,
-    study_slices,
-    sweep_latency,
-    sweep_scaling,
-    sweep_throughput,
-    sweep_time,
-    trial_effects,
-)
-from llmprof.charts.theory import (
-    predicted,
-    theory_curves,
-    theory_memory,
-    theory_parameters,
-    theory_roofline,
-    theory_shares,
-    theory_structure,
-)
-from llmprof.charts.timeline.timeline import timeline
+if TYPE_CHECKING:
+    from llmprof.charts.base.dark import follow_theme, themed
+    from llmprof.charts.base.save import save, to_html, to_png_bytes
+    from llmprof.charts.base.theme import narrow
+    from llmprof.charts.subjects.breakdown import breakdown, overlap
+    from llmprof.charts.subjects.collectives import collectives
+    from llmprof.charts.subjects.compare import diff, diff_waterfall, opportunities
+    from llmprof.charts.subjects.counters import counters
+    from llmprof.charts.subjects.flame import flame, speedscope
+    from llmprof.charts.subjects.hardware import (
+        all_reduce_bandwidth,
+        hardware_peaks,
+        length_curves,
+        link_bandwidth,
+        parallel_efficiency,
+    )
+    from llmprof.charts.subjects.heatmaps import layers, ranks, utilization
+    from llmprof.charts.subjects.idle import critical_path, idle, launch_delay
+    from llmprof.charts.subjects.kernels import cuda_api, kernels, stalls
+    from llmprof.charts.subjects.memory import memory
+    from llmprof.charts.subjects.requests import dashboard, latencies, requests
+    from llmprof.charts.subjects.roofline import roofline
+    from llmprof.charts.subjects.sweep import (
+        study_pareto,
+        study_slices,
+        sweep_latency,
+        sweep_scaling,
+        sweep_throughput,
+        sweep_time,
+        trial_effects,
+    )
+    from llmprof.charts.subjects.theory import (
+        predicted,
+        theory_curves,
+        theory_memory,
+        theory_parameters,
+        theory_roofline,
+        theory_shares,
+        theory_structure,
+    )
+    from llmprof.charts.subjects.timeline.timeline import timeline
 
-door(globals())
+door(
+    globals(),
+    {
+        "charts.base.dark": "follow_theme themed",
+        "charts.base.save": "save to_html to_png_bytes",
+        "charts.base.theme": "narrow",
+        "charts.subjects.breakdown": "breakdown overlap",
+        "charts.subjects.collectives": "collectives",
+        "charts.subjects.compare": "diff diff_waterfall opportunities",
+        "charts.subjects.counters": "counters",
+        "charts.subjects.flame": "flame speedscope",
+        "charts.subjects.hardware": (
+            "all_reduce_bandwidth hardware_peaks length_curves link_bandwidth parallel_efficiency"
+        ),
+        "charts.subjects.heatmaps": "layers ranks utilization",
+        "charts.subjects.idle": "critical_path idle launch_delay",
+        "charts.subjects.kernels": "cuda_api kernels stalls",
+        "charts.subjects.memory": "memory",
+        "charts.subjects.requests": "dashboard latencies requests",
+        "charts.subjects.roofline": "roofline",
+        "charts.subjects.sweep": (
+            "study_pareto study_slices sweep_latency sweep_scaling sweep_throughput"
+            " sweep_time trial_effects"
+        ),
+        "charts.subjects.theory": (
+            "predicted theory_curves theory_memory theory_parameters theory_roofline"
+            " theory_shares theory_structure"
+        ),
+        "charts.subjects.timeline.timeline": "timeline",
+    },
+)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import __version__, analyze
+from llmprof import __version__, analyze, charts
 from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.errors import AnalysisError, LlmprofError, listed, needs
@@ -245,8 +245,6 @@ class Tools:
         if ranks:
             events = events.filter(pl.col("rank").is_in(ranks))
         window = (round(start_ms * 1e6), round(end_ms * 1e6))
-        from llmprof import charts  # Altair is imported for a chart only
-
         return charts.to_png_bytes(charts.timeline(events, window=window), scale=1.5)
 
 

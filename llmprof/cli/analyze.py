@@ -1,4 +1,4 @@
-"""``llmprof analyze``, ``findings``, ``info``, ``diff``, ``what-if`` and ``time-operators``:
+"""``llmprof analyze``, ``findings``, ``diff``, ``what-if`` and ``time-operators``:
 tables and sentences.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
@@ -29,6 +29,7 @@ from llmprof.cli.output import (
     Terminal,
     for_programs,
     input_paths,
+    is_profile,
     on_workers,
     open_trace,
     to_json,
@@ -44,14 +45,11 @@ from llmprof.findings.document import (
 from llmprof.findings.facts import where_the_time_went
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
-from llmprof.readers.reading import hardware_metrics_only, left_aside
 from llmprof.readers.saved import is_run
 from llmprof.replay.what_if import change_of, moved_in_words
-from llmprof.report import cards
 from llmprof.run.launch import open_run
 from llmprof.run.operator_timing import time_operators as timing_of
 from llmprof.trace import Trace
-from llmprof.trace.schema import TABLES
 from llmprof.units import format_ns
 
 ROWS_SHOWN = 20
@@ -416,8 +414,6 @@ def do_diff(args: Namespace, terminal: Terminal) -> str:
     runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
     frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
     if args.chart:
-        from llmprof import charts  # Altair is imported for a chart only
-
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
     unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
@@ -468,9 +464,8 @@ def do_what_if(args: Namespace, terminal: Terminal) -> str:
                 if row["steps"] == 1
                 else f"median of {row['steps']} steps of all ranks, end to end"
             )
-        lines.append(
-            f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})"
-        )
+        times = row["recorded_ns"] / row["predicted_ns"]
+        lines.append(f"  {what} -> {predicted}{between} ({times:.2f} times as fast; {steps})")
         if row["plain_recorded_ns"] is not None:
             recorded, predicted, low, high = (
                 format_ns(row[f"plain_{name}_ns"]) for name in _PREDICTED
@@ -481,7 +476,7 @@ def do_what_if(args: Namespace, terminal: Terminal) -> str:
     lines += [f"  {words}" for row in frame.iter_rows(named=True) if (words := moved_in_words(row))]
     unknown = [change.unknown for change in changes]
     more = (
-        frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ")
+        frame["assumed"][0].removeprefix("; ".join(unknown)).removeprefix("; ")
         if frame.height
         else ""
     )
@@ -546,9 +541,9 @@ _LONGEST_HEAD = 14
 _SPARE = (
     ("low_ns", "high_ns"),
     ("*_count",),
-    ("*_dram_bytes",),
+    ("*_memory_bytes",),
     ("*_flops",),
-    ("*_bound",),
+    ("*_bound_by",),
     ("ratio",),
 )
 """Groups of columns of comparisons that a narrow terminal does without, in this order; * is the
@@ -573,12 +568,12 @@ _LAUNCHES = (
     "b_ns",
     "delta_ns",
     "ratio",
-    "a_dram_bytes",
-    "b_dram_bytes",
+    "a_memory_bytes",
+    "b_memory_bytes",
     "a_flops",
     "b_flops",
-    "a_bound",
-    "b_bound",
+    "a_bound_by",
+    "b_bound_by",
     "status",
 )
 
@@ -708,18 +703,12 @@ _OF_KERNELS: Final = {
     "count": "launches",
     "total_ns": "total_ns",
     "share": "share",
-    "bound": "limited by",
+    "bound_by": "limited by",
     "compute_share": "compute",
     "memory_share": "memory",
     "stall": "warps wait for",
 }
 _MOST_KERNELS: Final = 10
-
-
-def is_profile(paths: Sequence[str]) -> bool:
-    """Return whether all paths hold hardware metrics and no timeline."""
-    named = input_paths(paths)
-    return bool(named) and all(hardware_metrics_only(path) for path in named)
 
 
 def open_profile(paths: Sequence[str]) -> HardwareProfile:
@@ -824,76 +813,13 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
 
 def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
-    if measured.metrics.kernels["duration_ns"].count():
+    if measured.metrics.kernels["dur_ns"].count():
         return "No rule found anything worth saying in these metrics."
     words = (
         "No findings: the metrics hold no duration of any launch. Record them with ncu --section"
         " SpeedOfLight."
     )
     return wrap_words(words, terminal.width, "", "")
-
-
-def do_info(args: Namespace, terminal: Terminal) -> str:
-    """Summary of the content of a trace."""
-    if is_profile(args.paths):
-        return info_of_profile(args, terminal)
-    trace = open_trace(args.paths, args, terminal)
-    steps = _phases(trace)
-    aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
-    if args.json:
-        tables = {name: trace.rows.get(name) for name in TABLES}
-        low, high = trace.span_ns
-        summary = {
-            "meta": trace.meta,
-            "ranks": trace.ranks,
-            "span_ns": high - low,
-            "tables": tables,
-        }
-        summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
-        return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
-    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
-    rows, counts = [], trace.rows
-    for name, table in TABLES.items():
-        if name in counts:
-            rows.append((name, f"{counts[name]:>12,}  {table.row}"))
-        else:
-            rows.append((name, f"{'-':>12}  not captured: {trace.capture.how_to_record(name)}"))
-    width = terminal.width or 10_000
-    parts += [
-        "Tables",
-        "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines()),
-    ]
-    inner = None if terminal.width is None else terminal.width - 2
-    phases = (
-        steps
-        if isinstance(steps, str)
-        else textwrap.indent(text.format_table(steps, width=inner), "  ")
-    )
-    parts += ["Steps on all ranks, each from its first to its last event", phases]
-    parts += ["Reading", text.pairs(cards.trace_reading(trace))]
-    aside = [
-        words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
-        for words in aside
-    ]
-    parts += [f"Left aside: {text.plain(words)}" for words in aside]
-    parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
-    return "\n".join(parts)
-
-
-def _phases(trace: Trace) -> pl.DataFrame | str:
-    try:
-        steps = analyze.steps(trace)
-    except NotCapturedError as error:
-        return f"  not captured: {text.plain(error)}"
-    if not steps.height:
-        return "  none found"
-    spans = pl.col("dur_ns")
-    return steps.group_by("phase", maintain_order=True).agg(
-        steps=pl.col("step").n_unique(),
-        median_ns=spans.median(),
-        least_ns=spans.min(),
-        most_ns=spans.max(),
-    )
 
 
 _TIMES_ALONE = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")

@@ -31,7 +31,7 @@ LISTINGS: Final = (
     Listing(
         "steps",
         (
-            "rank step phase count start_ns dur_ns host_dur_ns context_tokens generation_requests"
+            "rank step phase count start_ns dur_ns host_dur_ns prefill_tokens decode_requests"
             " total_ns mean_ns median_ns min_ns max_ns source"
         ),
         takes=("steady",),
@@ -60,34 +60,34 @@ LISTINGS: Final = (
         "collectives",
         (
             "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
-            " last_rank last last_share late_median_ns late_p90_ns bus_gbps peak_gbps peak_share"
-            " unmatched"
+            " last_rank last_count last_share late_median_ns late_p90_ns bus_gbps peak_gbps"
+            " peak_share reason"
         ),
         spare="call algorithm",
     ),
     Listing(
         "idle",
         (
-            "rank step count total_ns share start_ns dur_ns gap_ns cause host_activity held_by"
+            "rank step count total_ns share start_ns dur_ns gap_ns cause host_name waited_name"
             " next_name mean_ns median_ns max_ns"
         ),
         largest_first="dur_ns",
     ),
     Listing(
         "stream_gaps",
-        "rank stream step start_ns dur_ns busy_elsewhere_share next_name",
+        "rank stream step start_ns dur_ns busy_share next_name",
         largest_first="dur_ns",
     ),
     Listing(
         "launch_delay",
-        "rank step kernels calls launched_share host_call_ns median_ns p95_ns min_ns max_ns",
+        "rank step kernels launches launched_share host_dur_ns median_ns p95_ns min_ns max_ns",
     ),
     Listing("host_synchronisation", largest_first="host_dur_ns"),
     Listing(
         "queue_length",
         (
-            "rank device stream time_ns length launches mean_length max_length full_ns blocked_ns"
-            " without_launch"
+            "rank device stream time_ns length count mean_length max_length full_ns wait_ns"
+            " missing_count"
         ),
     ),
     Listing(
@@ -99,7 +99,7 @@ LISTINGS: Final = (
         "opportunities",
         (
             "phase part stage operator shapes total_ns share bound_share bound_by gap_ns gain_ns"
-            " gain_share why"
+            " gain_share reason"
         ),
         takes=("model",),
     ),
@@ -107,7 +107,7 @@ LISTINGS: Final = (
         "slack",
         (
             "rank step name layer stage count total_ns path_ns path_share dur_ns slack_ns"
-            " pace_slack_ns unknown"
+            " pace_slack_ns reason"
         ),
     ),
     Listing(
@@ -117,25 +117,25 @@ LISTINGS: Final = (
         "operators",
         (
             "rank phase gap_ns total_ns count operator kernel shapes flop_per_s bytes_per_s"
-            " bound_by bound_share cause why note"
+            " bound_by bound_share cause reason"
         ),
         largest_first="total_ns",
         takes=("model",),
         spare="flop_per_s bytes_per_s",
     ),
-    Listing("operator_calls", "can total_ns share count median_ns kind operator shapes why"),
+    Listing("operator_calls", "total_ns share count median_ns kind operator shapes reason"),
     Listing(
         "fusion",
         (
-            "phase gain_ns recorded_ns total_ns share count per_step length launches_saved"
-            " bytes_saved fusion categories"
+            "phase gain_ns recorded_ns total_ns share count per_step length saved_launches"
+            " saved_bytes name category"
         ),
     ),
     Listing(
         "counters",
         (
-            "rank phase stage layer step cause gap name counter mean unit own_share work_ns samples"
-            " max device"
+            "rank phase stage layer step cause gap name counter mean_value unit own_share dur_ns"
+            " count max_value device"
         ),
     ),
     Listing(
@@ -143,30 +143,25 @@ LISTINGS: Final = (
         "rank step phase count dur_ns typical_ns ratio gap_ns start_ns name",
         largest_first="gap_ns",
     ),
-    Listing("modules", "rank depth calls host_ns device_ns own_device_ns kernels path"),
+    Listing("modules", "rank depth count host_ns device_ns own_device_ns kernels path"),
     Listing(
         "memory",
         (
-            "rank device time_ns part holder operator step phase peak_bytes reserved_peak_bytes"
-            " bytes blocks share evidence fragmentation allocations allocated_bytes reserved_bytes"
-            " net_bytes known_share"
+            "rank device time_ns part holder operator step phase peak_allocated_bytes"
+            " peak_reserved_bytes bytes blocks share evidence fragmentation allocated_bytes"
+            " released_bytes reserved_bytes known_share"
         ),
     ),
     Listing(
         "copies",
-        (
-            "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
-            " max_gbps"
-        ),
+        ("rank kind src_kind dst_kind start_ns bytes gbps call waits count total_ns max_gbps"),
     ),
-    Listing("hotspots", "rank self_share total_share self unit name"),
+    Listing("hotspots", "rank own_share total_share own_value unit name"),
     Listing("totals", "kind share total_ns count mean_ns category name"),
-    Listing(
-        "coverage", "rank measure share covered_ns total_ns missing_events impossible_events of"
-    ),
+    Listing("coverage", "rank kind share total_ns missing_count impossible_count denominator"),
     Listing(
         "roofline",
-        "rank step phase stage bound_ns bound measured_ns bound_share gap_ns why",
+        "rank step phase stage bound_ns bound_by total_ns bound_share gap_ns reason",
         largest_first="gap_ns",
     ),
     Listing("events", "rank stream step phase layer stage start_ns dur_ns name", spare="stream"),

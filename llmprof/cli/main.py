@@ -29,7 +29,7 @@ _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
 
 _COMMANDS: Final = {
-    "analyze": ("analysis", "diff", "findings", "info", "look", "time_operators", "what_if"),
+    "analyze": ("analysis", "diff", "findings", "look", "time_operators", "what_if"),
     "experiment": ("experiment",),
     "make": (
         "completion",
@@ -43,6 +43,7 @@ _COMMANDS: Final = {
         "report",
         "samples",
     ),
+    "info": ("info",),
     "live": ("record", "watch"),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),

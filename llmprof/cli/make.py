@@ -24,11 +24,12 @@ import polars as pl
 
 from llmprof import analyze, text, theory
 from llmprof import report as reports
-from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
+from llmprof.cli.analyze import findings_text, nothing_found, open_profile
 from llmprof.cli.output import (
     SAMPLE,
     Terminal,
     input_paths,
+    is_profile,
     key_value,
     on_workers,
     open_trace,

@@ -200,6 +200,12 @@ they must start.
 """
 
 
+def is_profile(paths: Sequence[str]) -> bool:
+    """Return whether all paths hold hardware metrics and no timeline."""
+    named = input_paths(paths)
+    return bool(named) and all(hardware_metrics_only(path) for path in named)
+
+
 def on_workers(
     analyses: Mapping[str, Mapping[str, Any]], trace: Trace, args: Namespace, terminal: Terminal
 ) -> dict[str, pl.DataFrame]:

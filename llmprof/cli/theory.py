@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof import theory as theories
 from llmprof.analyze.roofline import coverage_of
 from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrap_words
@@ -85,7 +85,7 @@ _OPTIONS = (
     ("--zero", "ds_zero", int, 0, "stage of ZeRO, with --mode training"),
 )
 _COMPONENTS = ["phase", "component", "layers", "FLOPs", "bytes", "time", "share", "bound"]
-_JOINED = ["phase", "stage", "measured", "least", "efficiency", "mfu", "mbu", "gap", "why"]
+_JOINED = ["phase", "stage", "measured", "least", "efficiency", "mfu", "mbu", "gap", "reason"]
 
 
 def add_theory_options(sub: argparse.ArgumentParser) -> None:
@@ -352,8 +352,6 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         return to_csv(joined, args.csv, overwrite=args.force)
     drawn = []
     if args.charts:
-        from llmprof import charts  # Altair is imported for a chart only
-
         drawn = [
             str(
                 charts.save(
@@ -368,17 +366,17 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         )
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
     sums = joined.group_by("phase", "stage").agg(
-        pl.col("measured_ns", "bound_ns", "flops", "memory_bytes").sum(),
-        why=pl.col("why").sort_by("measured_ns").last(),
-        mfu=(pl.col("mfu") * pl.col("measured_ns")).sum() / pl.col("measured_ns").sum(),
-        mbu=(pl.col("mbu") * pl.col("measured_ns")).sum() / pl.col("measured_ns").sum(),
+        pl.col("total_ns", "bound_ns", "flops", "memory_bytes").sum(),
+        reason=pl.col("reason").sort_by("total_ns").last(),
+        mfu=(pl.col("mfu") * pl.col("total_ns")).sum() / pl.col("total_ns").sum(),
+        mbu=(pl.col("mbu") * pl.col("total_ns")).sum() / pl.col("total_ns").sum(),
     )
-    sums = sums.join(steps, on="phase").sort("phase", "measured_ns", descending=[False, True])
-    measured, least = (sums[name] / sums["steps"] for name in ("measured_ns", "bound_ns"))
+    sums = sums.join(steps, on="phase").sort("phase", "total_ns", descending=[False, True])
+    measured, least = (sums[name] / sums["steps"] for name in ("total_ns", "bound_ns"))
     table = sums.with_columns(
         _texts("measured", measured, format_ns),
         _texts("least", least, format_ns),
-        _texts("efficiency", sums["bound_ns"] / sums["measured_ns"], format_share),
+        _texts("efficiency", sums["bound_ns"] / sums["total_ns"], format_share),
         _texts("mfu", sums["mfu"], format_share),
         _texts("mbu", sums["mbu"], format_share),
         _texts("gap", measured - least, format_ns),
@@ -403,8 +401,6 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
 
 def _draw_profile(folder: Path, profile: Profile, *, overwrite: bool) -> list[str]:
     """Charts of a profile as PNG files."""
-    from llmprof import charts  # Altair is imported for a chart only
-
     over_batch, over_ranks = theories.sweep(profile), theories.sweep(profile, over="tp_size")
     drawings: dict[str, Callable[[], Any]] = {
         "structure": lambda: charts.theory_structure(profile.components),

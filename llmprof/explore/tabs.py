@@ -18,7 +18,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.requests.requests import AnyRun
-from llmprof.charts.base.bars import STYLE, step_bars
+from llmprof.charts.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
@@ -31,6 +31,7 @@ from llmprof.findings.card import (
     times_in_words,
 )
 from llmprof.findings.facts import facts_in_words, run_facts
+from llmprof.findings.frame import Findings
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.replay.graph import graph
 from llmprof.run.launch import Run
@@ -89,10 +90,10 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         self._show = show
         of_metrics, note = findings is not None, ""
         try:
-            findings = analyze.findings(trace) if findings is None else findings
+            found = Findings(findings) if findings is not None else trace.findings()
         except LlmprofError as error:
-            findings, note = pl.DataFrame(), str(error)
-        self.rows: list[dict[str, Any]] = findings.to_dicts()
+            found, note = Findings(pl.DataFrame()), str(error)
+        self.rows: list[dict[str, Any]] = list(found)
         if not self.rows:
             note = note or "No rule found anything worth saying in this recording."
         facts = run_facts(trace, recorded=False)
@@ -100,10 +101,10 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             facts = facts.filter(pl.col("what") == "device")
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
-        self.tryings = tryings(run, findings, call) if self.rows else {}
-        causes, effects, known = chain_findings(findings)
+        self.tryings = tryings(run, found.frame, call) if self.rows else {}
+        causes, effects, known = chain_findings(found.frame)
         lead = next(iter([*causes, *known]), {})
-        picture = step_bars(getattr(findings, "parts", None), lead)
+        picture = step_bars(found.parts, lead)
         lines = []
         for cause in causes:
             lines.append(self._line(cause, finding_html(cause)))
@@ -116,7 +117,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         if known:
             lines.append(ipywidgets.HTML(f"<div class='llmprof-front'><h4>{FACTS}</h4></div>"))
             lines += [self._line(row, fact_html(row)) for row in known]
-        notes = [*times_in_words(findings, getattr(findings, "time_went", ())), note]
+        notes = [*times_in_words(found.frame, found.time_went), note]
         lines.append(ipywidgets.HTML(_facts(facts, notes)))
         self.children = [ipywidgets.HTML(_STYLE), *lines]
         self.add_class("llmprof-findings")
@@ -438,7 +439,10 @@ def _no_panel(_given: Given) -> Any:
 
 def _findings_of(given: Given) -> pl.DataFrame:
     """Findings of the trace, or of the hardware metrics alone."""
-    return analyze.findings(given.trace) if given.profile is None else given.profile
+    found: pl.DataFrame = (
+        given.profile if given.profile is not None else given.trace.findings().frame
+    )
+    return found
 
 
 FINDINGS: Final = Tab(

@@ -245,7 +245,7 @@ def _measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     )
     sums = (
         work.group_by("rank", "step")
-        .agg(seconds=pl.col("measured_ns").sum() / 1e9)
+        .agg(seconds=pl.col("total_ns").sum() / 1e9)
         .join(rows, on=["rank", "step"])
     )
     sums = sums.group_by("value").agg(decode_s=pl.col("seconds").median()).sort("value")

@@ -14,7 +14,7 @@ from llmprof.findings.frame import SCHEMA
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the document.
 
 It rises when a key is removed or changes its meaning; new keys do not change it.
@@ -30,8 +30,8 @@ _MEANING: Final = {
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
     "unit": "ns a step, ns a rank, ns a request, or ns a profile (hardware metrics)",
-    "share_of_time": "figure as a share of the denominator, 0 to 1",
-    "share_of_recorded": (
+    "share": "figure as a share of the denominator, 0 to 1",
+    "recorded_share": (
         "share of all recorded time that the steps of this phase lose in the same way, 0 to 1"
     ),
     "follows_from": "rule of the finding (of the same scope) that is its cause",
@@ -79,7 +79,7 @@ _MAY_BE_NULL: Final = {
     "predicted_plain",
     "change",
     "prediction",
-    "share_of_recorded",
+    "recorded_share",
     "follows_from",
     "about",
 }
@@ -113,7 +113,7 @@ def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str
         profiler="ncu",
         ranks=[],
         world_size=None,
-        span_ns=int(launches["duration_ns"].sum() or 0),
+        span_ns=int(launches["dur_ns"].sum() or 0),
         time_went=[],
         warnings=[str(words) for words in metrics.coverage.get("warnings", [])],
     )
@@ -135,7 +135,7 @@ def findings_schema() -> dict[str, Any]:
         }
     columns["severity"]["enum"] = ["high", "medium", "low", "info"]
     columns["unit"]["enum"] = ["ns a step", "ns a rank", "ns a request", "ns a profile"]
-    columns["share_of_time"] |= {"minimum": 0, "maximum": 1}
+    columns["share"] |= {"minimum": 0, "maximum": 1}
     columns["order"]["minimum"] = 1
     summary = {"type": ["string", "null"]}
     about = {

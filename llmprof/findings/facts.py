@@ -99,8 +99,8 @@ def _batch(trace: Trace) -> tuple[str | None, str]:
         chosen = None
     if chosen is None:
         return None, "no steps were found"
-    requests = chosen["generation_requests"].drop_nulls().mode().sort()
-    tokens = chosen["context_tokens"].drop_nulls().max()
+    requests = chosen["decode_requests"].drop_nulls().mode().sort()
+    tokens = chosen["prefill_tokens"].drop_nulls().max()
     parts = []
     if requests.len() and requests[0]:
         parts.append(f"{int(requests[0])} requests in decode")
@@ -207,7 +207,7 @@ def mean_step_parts(scope: Scope) -> pl.DataFrame:
 
 _REQUEST_PARTS: Final = {
     "waiting for their first step": WAITING,
-    "prefill": ("prefill_ns", "prefill_others_ns"),
+    "prefill": ("prefill_ns", "prefill_other_ns"),
     "decode": ("decode_ns", "decode_prefill_ns"),
     "the rest (left out of steps, between steps, delivery)": (
         "left_out_ns",

@@ -10,11 +10,13 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.findings.facts import mean_step_parts, where_the_time_went
 from llmprof.findings.first_tokens import first_token_finding
+from llmprof.findings.frame import Findings
 from llmprof.findings.incomplete import incomplete_finding
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import scopes_of
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace, results_of
 
 
 @Analysis(
@@ -62,7 +64,7 @@ def findings(
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
           low below, info if it is not a fault), ``title`` (one sentence with the figure);
         - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a
-          request), ``share_of_time``; ``share_of_recorded``: of all recorded time, if all steps of
+          request), ``share``; ``recorded_share``: of all recorded time, if all steps of
           the phase are like those of the scope; ``follows_from``: the rule of the finding that is
           its cause; ``gain_ns``: the most that removing it could gain if nothing else changed, in
           the same unit;
@@ -82,9 +84,6 @@ def findings(
         - ``detail``, ``suggestion`` and ``about`` (full name of the kernel, call or function that
           the sentences name).
 
-        Its attribute ``time_went`` says where the recorded time went by phase, and that of the
-        requests; ``parts`` (``rank, part, ns``) what a mean step of each rank is made of.
-
     Raises
     ------
     NotCapturedError
@@ -99,14 +98,28 @@ def findings(
     True
     """
     refuse_samples(trace, "what takes the time of a step")
-    scopes = scopes_of(trace, step=step)
-    frames = [scope_findings(scope) for scope in scopes]
-    found = rank_findings(
-        frames,
+    return rank_findings(
+        [scope_findings(scope) for scope in scopes_of(trace, step=step)],
         None if requests is None else first_token_finding(trace, requests),
         incomplete_finding(trace),
     )
-    first = [scope for scope in scopes if scope.span_ns and scope.words in found["scope"].head(1)]
-    found.parts = mean_step_parts(first[0]) if first else None
-    found.time_went = where_the_time_went(trace, requests)
-    return found
+
+
+@per_trace
+def scope_parts(trace: Trace, scope: str, *, step: int | None = None) -> pl.DataFrame | None:
+    """What a mean step of each rank is made of in the scope with these words; None if it has no
+    steps, or if workers analysed the ranks, whose events are not loaded here.
+    """
+    if results_of(trace).made_elsewhere:
+        return None
+    scopes = [one for one in scopes_of(trace, step=step) if one.words == scope and one.span_ns]
+    return mean_step_parts(scopes[0]) if scopes else None
+
+
+def shown_findings(
+    trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None
+) -> Findings:
+    """The findings, with what stands beside them in a notebook."""
+    found = findings(trace, step=step, requests=requests)
+    parts = scope_parts(trace, found["scope"][0], step=step) if found.height else None
+    return Findings(found, where_the_time_went(trace, requests), parts)

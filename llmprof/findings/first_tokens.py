@@ -163,7 +163,7 @@ def first_token_finding(
         "title": figures.title(of),
         "figure": largest,
         "unit": "ns a request",
-        "share_of_time": share,
+        "share": share,
         "gain_ns": 0.0 if own else largest,
         "scope": f"the {len(numbers)} slowest of {slow['of']} requests",
         "denominator": f"their time to the first token, {format_ns(ttft)} on average",
@@ -226,15 +226,15 @@ def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
         after=outside[1],
     )
     of_own = pl.col("prefill_ns") / pl.max_horizontal(
-        1, pl.col("prefill_ns") + pl.col("prefill_others_ns")
+        1, pl.col("prefill_ns") + pl.col("prefill_other_ns")
     )
-    own = pl.min_horizontal(idle["own"], pl.col("prefill_ns") + pl.col("prefill_others_ns"))
+    own = pl.min_horizontal(idle["own"], pl.col("prefill_ns") + pl.col("prefill_other_ns"))
     return frame.with_columns(
         queue_prefill_ns=pl.col("queue_prefill_ns") - idle["behind_prefill"],
         queue_decode_ns=pl.col("queue_decode_ns") - idle["behind_decode"],
         queue_other_ns=pl.col("queue_other_ns") - idle["between"],
         prefill_ns=pl.col("prefill_ns") - own * of_own,
-        ttft_others_ns=pl.col("ttft_others_ns") - idle["behind_prefill"] - own * (1 - of_own),
+        ttft_other_ns=pl.col("ttft_other_ns") - idle["behind_prefill"] - own * (1 - of_own),
         ttft_idle_ns=idle["behind_prefill"]
         + idle["behind_decode"]
         + idle["between"]

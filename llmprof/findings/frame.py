@@ -1,9 +1,9 @@
-"""The frame of findings: its columns, and how it shows itself."""
+"""The columns of findings, and how a notebook shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ SCHEMA: Final = {
     **dict.fromkeys(("rule", "severity", "title"), pl.String),
     "figure": pl.Float64,
     "unit": pl.String,
-    **dict.fromkeys(("share_of_time", "share_of_recorded"), pl.Float64),
+    **dict.fromkeys(("share", "recorded_share"), pl.Float64),
     "follows_from": pl.String,
     **dict.fromkeys(
         ("gain_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns"), pl.Float64
@@ -30,43 +30,45 @@ SCHEMA: Final = {
 }
 
 
-class Findings(pl.DataFrame):
-    """The frame of :func:`findings`, which shows itself as sentences in a notebook.
+@dataclass(frozen=True)
+class Findings:
+    """Findings, which a notebook shows as sentences; what a frame has, they have, too."""
 
-    Attributes
-    ----------
-    time_went : list of str
-        Where the recorded time went by phase, and that of the requests; frames of some of these
-        findings keep it.
-    parts : polars.DataFrame, optional
-        ``rank, part, ns``: what a mean step of each rank is made of, in the scope of the first
-        finding; kept, too.
+    frame: pl.DataFrame
+    """Rows of :func:`llmprof.analyze.findings`, or some of them."""
+    time_went: Sequence[str] = ()
+    """Where the recorded time went by phase, and that of the requests."""
+    parts: pl.DataFrame | None = None
+    """``rank, part, ns``: what a mean step of each rank is made of, in the scope of the first
+    finding.
     """
 
-    time_went: Sequence[str] = ()
-    parts: pl.DataFrame | None = None
+    def head(self, n: int = 5) -> Findings:
+        """The first of them."""
+        return replace(self, frame=self.frame.head(n))
 
-    def _repr_html_(self, **kwargs: Any) -> str:
-        if not set(SCHEMA) <= set(self.columns):
-            plain: str = super()._repr_html_(**kwargs)
-            return plain
+    def filter(self, *conditions: Any, **values: Any) -> Findings:
+        """Those that fulfil conditions, as :meth:`polars.DataFrame.filter` takes them."""
+        return replace(self, frame=self.frame.filter(*conditions, **values))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.frame, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.frame[key]
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.frame.iter_rows(named=True)
+
+    def __repr__(self) -> str:
+        return repr(self.frame)
+
+    def _repr_html_(self) -> str:
         # imported by name: lower layers do not know the report
         shown: str = import_module("llmprof.report.cards").of_findings(self)
         return shown
-
-
-def _keep_attributes(name: str) -> Callable[..., Findings]:
-    """A method of frames that gives some of its rows, for :class:`Findings`."""
-    of_frame = getattr(pl.DataFrame, name)
-
-    @wraps(of_frame)
-    def method(self: Findings, *args: Any, **kwargs: Any) -> Findings:
-        kept = Findings(of_frame(self, *args, **kwargs))
-        kept.time_went, kept.parts = self.time_went, self.parts
-        return kept
-
-    return method
-
-
-for _name in ("clone", "filter", "head", "limit", "slice", "sort", "tail"):
-    setattr(Findings, _name, _keep_attributes(_name))

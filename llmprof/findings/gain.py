@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.findings.cause import Measurement
-from llmprof.findings.scope import Scope
+from llmprof.findings.scope import SLOW_STEPS, Scope
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
 from llmprof.replay.what_if import change_of, replay_changes
@@ -84,10 +84,14 @@ def _gain(
         return f"No prediction: it is below {format_share(NOTHING)} of the time."
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
-    if scope.steps is not None:
-        rows = rows.join(
-            scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
-        )
+    steps = scope.windows.select("rank", "step").unique()
+    if scope.words == SLOW_STEPS:
+        # a replay counts a pause to the step after it
+        before = rows.sort("rank", "step").select("rank", pl.col("step").shift().over("rank"))
+        after_slow = rows.sort("rank", "step").filter(_is_in(before, steps))
+        rows = pl.concat([rows.filter(_is_in(rows, steps)), after_slow]).unique(["rank", "step"])
+    elif scope.steps is not None:
+        rows = rows.filter(_is_in(rows, steps))
     if (
         not rows.height
         and change.startswith("no-host-delay")
@@ -107,6 +111,11 @@ def _gain(
     )
     profiled, recorded, *after = means.row(0)
     slowed = profiled / recorded if recorded else 1.0
+    if scope.words == SLOW_STEPS:
+        mean = scope.span_ns / scope.parts / slowed
+        each = rows.height / steps.height
+        after = [mean - (recorded - value) * each for value in after]
+        recorded = mean
     replayed_ns = recorded - after[0]
     after = [max(value, recorded - limit / slowed, 0.0) for value in after]
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
@@ -138,6 +147,12 @@ def _gain(
     return Gain(ns, low, high, more, text, plain, slowed)
 
 
+def _is_in(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
+    """Whether each row is of one of the steps."""
+    keys = pl.struct("rank", "step")
+    return rows.select(keys.is_in(steps.select(keys).to_series().implode())).to_series()
+
+
 def _recorded_scope(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:
     """What the recorded time of a prediction is of, where it is not the mean of the scope."""
     mean = scope.span_ns / scope.parts
@@ -167,7 +182,7 @@ def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:
     if scope.steps is None:
         return None
     steps = scope.steps.join(rows, on=["rank", "step"], how="semi")
-    made = steps["generation_tokens"]
-    if not made.len() or made.null_count() or steps["context_tokens"].fill_null(0).sum():
+    made = steps["decode_tokens"]
+    if not made.len() or made.null_count() or steps["prefill_tokens"].fill_null(0).sum():
         return None
     return float(made.mean())  # type: ignore[arg-type]

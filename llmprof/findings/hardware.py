@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
 from llmprof.errors import LlmprofError, NotCapturedError, checked
 from llmprof.findings.cause import Context, Figures
-from llmprof.findings.frame import SCHEMA, Findings
+from llmprof.findings.frame import SCHEMA
 from llmprof.findings.rows import severity_of
 from llmprof.names import kernels
 from llmprof.text import counted, shorten
@@ -50,7 +50,7 @@ class LimitedKernel(Figures):
     memory_level: str | None = None
     compute_share: float | None = None
     memory_share: float | None = None
-    roof_share: float | None = None
+    bound_share: float | None = None
     stall: str | None = None
     stall_share: float | None = None
     action: str | None = None
@@ -74,9 +74,9 @@ class LimitedKernel(Figures):
         text += f", {format_ns(of.time_ns / self.launches)} on average."
         if self.limits > 1:
             text += f" Launches that take {format_ns(self.limit_ns)} of this have that limit."
-        if self.roof_share is not None:
+        if self.bound_share is not None:
             text += (
-                f" It reaches {format_share(self.roof_share)} of what the device allows at its"
+                f" It reaches {format_share(self.bound_share)} of what the device allows at its"
                 " ratio of arithmetic to bytes."
             )
         if self.stall:
@@ -198,7 +198,7 @@ def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.Data
         speed = speed_of_light(metrics)
     except NotCapturedError:
         speed = pl.DataFrame()
-    total = float(speed["duration_ns"].sum()) if speed.height else 0.0
+    total = float(speed["dur_ns"].sum()) if speed.height else 0.0
     rows: list[dict[str, Any]] = []
     if total > 0:
         denominator = f"the {format_ns(total)} of the {speed.height} profiled launches"
@@ -212,22 +212,22 @@ def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.Data
         rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"}
     )
     last = pl.col("rule") != "limited_kernel"
-    ranked = frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
+    ranked = frame.sort(last, "share", descending=[False, True], maintain_order=True)
     order = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
-    return Findings(ranked.with_columns(order=order).select(list(SCHEMA)))
+    return ranked.with_columns(order=order).select(list(SCHEMA))
 
 
 def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
     """The limit that most of the time of a kernel's launches has."""
-    by_time = speed.sort("duration_ns", descending=True, nulls_last=True)
+    by_time = speed.sort("dur_ns", descending=True, nulls_last=True)
     return (
-        by_time.group_by("kernel_name", "bound", maintain_order=True)
+        by_time.group_by("kernel_name", "bound_by", maintain_order=True)
         .agg(
-            pl.col("duration_ns").sum().alias("bound_ns"),
+            pl.col("dur_ns").sum().alias("bound_ns"),
             *(pl.col(name).first() for name in ("memory_level", "stall")),
             *(
                 pl.col(name).median()
-                for name in ("compute_share", "memory_share", "roof_share", "stall_share")
+                for name in ("compute_share", "memory_share", "bound_share", "stall_share")
             ),
         )
         .sort("bound_ns", descending=True, maintain_order=True)
@@ -238,7 +238,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
 def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """A row for each kernel that takes enough of the time."""
     whole = speed.group_by("kernel_name", maintain_order=True).agg(
-        ns=pl.col("duration_ns").sum(), launches=pl.len(), bounds=pl.col("bound").n_unique()
+        ns=pl.col("dur_ns").sum(), launches=pl.len(), bounds=pl.col("bound_by").n_unique()
     )
     typical = typical_limit(speed)
     large = whole.filter(pl.col("ns") >= _MIN_SHARE * total)
@@ -251,7 +251,7 @@ def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
             row["ns"] / total,
             row["compute_share"],
             row["memory_share"],
-            row["roof_share"],
+            row["bound_share"],
         )
         state = explain(row["stall"]) if row["stall"] is not None else None
         figures = LimitedKernel(
@@ -259,7 +259,7 @@ def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
             row["launches"],
             row["bounds"],
             row["bound_ns"],
-            row["bound"],
+            row["bound_by"],
             row["memory_level"],
             compute,
             memory,
@@ -290,7 +290,7 @@ def _row(
         "detail": figures.detail(of),
         "suggestion": figures.advice(of),
         "figure": ns,
-        "share_of_time": min(1.0, share),
+        "share": min(1.0, share),
         "gain_ns": ns,
         "evidence": evidence,
         "where": where,
@@ -305,8 +305,8 @@ def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[
         pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0
     )
     joined = advice.join(
-        speed.select("kernel_id", "kernel_name", "duration_ns"), on="kernel_id"
-    ).with_columns(gain=pl.col("duration_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100)
+        speed.select("kernel_id", "kernel_name", "dur_ns"), on="kernel_id"
+    ).with_columns(gain=pl.col("dur_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100)
     once = joined.group_by("rule", "kernel_id").agg(
         pl.all().sort_by("gain", descending=True).first()
     )
@@ -346,11 +346,11 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         lines = hot_lines(source).drop_nulls("line")
     except LlmprofError:
         return []
-    length = speed.select("kernel_id", "duration_ns")
+    length = speed.select("kernel_id", "dur_ns")
     hottest = (
         lines.join(length, on="kernel_id")
         .filter(pl.col("share") >= _MIN_LINE)
-        .with_columns(ns=pl.col("share") * pl.col("duration_ns"))
+        .with_columns(ns=pl.col("share") * pl.col("dur_ns"))
         .sort("ns", descending=True, nulls_last=True)
     )
     if not hottest.height:
@@ -362,7 +362,7 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         row["line"],
         file_name(row["file"]),
         short_name(row["kernel_name"]),
-        row["samples"],
+        row["count"],
         row["share"],
         row["reason"],
         None if state is None else state.action,
@@ -389,13 +389,13 @@ def launches_in_a_row(metrics: Metrics) -> Trace:
     """The profiled launches as a trace without gaps between them, since Nsight Compute records
     no starts.
     """
-    timed = metrics.kernels.drop_nulls("duration_ns").sort("kernel_id")
+    timed = metrics.kernels.drop_nulls("dur_ns").sort("kernel_id")
     if timed.is_empty():
         raise no_durations()
     of_rank = pl.struct("run", "process", "device").rank("dense") - 1
     rows = timed.with_columns(
         rank=of_rank.cast(pl.Int32),
-        dur_ns=pl.col("duration_ns").round().cast(pl.Int64),
+        dur_ns=pl.col("dur_ns").round().cast(pl.Int64),
         name=pl.col("kernel_name").fill_null("unnamed"),
         device=pl.col("device").cast(pl.Int32, strict=False),
         stream=pl.col("stream").cast(pl.Int64, strict=False).fill_null(0),

@@ -133,20 +133,18 @@ def first_match(name: str | None, patterns: Mapping[str, str]) -> str | None:
 
 def other_call(gaps: pl.DataFrame) -> OtherCall | None:
     """One call or range that launches nothing, if it takes at least half of some gaps."""
-    known = gaps.filter(pl.col("host_activity").is_not_null())
+    known = gaps.filter(pl.col("host_name").is_not_null())
     if not known.height:
         return None
-    call, _ = heaviest(known, "host_activity")
-    inside = known.filter(pl.col("host_activity").eq_missing(call))
+    call, _ = heaviest(known, "host_name")
+    inside = known.filter(pl.col("host_name").eq_missing(call))
     share = sum_of(inside, "dur_ns") / max(1.0, sum_of(gaps, "dur_ns"))
     once_only = {kind: SET_UP[kind] for kind in ("loading", "compiling")}
     of_calls = {"memory": CALLS["memory"]} | once_only
-    is_call = inside["host_activity_kind"][0] == "call"
+    is_call = inside["host_kind"][0] == "call"
     set_up = first_match(call, of_calls if is_call else {"compiling": SET_UP["compiling"]})
-    elsewhere = (pl.col("host_activity_kind") == "call") & ~pl.col("host_activity").str.contains(
-        DEVICE_CALLS
-    )
-    elsewhere |= pl.col("host_activity").str.contains(MPI) & pl.col("host_activity_kind").is_in(
+    elsewhere = (pl.col("host_kind") == "call") & ~pl.col("host_name").str.contains(DEVICE_CALLS)
+    elsewhere |= pl.col("host_name").str.contains(MPI) & pl.col("host_kind").is_in(
         ["call", "range"]
     )
     if share < MOSTLY or not (set_up or inside.select(elsewhere.any()).item()):
@@ -163,25 +161,23 @@ def host_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
     nothing below it, is in code that was not recorded.
     """
     whole = max(1.0, sum_of(gaps, "dur_ns"))
-    around = (pl.col("host_activity_kind") == "range") & pl.col("host_activity").is_in(
+    around = (pl.col("host_kind") == "range") & pl.col("host_name").is_in(
         scope.step_ranges.implode()
     )
-    label = (pl.col("host_activity_kind") != "call") & pl.col("host_activity").str.contains(
-        labels.ANY
-    )
-    below = gaps.filter(pl.col("host_activity").is_not_null() & ~around & ~label)
+    label = (pl.col("host_kind") != "call") & pl.col("host_name").str.contains(labels.ANY)
+    below = gaps.filter(pl.col("host_name").is_not_null() & ~around & ~label)
     if not below.height:
         return HostActivity()
     # ranges that differ in their numbers count together
-    numbered = pl.when(pl.col("host_activity_kind") == "range").then(
-        pl.col("host_activity").str.replace_all(r"\d+", "#")
+    numbered = pl.when(pl.col("host_kind") == "range").then(
+        pl.col("host_name").str.replace_all(r"\d+", "#")
     )
-    below = below.with_columns(_alike=pl.coalesce(numbered, "host_activity"))
+    below = below.with_columns(_alike=pl.coalesce(numbered, "host_name"))
     same = below.filter(pl.col("_alike").eq_missing(heaviest(below, "_alike")[0]))
-    name, _ = heaviest(same, "host_activity")
+    name, _ = heaviest(same, "host_name")
     # what is not in a call while a launch is under way is its delay
     waiting = gaps.filter(
-        (pl.col("cause") == "launch") & (pl.col("host_activity").is_null() | around | label)
+        (pl.col("cause") == "launch") & (pl.col("host_name").is_null() | around | label)
     )
     inside = sum_of(same, "dur_ns") / whole
     unknown = 1 - (sum_of(below, "dur_ns") + sum_of(waiting, "dur_ns")) / whole
@@ -189,5 +185,5 @@ def host_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
     if unrecorded is not None and inside < MIN_NAMED:
         return HostActivity(unrecorded_share=unrecorded)
     short = name if len(name) <= 80 else name[:79] + "…"
-    kind = "ranges" if same["host_activity"].n_unique() > 1 else same["host_activity_kind"][0]
+    kind = "ranges" if same["host_name"].n_unique() > 1 else same["host_kind"][0]
     return HostActivity(short, kind, inside, unrecorded, first_match(short, SET_UP))

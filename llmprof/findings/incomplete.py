@@ -24,6 +24,11 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     lacking = rows.filter(~pl.col("complete"))["step"].drop_nulls().n_unique()
     first_ns = rows.select(pl.col("first_ns").min()).item()
     worst = rows.sort("missing", descending=True).row(0, named=True)
+    began = (
+        "Other ranks wrote over them."
+        if first_ns is None
+        else f"The first launch without its events is at {format_ns(first_ns)}."
+    )
     whole = of_steps - incomplete_steps(trace)["step"].n_unique()
     judged = (
         "None of it gets a cause."
@@ -42,13 +47,13 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         ),
         "figure": float(missing),
         "unit": "events",
-        "share_of_time": None,
+        "share": None,
         "scope": "whole recording",
         "denominator": "events that were launched",
         "evidence": "coverage",
         "rank": worst["rank"],
         "start_ns": first_ns,
-        "detail": f"The first launch without its events is at {format_ns(first_ns)}. {judged}",
+        "detail": f"{began} {judged}",
         "suggestion": (
             "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
             f" profiler, and {trace.capture.how_to_record('kernels')}."

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.first_tokens import FIRST_TOKENS
-from llmprof.findings.frame import SCHEMA, Findings
+from llmprof.findings.frame import SCHEMA
 from llmprof.findings.incomplete import INCOMPLETE
 
 MIN_OF_OTHERS: Final = 0.02
@@ -26,11 +26,11 @@ def rank_findings(
     frames: Sequence[pl.DataFrame],
     first_tokens: dict[str, Any] | None = None,
     incomplete: dict[str, Any] | None = None,
-) -> Findings:
+) -> pl.DataFrame:
     """Findings of all scopes and of requests in order, the first scope being that of the phase
     with most time; before them what the recording lacks.
     """
-    much = (pl.col("share_of_recorded") >= MIN_OF_OTHERS) & (pl.col("severity") != "info")
+    much = (pl.col("recorded_share") >= MIN_OF_OTHERS) & (pl.col("severity") != "info")
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     for known in filter(None, (first_tokens, incomplete)):
         row = dict.fromkeys(frame.columns) | known
@@ -38,10 +38,10 @@ def rank_findings(
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
     own = pl.col("rule") == FIRST_TOKENS
     fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
-    tiny = ~fact & (pl.col("share_of_time").fill_null(1.0) < MIN_FIRST)
+    tiny = ~fact & (pl.col("share").fill_null(1.0) < MIN_FIRST)
     # what follows from a finding stands after it, wherever that is
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
-    return Findings(
+    return (
         frame.with_columns(chain=pl.col("weight").max().over(chain))
         .sort(
             pl.col("rule") != INCOMPLETE,

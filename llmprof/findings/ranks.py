@@ -115,7 +115,7 @@ def kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
     )
 
 
-_BATCH = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+_BATCH = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 
 
 def _same_batches(scope: Scope) -> bool:
@@ -142,7 +142,7 @@ def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> str | 
         scope.rank_times(kind).with_columns(rule=pl.lit(rule))
         for kind, rule in (("compute", uneven_cause(scope)), ("copy", "copies"))
     )
-    held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
+    held = (pl.col("cause") == "queued") & (pl.col("waited_kind") == "call")
     cause = pl.col("cause")
     of_cause = first_true(
         {

@@ -79,18 +79,18 @@ def pauses_of(
     """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it
     has a reason.
     """
-    # In place of `host_activity, host_activity_kind` of a whole part stand those of the piece,
+    # In place of `host_activity, host_kind` of a whole part stand those of the piece,
     # null where nothing was recorded, with `part` (a number), `who` (the call or function that the
     # device waits for) and `reason`, its kind, and `waited_ns`, for which the kernel after it
     # waited by the profiler's own record.
     parts = _add_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
-    held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
+    held = parts.filter((pl.col("cause") == "queued") & (pl.col("waited_kind") == "call"))
     calls = spans.filter(pl.col("kind") == "call").join(
-        held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
+        held.select("rank", name="waited_name").unique(), on=["rank", "name"], how="semi"
     )
     pieces = pl.concat([_thread_pieces(late, spans), _call_pieces(held, calls)])
-    rows = parts.drop("host_activity", "host_activity_kind", "host_activity_share")
+    rows = parts.drop("host_name", "host_kind", "host_share")
     if pieces.is_empty():
         rows = rows.with_columns(**_UNRECORDED)
     else:
@@ -98,10 +98,10 @@ def pauses_of(
         rows = rows.drop("start_ns", "dur_ns").join(pieces, on="part", maintain_order="left")
     rows = _with_new_code(rows, spans)
     piece_of_call = pl.col("who").is_not_null()
-    in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
+    in_held = (pl.col("cause") == "queued") & (pl.col("waited_kind") == "call")
     first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
     after_call = pl.Series(
-        "sync_name", host_reasons(rows.select(who="sync_name", kind=pl.lit("call")))
+        "call", host_reasons(rows.select(who="call", kind=pl.lit("call")))
     ).is_not_null()
     return rows.with_columns(
         # after a call with a reason the host is late; what lies outside of a call that holds the
@@ -109,16 +109,16 @@ def pauses_of(
         cause=pl.when(pl.col("reason").is_null() & after_call)
         .then(pl.lit("host_bound"))
         .otherwise("cause"),
-        held_by=pl.when(~in_held | piece_of_call).then("held_by"),
-        held_kind=pl.when(~in_held | piece_of_call).then("held_kind"),
-        reason=pl.when(first & pl.col("reason").is_null() & pl.col("host_activity").is_not_null())
+        waited_name=pl.when(~in_held | piece_of_call).then("waited_name"),
+        waited_kind=pl.when(~in_held | piece_of_call).then("waited_kind"),
+        reason=pl.when(first & pl.col("reason").is_null() & pl.col("host_name").is_not_null())
         .then(pl.lit("loading"))
         .otherwise("reason"),
     )
 
 
 _UNRECORDED: Final = dict.fromkeys(
-    ("host_activity", "host_activity_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
+    ("host_name", "host_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
 )
 """Of a piece in which nothing of the host was recorded."""
 
@@ -148,19 +148,19 @@ def _thread_pieces(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
             late["part"][pieces["window"]],
             pieces["start_ns"],
             pieces["dur_ns"],
-            spans["name"][of_piece].alias("host_activity"),
-            spans["kind"][of_piece].alias("host_activity_kind"),
+            spans["name"][of_piece].alias("host_name"),
+            spans["kind"][of_piece].alias("host_kind"),
             spans["name"][named].alias("who"),
             reason[named].alias("reason"),
         ]
-    ).with_columns(who=pl.coalesce("who", "host_activity"))
+    ).with_columns(who=pl.coalesce("who", "host_name"))
 
 
 def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Pieces of parts in which a call holds the device, within calls of its name."""
     lane = ["rank", "name"]
     union = merge(calls, lane).with_columns(kind=pl.lit("call"))
-    windows = held.select("rank", "start_ns", "dur_ns", name="held_by")
+    windows = held.select("rank", "start_ns", "dur_ns", name="waited_name")
     pieces, union = innermost_within(windows, union, lane)
     name = pl.Series("who", union["name"][pieces["span"]], dtype=pl.String)
     kind = pl.repeat("call", pieces.height, eager=True)
@@ -169,8 +169,8 @@ def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             held["part"][pieces["window"]],
             pieces["start_ns"],
             pieces["dur_ns"],
-            name.alias("host_activity"),
-            kind.alias("host_activity_kind"),
+            name.alias("host_name"),
+            kind.alias("host_kind"),
             name,
             host_reasons(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
         ]

@@ -27,11 +27,11 @@ FOLLOWS: Final = "It follows from another finding, which says what its remedy ga
 def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     """Findings of the causes in a scope, not in order."""
     # calls of ranks are matched in their order, which lost ones shift
-    unmatched = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
+    uneven = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
         cause.name: (cause, measured)
         for cause in CAUSES
-        if not (unmatched and cause.evidence == "collectives")
+        if not (uneven and cause.evidence == "collectives")
         if (measured := _measure(cause, scope)) is not None
     }
     found = {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
@@ -139,8 +139,8 @@ def _row(
         "title": measured.figures.title(context),
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",
-        "share_of_time": share,
-        "share_of_recorded": min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns)),
+        "share": share,
+        "recorded_share": min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns)),
         "follows_from": follows,
         "gain_ns": min(gain, time_ns),
         "predicted_ns": known and known.ns,

@@ -27,6 +27,7 @@ from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
 from llmprof.label.intervals import clip_intervals
+from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
 from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
@@ -233,7 +234,7 @@ class Scope:
         # Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime
         # calls in its namespaces.
         if self.steps is not None and bool(
-            self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()
+            self.steps["source"].is_in([*ENGINES, "profiler_step"]).any()
         ):
             return True
         return any(
@@ -431,14 +432,18 @@ def choose_scopes(
     ranks = every["rank"].n_unique()
     phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
+    # ranks of one phase each are instances for it
+    of_rank = windows.group_by("rank", "phase").agg(pl.col("dur_ns").sum())
+    share = pl.col("dur_ns") / pl.col("dur_ns").sum().over("rank")
+    apart = of_rank.filter(share >= MUCH)["rank"].is_unique().all()
     much = phases.filter(
-        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks)
+        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & ((pl.col("ranks") == ranks) | apart)
     )
     if not much.height or "other" in much["phase"]:
         return [("steps", warm, None)]
     chosen: list[ScopeSteps] = []
-    for phase, ns, _ in much.iter_rows():
-        if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
+    for phase, ns, phase_ranks in much.iter_rows():
+        if phase == "decode" and steady.height and steady["rank"].n_unique() == phase_ranks:
             chosen += _usual_and_slow(step_rows, windows, steady, ns)
         elif phases.height == 1:
             chosen.append(("steps", warm, None))

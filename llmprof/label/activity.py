@@ -18,6 +18,7 @@ from llmprof.label.groups import is_sorted, last_with
 from llmprof.label.modules import modules_of
 from llmprof.label.nesting import holds_any, innermost, outermost_ops
 from llmprof.names.operators import by_distinct, contains, first_true, remembered
+from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -63,7 +64,7 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     frame = frame.with_columns(
         before=solid_at.forward_fill().over(lane),
         after=solid_at.backward_fill().over(lane),
-        linear=pl.col("category") == "linear",
+        linear=pl.col("category") == "gemm",
     )
     chosen_rows = frame.filter(
         pl.col("softmax")
@@ -353,7 +354,7 @@ def _add_categories(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         )
         gemm = gemm.fill_null(value=False)
         events = events.with_columns(
-            category=pl.when(gemm).then(pl.lit("linear", dtype=CATEGORY)).otherwise("category"),
+            category=pl.when(gemm).then(pl.lit("gemm", dtype=CATEGORY)).otherwise("category"),
             category_by=pl.when(gemm)
             .then(pl.lit("module", dtype=EVIDENCE))
             .otherwise("category_by"),
@@ -437,11 +438,7 @@ def _operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = F
         launched &= events["op_id"].is_not_null()
     row = found["row"].set(~launched, None)
     names_of = calls["name"][row]
-    return (
-        names.categories_of_operators(_looked_up(names_of, row, calls))
-        .cast(CATEGORY)
-        .alias("of_operator")
-    )
+    return operator_categories(_looked_up(names_of, row, calls)).cast(CATEGORY).alias("of_operator")
 
 
 def _noted_calls(trace: Trace) -> pl.DataFrame | None:
@@ -539,7 +536,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
         if "ort_op" in ops.columns
         else ops["name"]
     )
-    of_operator = names.categories_of_operators(written)
+    of_operator = operator_categories(written)
     named = names.named_categories(written)
     by = first_true(
         {"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}

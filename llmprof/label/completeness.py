@@ -160,6 +160,19 @@ def _add_steps(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return calls.with_columns(begun["step"].gather(mark))
 
 
+def _overwritten(trace: Trace) -> pl.DataFrame:
+    """Events of each rank that others wrote over, as calls without a time: no step of such a rank
+    is known to be complete.
+    """
+    lost = [
+        (file["rank"], file["overwritten"], 0, False)
+        for file in trace.coverage.get("files", ())
+        if file.get("overwritten")
+    ]
+    schema = {"rank": pl.Int32, "expected": pl.UInt32, "recorded": pl.UInt32, "ended": pl.Boolean}
+    return pl.DataFrame(lost, schema=schema, orient="row")
+
+
 @per_trace
 def completeness(trace: Trace) -> pl.DataFrame:
     """What was launched in each step, and what of it was recorded.
@@ -175,8 +188,10 @@ def completeness(trace: Trace) -> pl.DataFrame:
     calls = _launch_counts(trace)
     missing = pl.col("expected") - pl.min_horizontal("expected", "recorded")
     lost = missing > 0
+    over = _overwritten(trace)
     return (
-        calls.sort("rank", "start_ns")
+        pl.concat([calls, over], how="diagonal_relaxed")
+        .sort("rank", "start_ns")
         .group_by("rank", "step")
         .agg(
             launched=pl.col("expected").sum(),
@@ -185,7 +200,10 @@ def completeness(trace: Trace) -> pl.DataFrame:
             first_ns=pl.col("start_ns").filter(lost).min(),
             begins=~lost.first(),
         )
-        .with_columns(complete=pl.col("missing") <= MAX_MISSING * pl.col("launched"))
+        .with_columns(
+            complete=(pl.col("missing") <= MAX_MISSING * pl.col("launched"))
+            & ~pl.col("rank").is_in(over["rank"].implode())
+        )
         .sort("rank", "step")
     )
 

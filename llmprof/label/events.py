@@ -19,12 +19,10 @@ from llmprof.label.activity import (
 from llmprof.label.layers.attribution import described_kinds, label_captured, label_modules
 from llmprof.label.layers.sequences import label_layers
 from llmprof.label.modules import modules_of
+from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import events_with_steps, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
-
-_ENGINES: Final = ("vllm", "sglang", "capture")
-"""Sources of steps in which each step is one pass of one model, and of its draft model."""
 
 
 def _label_operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
@@ -57,7 +55,9 @@ def _label_phases(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 def _label_stages(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``layer``, ``stage``, ``confidence`` and ``reason`` by names and place."""
-    engine = steps_of(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
+    # each step of these is one pass of one model, and of its draft model
+    engine = steps_of(trace).filter(pl.col("source").is_in([*ENGINES, "capture"]))
+    engine = engine.select("rank", "step")
     return label_layers(frame, described_kinds(frame, trace), engine, coded_names(trace))
 
 

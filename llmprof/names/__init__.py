@@ -1,4 +1,4 @@
-"""Categories of kernels and operators, found by ordered patterns of their names; the first match
+"""Categories of kernels, found by ordered patterns of their names; the first match
 wins.
 
 The tables are data. :func:`register` puts a pattern in front of them::
@@ -19,13 +19,11 @@ from llmprof import plugins
 from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
-from llmprof.names.dtypes import ELEMENT_TYPES
-from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
+from llmprof.names.dtypes import SIZES
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
-from llmprof.names.operators import categories_of_operators as categories_of_operators
 from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 
@@ -33,7 +31,7 @@ CATEGORIES = (
     *(
         "attention",
         "scan",
-        "linear",
+        "gemm",
         "norm",
         "rope",
         "kv_cache_write",
@@ -46,7 +44,8 @@ CATEGORIES = (
 
 _COLLECTIVE = (
     r"\bnccl|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_(?:all|one_shot|two_shot)|"
-    r"(?:one|two)_shot_all_reduce|allreduce_fusion|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|alltoall|"
+    r"(?:one|two)_shot_all_reduce|allreduce_fusion|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all|"
+    r"collective-permute|"
     r"\bhcom_|\bhccl|deep_ep::|internode::|intranode::(?:dispatch|combine)|"
     r"lamport(?:_style)?_|quickreduce|mscclpp|rccl|oneccl|symm_mem|SendRecv|"
     r"nvshmem(?:x|i)?_.*(?:put|get|barrier|transfer|signal)|\bpplx::|\ba2a_(?:dispatch|combine|push|scatter|tma)|"
@@ -65,10 +64,10 @@ RETURN = r"^(?:\(anonymous namespace\)|[^(<])*combine"
 
 _RECURRENCE = (
     r"selective_scan|selective_state_update|_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd|"
-    r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril|"
+    r"causal_conv1d|gated_delta|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril|"
     r"chunk_local_cumsum|chunk_scaled_dot|merge_16x16_to_|gating_delta|prepare_wy_repr|lightning_attention|"
     r"\bkda_gate|chunk_kda|chunk_gla_fwd|_fused_post_conv|_fwd_(?:none_)?diag_kernel|_fwd_kv_(?:parallel|reduce)|"
-    r"_linear_attn_decode"
+    r"_linear_attn_decode|gated_linear_attn|\bssm_(?:scan|conv)_|\brwkv_wkv"
 )
 """Kernels of state-space and linear-attention layers, which take the place of attention."""
 
@@ -106,11 +105,14 @@ Their names also list neighbouring operators (the all_reduce before, the moe_for
 they only compute element by element or along rows.
 """
 
+_LOOKS_UP = r"\bk_get_rows|(?:^|dequantize\d*_)take\d*_kernel"
+"""Look-ups of rows of a table, in the words of llama.cpp and of TVM."""
+
 KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
     *kernels.PATTERNS,
     ("collective", _COLLECTIVE),
-    ("linear", LORA),
+    ("gemm", LORA),
     ("copy", rf"^memcpy|{KV_TRANSFER}"),
     ("fill", r"^memset"),
     (
@@ -123,7 +125,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"marlin_repack|awq_repack|permute_cols_kernel|__amd_rocclr_copy|swap_blocks|copy_blocks",
     ),
     ("fill", r"__amd_rocclr_fill|SubTensorOpWithScalar"),
-    ("embedding", r"\bk_get_rows|tensorrt_llm::\w+::lookup_kernel|compute_grad_weight"),
+    ("embedding", rf"{_LOOKS_UP}|tensorrt_llm::\w+::lookup_kernel|compute_grad_weight"),
     ("activation", r"silu_(?:and_)?mul|gelu_(?:\w+_)?and_mul|act_and_mul|swiglu_\w*(?:quant|cast)"),
     ("rope", r"RopeQuantize|kn_entry_\dc_sbhd"),
     (
@@ -141,53 +143,53 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "attention",
-        r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn",
+        r"FlashAttn(?:Fwd)?Combine|merge_?(?:attn_)?states?|attention_reduce|combine_attn",
     ),
     (
         "kv_cache_write",
-        r"reshape_and_cache|concat_and_cache|append_paged_kv|paged_kv_cache_append|store_kv_?cache|set_kv_buffer|"
+        r"reshape_and_cache|concat_and_cache|append_paged_kv|kv_cache(?:_\w+)?_append|store_kv_?cache|set_kv_buffer|"
         r"set_mla_kv|UpdateKVCache|AppendPagedKV|\bk_set_rows|rope_cat_and_cache|rope_concat_\w*cache|"
         r"indexer_k_quant_and_cache|unified_kv_cache_update|write_to_paged_cache|kv_cache_update|fused_rope_and_cache|cache_kernel",
     ),
     (
         "attention",
-        r"flash_?attn|flash_fprop|_sdpa_|flash_fwd|flash_bwd|fmha|paged_attention|mla_|_attn_fwd|attn_fwd|"
+        r"flash_?att(?:entio)?n|flash_fprop|_sdpa_|flash_fwd|flash_bwd|fmha|paged_attention|mla_|_attn_fwd|attn_fwd|"
         r"unified_attention|BatchPrefillWith|BatchDecodeWith|SinglePrefillWith|SingleDecodeWith|scaled_dot_product|"
         r"PagedAttention|_fwd_grouped_kernel|_fwd_kernel_stage|flash::|cpu_attention|FlashAttention|flex_attention|"
         r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache|"
         r"masked_softmax_(?:warp|kernel)|sage_?attn|\bsage_fwd|qk_int\d_sv|cutlass_mla|flash_?mla|FlashMLA|Sm100Mla|\bmla::|"
         r"mha_(?:varlen_)?(?:fwd|batch_prefill)|fmha_v\d|_attn_kernel\b|kernel_mha|decode_attn|prefill_attn|"
         r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash|PrefillWithKVCache|BatchMLAPage|"
-        r"\battend_ker|mqa_logits|topk_transform|topKPerRow|index_(?:block_)?score|topk_index|_gqa_sparse|topk_attn|flex_decoding",
+        r"\battend_ker|mqa_logits|topk_transform|topKPerRow|index_(?:block_)?score|topk_index|batch_(?:decode|prefill|verify)_\w*kv|tree_attn|_gqa_sparse|topk_attn|flex_decoding",
     ),
     ("scan", _RECURRENCE),
     (
         "moe_routing",
-        r"topk_?gating|topk_?softmax|moe_align|moe_?permute|moe_?unpermute|expand_?input_?rows|grouped_topk|"
+        r"topk_?gating|gating_?topk|topk_?softmax|topk_?moe|mm_ids_helper|moe_cumsum|moe_align|moe_?permute|moe_?unpermute|expand_?input_?rows|grouped_topk|"
         r"finalize_?moe_?routing|moe_sum|count_and_sort_expert|moe_?sort|routing(?:Indices|Main|Cluster)|biased_grouped|"
         r"moe::dev::(?:routing|finalize|permute)|moe_fused_gate|compute_expert_offsets|MoeGating|MoeInit|"
         r"_combined_routing_|_topk_forward|_bitmatrix_|_finalize_matmul|_reduce_grouped|_expt_data",
     ),
     (
         "moe_experts",
-        r"moe_mxgemm|batched_triton_kernel|fused_?moe|moe_forward|m_grouped|grouped_?gemm(?:[^:\w]|_|\d|$)|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|"
+        r"moe_mxgemm|batched_triton_kernel|fused_?moe|moe_forward|m_grouped|group(?:ed)?_?gemm(?:[^:\w]|_|\d|$)|GroupProblemShape|moe_gemm|marlin_moe|ck_moe|"
         r"moe_ck2stages|fmoe_|GroupedMatmul|^bmm_\w+_dynB|bmm_.*(?:moe|swiglu)|_matmul_ogs|GemmType\)[12]|"
         r"moe_?flatmm|moe_wna16|moe_(?:up|down)_|gemm_moe|cutlass_moe|_p_matmul_ogs|expert_gemm",
     ),
     (
         "norm",
-        r"rms_?norm|layer_?norm|l2_?norm|group_?norm|batch_?norm|RowwiseMoments|GammaBetaBackward|cudnn::bn_|_norm_kernel|fused_add_rms",
+        r"rms_?norm|layer_?norm|l2_?norm|group_?norm|batch_?norm|RowwiseMoments|GammaBetaBackward|cudnn::bn_|_norm_kernel|fused_add_rms|add_norm_|\bnorm_f32",
     ),
     (
-        "linear",
+        "gemm",
         r"mul_mat_|(?:cudnn|cutlass).*(?:conv\d?d|winograd|wgrad|dgrad|fprop)|scudnn|wgrad_alg|implicit_convolve|"
         r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im(?:2d)?2Col|Col2Im|_conv_fwd|grouped_conv|"
         r"conv\w*_(?:fwd|bwd)_|convolve_|depthwise_conv|cudnn::cnn|cudnn.*convolve",
     ),
     # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
     (
-        "linear",
-        r"cutlass::gemm|4gemm6kernel|dequant\w*gemm|gemm\w*dequant|nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
+        "gemm",
+        r"cutlass::gemm|4gemm6kernel|dequant\w*(?:gem[mv]|matmul)|gemm\w*dequant|fused_\w*matmul|nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
         r"triton_tem_fused_\w*mm_|gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
     ),
     (
@@ -203,15 +205,16 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ("rope", r"rotary|rope_|_rope|\brope|RotaryPos|apply_rot"),
     (
         "sampling",
-        r"argmax|top_?[kp]_|topKStage|addBiasSoftMax|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|rejection|"
+        r"argmax|top_?[kp]_|topKStage|addBiasSoftMax|TopKTopP|sampling|sampler|(?:^|[^a-z])sample_|multinomial|gumbel|_penalt|logits|logit_bias|"
+        r"chunk_lse|softmax_with_chunked|gather_probs|rejection|"
         r"distribution_|exponential_|min_p_|_topk_|verify_tree|build_tree|"
         r"tree_speculative|sample_recovered|expand_batch_to_tokens",
     ),
     ("embedding", r"embedding|vectorized_gather|indexSelect|index_select|VocabParallel|GatherV"),
     (
-        "linear",
+        "gemm",
         r"nvjet|^triton_b?mm|(?:^|[^b])gemm|gemv|cublas|triton_tem_|cutlass_\d+|splitK|split_k|xmma|matmul|Cijk_|_mm_|"
-        r"wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum|conv\w*)$|"
+        r"\bdot(?:_general)?(?:[._]\d+)*$|\bconvolution|wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum|conv\w*)$|"
         r"weight_packed_linear|onednn_mm|linear_kernel|Conv2DForward|cask_cudnn",
     ),
     ("fill", r"FillFunctor|\bfill_kernel|zero_kernel|aten::(?:zero_|fill_|zeros|full)$"),
@@ -225,21 +228,21 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"at::native::.*(?:elementwise|reduce_kernel|softmax|multi_tensor_apply|welford|scan_\w*kernel|"
         r"scatter_gather|index_\w*kernel|triu_tril|masked_\w+)|elementwise_kernel_with_index|softmax_warp_|"
         r"cunn_\w*SoftMax|CUDAFunctor|BinaryFunctor|multi_tensor_apply|^triton_|OpTensor|\bOp[1-5]dTensor|"
-        r"k_bin_bcast|soft_max_f|cupy_\w+__|cub::.*Device(?:Reduce|Scan)|pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"
+        r"k_bin_bcast|soft_max_f|(?:scale|softcap|reduce_rows|k_sum_rows|pad)_f32|\bk_repeat|(?:^|_)fusion(?:[._]\d+)*$|cupy_\w+__|cub::.*Device(?:Reduce|Scan)|pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"
         r"aten::(?:add|sub|rsub|mul|div|pow|rsqrt|neg|mean|sum|cumsum|max|min|where|masked_fill|sin|cos|exp|sigmoid|"
         r"softmax|_softmax|eq|ne|lt|le|gt|ge|index|index_put_|arange|all|any|bitwise_\w+|logical_\w+)_?$",
     ),
 ]
 """Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
 
-Convolutions count as linear; a fused kernel counts as its main purpose (norm or activation, not the
+Convolutions count as gemm; a fused kernel counts as its main purpose (norm or activation, not the
 quantization at its end).
 """
 
 _OWN = len(KERNEL_PATTERNS)
 
 ATTENTION_HELPERS = (
-    r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
+    r"FlashAttn(?:Fwd)?Combine|merge_?(?:attn_)?states?|attention_reduce|combine_attn|combine_kernel|"
     r"mqa_logits|topk_transform|topKPerRow|index_(?:block_)?score|topk_index|topk_attn|mla_reduce|stream_k_fixup|combine_results|mla_combine|reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
 )
 """Helper kernels of attention, which do not count as attention calls."""
@@ -254,28 +257,28 @@ OPTIMIZER = (
     r"^Apply(?:Adam|Momentum|FusedEmaAdam)|ApplyMomentum|aclnnApply(?:Adam|FusedEmaAdam)"
 )
 
-EMBEDDING = r"embedding|indexSelect|VocabParallel"
+EMBEDDING = rf"embedding|indexSelect|VocabParallel|{_LOOKS_UP}"
 
 SPLIT_K = (
     r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
 )
-"""Kernels of the category linear that add up the parts of a GEMM that was split along its inner
+"""Kernels of the category gemm that add up the parts of a GEMM that was split along its inner
 dimension.
 """
 
 GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets|{LORA}"
-"""Kernels of the category linear that finish or prepare another GEMM, or add to its result."""
+"""Kernels of the category gemm that finish or prepare another GEMM, or add to its result."""
 
 _KINDS: list[tuple[str, str]] = [
     (
         "all_reduce",
-        r"all_?reduce|cross_device_reduce|(?:one|two)_shot|quickreduce|multimem_all_reduce|lamport",
+        r"all[_-]?reduce|cross_device_reduce|(?:one|two)_shot|quickreduce|multimem_all_reduce|lamport",
     ),
-    ("reduce_scatter", r"reduce_?scatter"),
-    ("all_gather", r"all_?gather|shm_gather"),
-    ("all_to_all", r"all_?to_?all|dispatch|combine"),
+    ("reduce_scatter", r"reduce[_-]?scatter"),
+    ("all_gather", r"all[_-]?gather|shm_gather"),
+    ("all_to_all", r"all[_-]?to[_-]?all|dispatch|combine"),
     ("broadcast", r"broadcast"),
-    ("send_recv", r"send|recv|batch_?isend"),
+    ("send_recv", r"send|recv|batch_?isend|collective-permute"),
     ("reduce", r"reduce"),
 ]
 
@@ -429,9 +432,8 @@ def collective_world(name: pl.Expr) -> pl.Expr:
 @checked
 def element_bytes(dtype: pl.Expr) -> pl.Expr:
     """Bytes of an element of a type; null for an unknown name."""
-    sizes = {name: size for name, (_, size) in ELEMENT_TYPES.items()}
     return (
         dtype.str.to_lowercase()
         .str.replace(r"^c10::", "")
-        .replace_strict(sizes, default=None, return_dtype=pl.Int64)
+        .replace_strict(SIZES, default=None, return_dtype=pl.Int64)
     )

@@ -3,38 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-ELEMENT_TYPES: Final[Mapping[str, tuple[str, int]]] = {
-    name: (number_format, size)
-    for number_format, size, names in (
-        ("fp64", 8, ("double", "float64", "fp64")),
-        ("fp32", 4, ("float", "float32", "fp32")),
-        ("fp16", 2, ("half", "float16", "fp16")),
-        ("bf16", 2, ("bfloat16", "bfp16", "bf16")),
-        ("fp8", 1, ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")),
-        ("fp8", 1, ("float8_e8m0fnu",)),
-        ("fp4", 1, ("float4_e2m1fn_x2",)),
-        ("bool", 1, ("bool",)),
-        ("int8", 1, ("signed char", "char", "int8")),
-        ("uint8", 1, ("unsigned char", "byte", "uint8")),
-        ("int16", 2, ("short", "short int", "int16")),
-        ("uint16", 2, ("unsigned short", "short unsigned int", "uint16")),
-        ("int32", 4, ("int", "int32")),
-        ("uint32", 4, ("unsigned int", "uint32")),
-        ("int64", 8, ("long", "long int", "long long", "int64")),
-        ("uint64", 8, ("unsigned long", "long unsigned int", "uint64")),
-        ("complex", 4, ("complex<half>",)),
-        ("complex", 8, ("complex<float>",)),
-        ("complex", 16, ("complex<double>",)),
-    )
-    for name in names
+
+class ElementType(NamedTuple):
+    """A type of elements."""
+
+    format: str
+    """Number format, as ``bf16``."""
+    bytes: int
+    """Of an element."""
+    number: int | None
+    """Torch's number of the type, where arguments of operators name it."""
+    torch: str
+    """Name in torch of a type that random numbers can be made of, else empty."""
+    others: tuple[str, ...] = ()
+    """Names in lower case, without ``c10::``: those of torch's profiler, of NCCL's metadata and of
+    HCCL's calls.
+    """
+
+
+TYPES: Final = (
+    ElementType("bool", 1, 11, "bool"),
+    ElementType("uint8", 1, 0, "uint8", ("unsigned char", "byte")),
+    ElementType("int8", 1, 1, "int8", ("signed char", "char")),
+    ElementType("int16", 2, 2, "int16", ("short", "short int")),
+    ElementType("uint16", 2, None, "", ("uint16", "unsigned short", "short unsigned int")),
+    ElementType("int32", 4, 3, "int32", ("int",)),
+    ElementType("uint32", 4, None, "", ("uint32", "unsigned int")),
+    ElementType("int64", 8, 4, "int64", ("long", "long int", "long long")),
+    ElementType("uint64", 8, None, "", ("uint64", "unsigned long", "long unsigned int")),
+    ElementType("fp4", 1, None, "", ("float4_e2m1fn_x2",)),
+    ElementType("fp8", 1, None, "float8_e4m3fn"),
+    ElementType("fp8", 1, None, "float8_e5m2"),
+    ElementType("fp8", 1, None, "", ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")),
+    ElementType("fp16", 2, 5, "float16", ("half", "fp16")),
+    ElementType("bf16", 2, 15, "bfloat16", ("bfp16", "bf16")),
+    ElementType("fp32", 4, 6, "float32", ("float", "fp32")),
+    ElementType("fp64", 8, 7, "float64", ("double", "fp64")),
+    ElementType("complex", 4, None, "", ("complex<half>",)),
+    ElementType("complex", 8, None, "complex64", ("complex<float>",)),
+    ElementType("complex", 16, None, "complex128", ("complex<double>",)),
+)
+"""In the order of type promotion."""
+
+_NAMED: Final[Mapping[str, ElementType]] = {
+    name: each for each in TYPES for name in (each.torch, *each.others) if name
 }
-"""Number format and bytes of an element, by the name of the type in lower case, without ``c10::``:
-those of torch, of NCCL's metadata and of HCCL's calls.
-"""
+
+SIZES: Final[Mapping[str, int]] = {name: each.bytes for name, each in _NAMED.items()}
+"""Bytes of an element, by the name of the type in lower case, without ``c10::``."""
+
+NUMBERED: Final[Mapping[int, int]] = {
+    each.number: each.bytes for each in TYPES if each.number is not None
+}
+"""Bytes of an element, by torch's number of the type."""
+
+FLOAT_WIDTHS: Final[Mapping[int, int]] = {
+    each.number: each.bytes
+    for each in TYPES
+    if each.number is not None and each.format.startswith(("fp", "bf"))
+}
+"""The same of floats."""
+
+
+PROMOTED: Final = tuple(dict.fromkeys(each.format for each in TYPES))
+"""Number formats in the order of type promotion."""
+
+
+def element_type(text: str) -> ElementType | None:
+    """Type of elements by a name that a profiler writes; None for an unknown one."""
+    return _NAMED.get(text.lower().removeprefix("c10::"))
 
 
 def type_format(text: str) -> tuple[str, int]:
     """Number format and bytes of an element of a type; the format is empty for an unknown type."""
-    return ELEMENT_TYPES.get(text.lower().removeprefix("c10::"), ("", 0))
+    found = element_type(text)
+    return (found.format, found.bytes) if found else ("", 0)

@@ -121,7 +121,7 @@ def _comparable(name: str) -> str:
 _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     # kernels that both compute and communicate (MC2) have the category of their main purpose
     (
-        "linear",
+        "gemm",
         (
             r"(?:AllGather|AlltoAllv?)\w*MatMul\w*",
             r"(?:Quant|Grouped|Batch)*MatMul(?:AllReduce|ReduceScatter|Alltoall)\w*",
@@ -232,7 +232,7 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     ("embedding", (r"Gather", r"Embedding\w*", r"EmbeddingDenseGrad")),
     (
-        "linear",
+        "gemm",
         (
             r"(?:Transpose|Quant|WeightQuant|Grouped)?(?:Batch|QuantBatch)?MatMul\w*",
             r"MatMul\w*",

@@ -1,7 +1,5 @@
-"""Categories and roles of operators and modules, which also describe the kernels that they
-launched.
-
-Operators and modules are better evidence than the names of kernels.
+"""Roles of modules, which also describe the kernels that they launched, and how names are
+matched.
 """
 
 from __future__ import annotations
@@ -249,125 +247,6 @@ def _of_ascii(pattern: str) -> str:
 
 _ASCII = {"w": "[0-9A-Za-z_]", "d": "[0-9]", "s": r"[\t\n\x0b\x0c\r ]", "b": r"(?-u:\b)"}
 
-_SEVERAL = ""
-
-_ONNX: list[tuple[str, str]] = [
-    (category, rf"^(?:{types})$")
-    for category, types in (
-        ("attention", r"(?:MultiHead|GroupQuery|Packed\w*|Decoder\w*|Sparse)?Attention|QAttention"),
-        (
-            "linear",
-            r"(?:Fused|\w*Quantize|Q)?MatMul\w*|(?:Fused|Q)?Gemm\w*|(?:Fused|Q|Nhwc)?Conv\w*|Einsum",
-        ),
-        ("norm", r"(?:Skip)?(?:Simplified)?(?:Skip)?\w*(?:Layer|Batch|Group|Instance|RMS)Norm\w*"),
-        ("rope", r"RotaryEmbedding"),
-        (
-            "activation",
-            r"Relu|\w*Gelu|QuickGelu|Swish|Silu|HardSwish|Elu|Selu|PRelu|LeakyRelu|Mish",
-        ),
-        ("moe_experts", r"Q?MoE"),
-        ("quantize", r"(?:Dynamic)?QuantizeLinear|DequantizeLinear"),
-        ("embedding", r"\w*EmbedLayer\w*"),
-        (
-            "copy",
-            r"Cast|Concat|Transpose|Reshape|Slice|Split|Expand|Tile|Identity|Memcpy\w+|Pad|\w*squeeze|Reorder\w+",
-        ),
-        (
-            "elementwise",
-            r"Add|Sub|Mul|Div|Pow|Sqrt|Erf|Tanh|Sigmoid|Softmax|LogSoftmax|BiasSoftmax|Where|Neg|Exp|Log|"
-            r"Reduce\w+|Clip|Min|Max|Mean|Sum|Equal|Less|Greater|Not|And|Or|CumSum|Gather\w*|Scatter\w*|ArgMax|ArgMin",
-        ),
-    )
-]
-
-OPERATOR_PATTERNS: list[tuple[str, str]] = [
-    *_ONNX,
-    (
-        _SEVERAL,
-        r"scheduler_metadata|get_mla_metadata|moe_forward|fused_moe$|fused_experts|::moe_(?:layer|impl)|^CompiledFunction|"
-        r"^Torch-Compiled|(?:rope|lora)\w*(?:attn|attention)",
-    ),
-    (
-        "collective",
-        r"^c10d::|^record_param_comms|^nccl:|^symm_mem::|^_c10d_functional::|^vllm::(?:all_reduce|all_gather|"
-        r"reduce_scatter)|^_C_custom_ar::|^sgl_kernel::all_reduce|^sglang::.*all_reduce|outplace_all_reduce|"
-        r"inplace_all_reduce|^flashinfer::.*all_?reduce",
-    ),
-    (
-        "moe_experts",
-        r"grouped_mm$|_grouped_gemm|::fused_moe_gemm|::moe_wna16_gemm|cutlass_moe_mm|moe_wna16_marlin_gemm",
-    ),
-    (
-        "kv_cache_write",
-        r"reshape_and_cache|concat_and_cache|store_(?:kv)?_?cache|kv_cache_update|set_kv_buffer|append_paged_kv",
-    ),
-    (
-        "attention",
-        r"scaled_dot_product|^aten::_(?:flash|efficient|cudnn)_attention|^aten::_(?:fused_sdp|transformer_encoder)|"
-        r"^flash_attn\w*::|^_flash_attn|^vllm_flash_attn|^_vllm_fa\d?_C::|unified_(?:mla_)?attention|^FlashAttn|"
-        r"(?:^|::)(?:paged|radix|mha|mla)_?(?:attention|fwd|decode|prefill)\w*|^aiter::(?:fmha|mha|pa_|mla_)|"
-        r"^sageattn|sage_attention|^xformers\w*::\w*attention|^_C::paged_attention|^flashinfer::.*(?:prefill|decode)_run|"
-        r"^sgl_kernel::(?:fwd|cutlass_mla|flash_mla)|^_flashmla_C::",
-    ),
-    (
-        "rope",
-        r"(?:^|::|_)(?:rotary_embedding|apply_rope|apply_rotary|rotary_pos_emb|fused_rope|rope)\w*$",
-    ),
-    (
-        "norm",
-        r"(?:^|::|_)(?:rms_?norm|layer_?norm|group_norm|batch_norm|instance_norm|l2_?norm)\w*$|^_C::\w*rms_norm\w*|"
-        r"^aten::(?:native|cudnn|miopen)_(?:layer|batch|group)_norm|^aten::_fused_rms_norm|^aiter::\w*norm\w*",
-    ),
-    (
-        "activation",
-        r"(?:silu|gelu|swiglu|relu|swish|geglu)\w*_and_mul\w*$|"
-        r"^aten::(?:silu|gelu|relu|relu6|leaky_relu|elu|selu|celu|mish|hardswish|hardsigmoid|hardtanh|threshold|glu|"
-        r"prelu|softplus)_?$|^_C::(?:gelu|silu|mul_and_silu|fatrelu|xielu)\w*",
-    ),
-    (
-        "linear",
-        r"^aten::(?:addmm|mm|bmm|baddbmm|addbmm|linear|matmul|mv|addmv|dot|einsum|_scaled_mm|_scaled_mm_v2|_int_mm|"
-        r"_addmm_activation|_convolution|convolution|cudnn_convolution|miopen_convolution|"
-        r"cudnn_convolution_relu|conv[123]d|_slow_conv2d_forward|thnn_conv2d|mkldnn_convolution|mkldnn_linear|"
-        r"_weight_int\w+mm\w*)_?(?:\.\w+)?$|"
-        r"^(?:_C|_rocm_C|vllm|sgl_kernel|sglang|aiter|torchao|fbgemm|quantized|onednn|cublas|deep_gemm|mkldnn)::"
-        r"\w*(?:gemm|scaled_mm|linear|_mm$|wvSplitK|LLMM)\w*$|^fp8_gemm|^deep_gemm|^cublas\w*mm",
-    ),
-    ("embedding", r"^aten::(?:embedding|embedding_bag|_embedding_bag\w*)$"),
-    (
-        "sampling",
-        r"^aten::(?:argmax|multinomial|exponential_|_sample_dirichlet)$|^flashinfer::.*sampling",
-    ),
-    (
-        "quantize",
-        r"scaled_fp[48]_quant|(?:per_token|per_tensor|per_group|per_token_group)\w*quant|quantize_per|dynamic_quant|"
-        r"scaled_int8_quant|cast_to_fp8|_quant_fp[48]",
-    ),
-    ("fill", r"^aten::(?:fill_?|zero_?|zeros\w*|ones\w*|full\w*|new_zeros|new_full)$"),
-    (
-        "copy",
-        r"^aten::(?:copy_|_to_copy|to|clone|contiguous|cat|_cat|stack|constant_pad_nd|pad|repeat|repeat_interleave|"
-        r"roll|reshape|index_copy_?|_local_scalar_dense|item|_reshape_copy|expand_copy|flip)$",
-    ),
-    (
-        "elementwise",
-        r"^aten::(?:_?log_?softmax|_?softmax|add|sub|rsub|mul|div|pow|rsqrt|sqrt|square|neg|abs|sign|exp|expm1|log|"
-        r"log1p|log2|sin|cos|tanh|sigmoid|erf|reciprocal|floor|ceil|round|trunc|clamp|clamp_min|clamp_max|maximum|"
-        r"minimum|mean|sum|prod|var|var_mean|std|norm|linalg_vector_norm|cumsum|max|min|amax|amin|any|all|where|"
-        r"masked_fill|eq|ne|lt|le|gt|ge|bitwise_\w+|logical_\w+|__\w+__|arange|remainder|fmod|floor_divide|addcmul|"
-        r"addcdiv|lerp|triu|tril|dropout|native_dropout|bernoulli|_foreach_\w+|isnan|isinf|isfinite|nan_to_num|"
-        r"polar|complex|atan2|gather|scatter|scatter_add|index_put|_index_put_impl|index|index_select|take_along_dim|nonzero|rand\w*|normal|"
-        r"uniform|random)_?$|^(?:autograd::engine::evaluate_function:"
-        r" )?torch::autograd::AccumulateGrad$",
-    ),
-]
-"""Ordered ``(category, pattern)`` of operators with one purpose (or, with an empty category,
-several); the first match wins.
-
-``aten::index`` and other gathers are element by element: only a look-up in a table of vectors is an
-embedding.
-"""
-
 _VAGUE = ("elementwise", "other", "embedding", "sampling")
 """Categories of kernels that serve several purposes: gathers, choices among values, arithmetic.
 
@@ -377,38 +256,13 @@ Any other category of a kernel's own name is sure, whatever operator launched it
 _KEPT = {"attention": ("other",), "collective": ("elementwise",)}
 """For categories of operators: vague kernels that stay, because they prepare or finish its work."""
 
-_BACKWARD: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+)Backward\d*$"
-"""Pattern of the node that computes an operator's gradients."""
-
-
-def categories_of_operators(names: pl.Series) -> pl.Series:
-    """Category of each operator, for its kernels; null if the operator has several purposes or
-    is unknown.
-    """
-    # The node that computes the gradients of an operator has that operator's category.
-    return by_distinct(names, _of_operators).alias("category")
-
-
-def _of_operators(distinct: tuple[str, ...]) -> pl.Series:
-    names = pl.Series("name", distinct, dtype=pl.String)
-    forward = (
-        names.str.extract(_BACKWARD)
-        .str.replace_all("([a-z0-9])([A-Z])", "${1}_$2")
-        .str.to_lowercase()
-    )
-    forward = pl.select(
-        pl.when(forward.is_not_null()).then(pl.format("aten::{}", forward))
-    ).to_series()
-    own, of_forward = (by_unique_name(each, OPERATOR_PATTERNS, None) for each in (names, forward))
-    return pl.select(pl.coalesce(own, of_forward).replace({_SEVERAL: None})).to_series()
-
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     """Whether the operator says the category: it takes precedence only over a name that is
     vague, or agrees.
     """
     vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
-    vague |= (by_operator == "moe_experts") & (by_name == "linear")
+    vague |= (by_operator == "moe_experts") & (by_name == "gemm")
     keeps = pl.any_horizontal(
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
     )

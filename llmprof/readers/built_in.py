@@ -6,9 +6,11 @@ from llmprof.plugins import records_in
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.ascend.reader import READER as ASCEND
 from llmprof.readers.chrome.reader import READER as CHROME
+from llmprof.readers.xplane import READER as XPLANE
 from llmprof.readers.nvprof import READERS as NVPROF
 from llmprof.readers.rocm.reader import READERS as ROCM
 from llmprof.readers.nsys.reader import READER as NSYS
+from llmprof.readers.nsys_stats import READER as NSYS_STATS
 from llmprof.readers.ops import READER as OPS
 from llmprof.readers.saved import READERS as SAVED
 from llmprof.readers.monitors.reader import READERS as MONITORS

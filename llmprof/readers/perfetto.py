@@ -4,15 +4,18 @@ program that writes them.
 The file is a protocol buffer: a list of packets. They are decoded with the classes of the package
 ``perfetto``, and their names and tracks are resolved here; Perfetto's trace processor, which would
 have to be downloaded, is not needed. A file that llmprof exported also contains the tables of the
-trace, which are then read instead of the slices. Slices of rocprofv3 become kernels, copies and
-calls by their category; all other slices become markers. Packets of other data sources (ftrace,
-heap profiles) are counted and left out.
+trace, which are then read instead of the slices. Slices of rocprofv3 and Kineto become kernels,
+copies, calls and operators by their category, and so do stages that a driver renders; all other
+slices become markers. Device and stream are those in the names of their track. Packets of other
+data sources (ftrace, heap profiles) are counted and left out. Of files that were joined, each
+sequence of packets with a device of its own is a rank.
 
 Source of the format: Perfetto's ``trace_packet.proto`` and ``track_event.proto``.
 """
 
 import importlib
 import math
+import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -22,7 +25,16 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, trace_of
+from llmprof.readers.common.reader import (
+    MOST_NS,
+    FilePart,
+    Probe,
+    Reader,
+    Request,
+    bytes_of,
+    combine,
+    trace_of,
+)
 from llmprof.text import left_out
 from llmprof.trace import Trace
 from llmprof.trace.storage.parquet import unpack_trace
@@ -34,7 +46,18 @@ _PACKET: Final = 0x0A
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CLEARED: Final = 1
 _KERNEL: Final = ("kernel", "kernel_dispatch", "gpu_kernel")
-_COPY: Final = ("memory_copy", "memcpy", "gpu_memcpy", "copy")
+_COPY: Final = ("memory_copy", "memcpy", "gpu_memcpy", "gpu_memset", "copy")
+_OPERATOR: Final = ("cpu_op", "python_function")
+_CALL: Final = (
+    r"^(?:hip|hsa|cuda|rccl|nccl)\w*api|^(?:cuda|hip|xpu|mtia|privateuse1)_(?:runtime|driver)$"
+    r"|runtime_api$"
+)
+_MOVES: Final = r"(?i)^\W*(?:\w+ )?(?:memcpy|memset|copy)"
+_NAMED: Final = ("name", "kernel", "kernel name")
+"""Keys under which a driver writes the name of what it renders."""
+_GPU: Final = re.compile(r"\bgpu ?#?(\d{1,4})\b", re.IGNORECASE)
+_STREAM: Final = re.compile(r"\bstream ?#?(\d{1,9})\b", re.IGNORECASE)
+_RENDERED: Final = ("sequence", "device", "stream", "start_ns", "dur_ns", "name")
 _UNITS: Final = {1: "ns", 2: "1", 3: "B"}
 _OWN: Final = 60_451
 """Number of the field of a packet with a piece of an exported trace's tables.
@@ -182,15 +205,46 @@ def _read(path: Path, request: Request) -> Trace:
             " ui.perfetto.dev"
         )
         raise ReadError(found, expected="slices, instants or counters of a program", hint=hint)
-    return trace_of(
-        path,
-        "perfetto",
-        tables,
-        head={"absolute": False},
-        events=events.count,
-        notes=notes,
-        damage=damage,
-    )
+    ranks = _ranks(tables)
+    if len(ranks) == 1:
+        return trace_of(
+            path,
+            "perfetto",
+            {name: frame.drop("sequence", strict=False) for name, frame in tables.items()},
+            head={"absolute": False},
+            events=events.count,
+            notes=notes,
+            damage=damage,
+        )
+    parts = []
+    for rank, sequence in enumerate(ranks):
+        of_rank = {
+            name: frame.filter(pl.col("sequence") == sequence).drop("sequence")
+            for name, frame in tables.items()
+            if "sequence" in frame.columns
+        }
+        kept = sum(frame.height for frame in of_rank.values())
+        coverage = {"file": path.name, "events": kept, "kept": kept}
+        parts.append(FilePart(path, of_rank, {"rank": rank, "absolute": False}, coverage))
+    parts[0].tables |= {name: tables[name] for name in ("counters",) if name in tables}
+    parts[0].coverage["notes"] = [*notes, *([f"the file ends early: {damage}"] if damage else [])]
+    return combine(parts, "perfetto")
+
+
+def _ranks(tables: dict[str, pl.DataFrame]) -> list[int]:
+    """Sequences of packets that are ranks, by their devices: each has calls or other slices of a
+    host, and a device of its own.
+    """
+    if "kernels" not in tables:
+        return [0]
+    devices = tables["kernels"].group_by("sequence").agg(pl.col("device").unique())
+    hosts = [
+        set(tables[name]["sequence"]) for name in ("runtime", "ops", "markers") if name in tables
+    ]
+    alone = devices.explode("device")["device"].is_unique().all()
+    if devices.height < 2 or not alone or not set(devices["sequence"]) <= set().union(*hosts):
+        return [0]
+    return devices.sort(pl.col("device").list.min())["sequence"].to_list()
 
 
 class _TrackEvents:
@@ -199,7 +253,9 @@ class _TrackEvents:
     def __init__(self) -> None:
         self.count = 0
         self.others: Counter[str] = Counter()
-        self.rows: list[tuple[int, int, int, str, str]] = []
+        self.rows: list[tuple[int, int, int, int, str, str]] = []
+        self._rendered: list[tuple[int, int, int, int, int, str]] = []
+        self._stages: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
         self.samples: list[tuple[int, int, float]] = []
         self._tracks: dict[int, Any] = {}
         self._lanes: dict[int, int] = {}
@@ -216,12 +272,15 @@ class _TrackEvents:
         if packet.sequence_flags & _CLEARED:
             for names_of in (self._names, self._categories):
                 names_of.pop(sequence, None)
+            self._stages.pop((sequence, "iid"), None)
             self._defaults.pop(sequence, None)
         if packet.HasField("interned_data"):
             for name in packet.interned_data.event_names:
                 self._names[sequence][name.iid] = name.name
             for category in packet.interned_data.event_categories:
                 self._categories[sequence][category.iid] = category.name
+            for stage in packet.interned_data.gpu_specifications:
+                self._stages[sequence, "iid"][stage.iid] = stage.name
         if packet.HasField("trace_packet_defaults"):
             self._defaults[sequence] = packet.trace_packet_defaults.track_event_defaults.track_uuid
         kind = packet.WhichOneof("data")
@@ -230,6 +289,8 @@ class _TrackEvents:
         elif kind == "track_event":
             self.count += 1
             self._event(packet, packet.track_event, sequence)
+        elif kind == "gpu_render_stage_event":
+            self._render(packet, packet.gpu_render_stage_event, sequence)
         elif kind == "compressed_packets" and not nested:
             inflated = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
             for inner in _packets(inflated):
@@ -265,7 +326,7 @@ class _TrackEvents:
                 self.unmatched += 1
                 return
             start, name, category = self._open[track].pop()
-            self.rows.append((track, start, time_ns - start, name, category))
+            self.rows.append((sequence, track, start, time_ns - start, name, category))
             return
         name = event.name or self._names[sequence].get(event.name_iid, "unnamed")
         categories = [
@@ -276,7 +337,35 @@ class _TrackEvents:
         if event.type == _BEGIN:
             self._open[track].append((time_ns, name, category))
         elif event.type == _INSTANT:
-            self.rows.append((track, time_ns, 0, name, category))
+            self.rows.append((sequence, track, time_ns, 0, name, category))
+
+    def _render(self, packet: Any, event: Any, sequence: int) -> None:
+        """A stage that a driver renders on a queue of a device: of LLMs, a kernel or a copy."""
+        queues, stages = (self._stages[sequence, key] for key in ("queue", "stage"))
+        if event.HasField("specifications"):
+            for found, said in (
+                (queues, event.specifications.hw_queue),
+                (stages, event.specifications.stage),
+            ):
+                found.update(enumerate((one.name for one in said), len(found)))
+        if not event.duration or not 0 <= packet.timestamp < MOST_NS:
+            return
+        self.count += 1
+        interned = self._stages[sequence, "iid"]
+        queue, stage = (
+            interned.get(iid, "") if iid else found.get(number, "")
+            for iid, found, number in (
+                (event.hw_queue_iid, queues, event.hw_queue_id),
+                (event.stage_iid, stages, event.stage_id),
+            )
+        )
+        said = {one.name.lower(): one.value for one in event.extra_data}
+        name = getattr(event, "name", "") or next(filter(None, map(said.get, _NAMED)), stage)
+        number = _STREAM.search(queue)
+        stream = int(number[1]) if number else event.hw_queue_iid or event.hw_queue_id
+        self._rendered.append(
+            (sequence, event.gpu_id, stream, packet.timestamp, event.duration, name or "unnamed")
+        )
 
     def _counted(self, track: int, value: float) -> float:
         """A value in the base unit; increments are added up."""
@@ -303,6 +392,7 @@ class _TrackEvents:
                 left_out(self.others.total(), "packet", f"of other data sources ({kinds})")
             )
         schema = {
+            "sequence": pl.Int64,
             "track": pl.UInt64,
             "start_ns": pl.Int64,
             "dur_ns": pl.Int64,
@@ -311,32 +401,43 @@ class _TrackEvents:
         }
         slices = pl.DataFrame(self.rows, schema=schema, orient="row")
         places = [
-            (uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[0] for row in self.rows)
+            (uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[1] for row in self.rows)
         ]
         of_tracks = {
             "track": pl.UInt64,
             "process": pl.Int64,
             "thread": pl.Int64,
             "stream": pl.Int64,
+            "device": pl.Int32,
         }
         rows = slices.join(
             pl.DataFrame(places, schema=of_tracks, orient="row"), on="track", how="left"
         )
         category = pl.col("domain").str.to_lowercase()
         kernel, copy = category.is_in(_KERNEL), category.is_in(_COPY)
-        call = category.str.contains(r"^(?:hip|hsa|cuda|rccl|nccl)\w*api|runtime_api$")
-        host = ("start_ns", "dur_ns", "name", "process", "thread")
-        device = ("start_ns", "dur_ns", "name", "stream")
+        call, operator = category.str.contains(_CALL), category.is_in(_OPERATOR)
+        host = ("sequence", "start_ns", "dur_ns", "name", "process", "thread")
+        device = ("sequence", "start_ns", "dur_ns", "name", "stream", "device")
+        in_order = {name: schema.get(name) or of_tracks[name] for name in _RENDERED}
+        rendered = pl.DataFrame(self._rendered, schema=in_order, orient="row").select(device)
+        moves = pl.col("name").str.contains(_MOVES)
+        copies = pl.concat([rows.filter(copy).select(device), rendered.filter(moves)])
         tables = {
-            "kernels": rows.filter(kernel).select(*device, device=pl.lit(0, dtype=pl.Int32)),
-            "copies": (
-                rows.filter(copy).select(
-                    *device, device=pl.lit(0, dtype=pl.Int32), kind=pl.lit("unknown")
+            "kernels": pl.concat([rows.filter(kernel).select(device), rendered.filter(~moves)]),
+            "copies": copies.with_columns(
+                kind=pl.coalesce(
+                    pl.col("name").str.extract(r"\b([HDP]to[HDP])\b"),
+                    pl.when(pl.col("name").str.contains("(?i)memset")).then(pl.lit("memset")),
+                    pl.lit("unknown"),
                 )
             ),
             "runtime": rows.filter(call).select(*host, api=pl.lit("runtime")),
+            "ops": rows.filter(operator).select(
+                *host,
+                kind=pl.when(category == "cpu_op").then(pl.lit("op")).otherwise(pl.lit("python")),
+            ),
             "markers": (
-                rows.filter(~(kernel | copy | call)).select(
+                rows.filter(~(kernel | copy | call | operator)).select(
                     *host, "domain", on_device=pl.lit(value=False)
                 )
             ),
@@ -350,20 +451,25 @@ class _TrackEvents:
         tables["counters"] = pl.DataFrame(counters, schema=columns, orient="row")
         return {name: frame for name, frame in tables.items() if frame.height}, notes
 
-    def _thread(self, uuid: int) -> tuple[int | None, int | None, int | None]:
-        """Process and thread of a track, and a number for the track that serves as its stream."""
+    def _thread(self, uuid: int) -> tuple[int | None, int | None, int, int]:
+        """Process and thread of a track, its stream (else a number for the track) and device."""
         process = thread = None
-        seen = set()
+        seen, names = set(), []
         current = uuid
         while current in self._tracks and current not in seen:
             seen.add(current)
             track = self._tracks[current]
+            names += [track.name or track.static_name, track.thread.thread_name]
+            names += [track.process.process_name, *track.process.process_labels]
             if track.HasField("thread"):
                 process, thread = process or track.thread.pid, thread or track.thread.tid
             if track.HasField("process"):
                 process = process or track.process.pid
             current = track.parent_uuid
-        return process, thread, self._lanes.setdefault(uuid, len(self._lanes))
+        device, stream = (pattern.search(" ".join(names)) for pattern in (_GPU, _STREAM))
+        lane = self._lanes.setdefault(uuid, len(self._lanes))
+        number = int(device[1]) if device else 0
+        return process, thread, int(stream[1]) if stream else lane, number
 
     def _counter(self, uuid: int) -> tuple[str, str | None]:
         """Name and unit of a counter."""
@@ -377,7 +483,7 @@ class _TrackEvents:
 
 READER: Final = Reader(
     name="perfetto",
-    version=3,
+    version=4,
     what="a binary trace of Perfetto",
     sniff=_sniff,
     read=_read,

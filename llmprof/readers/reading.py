@@ -34,6 +34,7 @@ from llmprof.readers.common.reader import (
     TableSelection,
     border,
     combine,
+    refuse_copies,
 )
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
 from llmprof.readers.saved import (
@@ -255,6 +256,7 @@ def _read(
             trace, entry = whole_of(reader, sources[0], request), whole
         else:
             parts = _parts_of_all(reader, sources, request)
+            refuse_copies(parts)
             if reader.settle is not None and len(sources) > 1:
                 reader.settle(parts)
             trace = combine(parts, reader.name, read_for)

@@ -324,7 +324,7 @@ def at_bound(
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
         joined = roofline(trace, model, device, **options).filter(
-            (pl.col("bound_ns") > 0) & (pl.col("measured_ns") > 0)
+            (pl.col("bound_ns") > 0) & (pl.col("total_ns") > 0)
         )
         if stage is not None:
             joined = joined.filter(pl.col("stage") == stage)
@@ -334,7 +334,7 @@ def at_bound(
             )
             raise AnalysisError(found, expected="a stage of roofline with bound_ns")
         factors = joined.select(
-            "rank", "step", "stage", factor=(pl.col("bound_ns") / pl.col("measured_ns")).clip(0, 1)
+            "rank", "step", "stage", factor=(pl.col("bound_ns") / pl.col("total_ns")).clip(0, 1)
         )
         factor = (
             plan.events.select("rank", "step", "stage")

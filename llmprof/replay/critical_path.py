@@ -357,8 +357,8 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         return rows
     held = (
         idle(trace)
-        .filter(pl.col("held_kind") == "call")
-        .select(event="next_event", call="held_by", held="dur_ns")
+        .filter(pl.col("waited_kind") == "call")
+        .select(event="next_event", call="waited_name", held="dur_ns")
     )
     rows = rows.join(held, on="event", how="left", maintain_order="left", validate="m:1")
     by_call = unknown & (pl.col("held") >= MIN_SHARE * pl.col("dur_ns"))
@@ -415,7 +415,7 @@ def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         named = [
             pl.Series(
                 found.select(
-                    pl.when(pl.col("host_activity_share") >= MIN_SHARE).then("host_activity")
+                    pl.when(pl.col("host_share") >= MIN_SHARE).then("host_name")
                 ).to_series()
             )
             for found in (own, any_thread)

@@ -14,7 +14,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotCapturedError, NotNegative
-from llmprof.names.timeable import DTYPES
+from llmprof.names.dtypes import element_type
 from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import medians_of
@@ -65,17 +65,17 @@ row-reduction kernels, which every compiler has.
 
 _SCHEMA: Final = {
     "phase": pl.String(),
-    "fusion": pl.String(),
-    "categories": pl.String(),
+    "name": pl.String(),
+    "category": pl.String(),
     "kernels": pl.String(),
     "length": pl.Int64(),
     "count": pl.Int64(),
     "per_step": pl.Float64(),
-    "launches_saved": pl.Int64(),
+    "saved_launches": pl.Int64(),
     "total_ns": pl.Int64(),
     "gap_ns": pl.Int64(),
     "share": pl.Float64(),
-    "bytes_saved": pl.Int64(),
+    "saved_bytes": pl.Int64(),
     "gain_ns": pl.Float64(),
     "gain_low_ns": pl.Float64(),
     "gain_high_ns": pl.Float64(),
@@ -113,11 +113,11 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
     Returns
     -------
     polars.DataFrame
-        The largest first: ``phase, fusion`` (a known fusion of engines or compilers with the
-        categories of the whole chain; null for any other), ``categories`` (in order, with ``+``),
+        The largest first: ``phase, name`` (a known fusion of engines or compilers with the
+        categories of the whole chain; null for any other), ``category`` (in order, with ``+``),
         ``kernels`` (names, one a line), ``length``, ``count`` (chains), ``per_step`` (chains in
-        each step), ``launches_saved`` (of the recording), ``total_ns`` (of the chains' kernels),
-        ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``bytes_saved``
+        each step), ``saved_launches`` (of the recording), ``total_ns`` (of the chains' kernels),
+        ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``saved_bytes``
         (of the recording: not written and read again between the kernels; null if the shapes of
         their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
         ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted).
@@ -256,9 +256,9 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
             and len(size) > 1
             and all(isinstance(n, int) and 0 < n < 1 << 32 for n in size)
         )
-        dtype = DTYPES.get(kind) if isinstance(kind, str) else None
-        if whole and dtype and "int" not in dtype[0]:
-            out.add((tuple(size), math.prod(size) * dtype[1]))
+        dtype = element_type(kind) if isinstance(kind, str) else None
+        if whole and dtype and dtype.torch and "int" not in dtype.format:
+            out.add((tuple(size), math.prod(size) * dtype.bytes))
     return out
 
 
@@ -279,7 +279,7 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
             total_ns=pl.col("dur_ns").sum(),
             gap_ns=(pl.col("start_ns").shift(-1) - end).clip(0).sum(),
             events=pl.col("event"),
-            bytes_saved=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
+            saved_bytes=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
         )
         .filter(pl.col("length") <= _MAX_MEMBERS)
     )
@@ -299,8 +299,8 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
             gap_ns=pl.col("gap_ns").sum(),
             events=pl.col("events").explode(),
             _in=pl.col("step").is_not_null().sum(),
-            bytes_saved=pl.when(pl.col("bytes_saved").is_not_null().all()).then(
-                pl.col("bytes_saved").sum()
+            saved_bytes=pl.when(pl.col("saved_bytes").is_not_null().all()).then(
+                pl.col("saved_bytes").sum()
             ),
         )
         .filter(pl.col("count") >= _MIN_COUNT)
@@ -310,12 +310,12 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
     )
     made = [_member_names(letters) for letters in candidates["letters"]]
     candidates = candidates.with_columns(
-        fusion=pl.Series(made, dtype=pl.String),
-        categories=pl.Series(
+        name=pl.Series(made, dtype=pl.String),
+        category=pl.Series(
             [" + ".join(words[one] for one in letters) for letters in candidates["letters"]],
             dtype=pl.String,
         ),
-        launches_saved=pl.col("count") * (pl.col("length") - 1),
+        saved_launches=pl.col("count") * (pl.col("length") - 1),
         share=pl.col("total_ns") / max(1, whole),
         per_step=pl.when(pl.col("_steps") > 0).then(pl.col("_in") / pl.col("_steps")),
     ).sort(

@@ -53,7 +53,7 @@ _SCHEMA: Final = {
     "phase": pl.String(),
     "rank": pl.Int32(),
     "steps": pl.UInt32(),
-    "of_steps": pl.UInt32(),
+    "recorded_steps": pl.UInt32(),
     "part": pl.Enum(PARTS),
     "operator": pl.String(),
     "stage": pl.String(),
@@ -70,7 +70,7 @@ _SCHEMA: Final = {
     "gap_ns": pl.Float64(),
     "gain_ns": pl.Float64(),
     "gain_share": pl.Float64(),
-    "why": pl.String(),
+    "reason": pl.String(),
 }
 
 
@@ -131,12 +131,12 @@ def opportunities(
     polars.DataFrame
         The phase with most time first. Values are means of a step:
 
-        - ``phase, rank, steps`` (number of them), ``of_steps`` (how many the recording has of this
-          rank and phase);
+        - ``phase, rank, steps`` (number of them), ``recorded_steps`` (how many the recording has of
+          this rank and phase);
         - ``part``: ``step`` (all of it; ``gain_ns`` with all operators at the target at once),
           ``opportunity`` (an operator of one stage, or, where no stage is known, of the same
           shapes; by its gain), ``others`` (smaller opportunities together), ``at target``
-          (operators that reach it), ``no bound`` (by ``why``), ``idle`` (nothing runs on the
+          (operators that reach it), ``no bound`` (by ``reason``), ``idle`` (nothing runs on the
           devices of the rank), ``beside other work`` (negative: what ran at the same time counts
           twice above);
         - ``operator, stage, kind, shapes, kernel, bound_by`` (those with most time), ``count``
@@ -144,7 +144,7 @@ def opportunities(
         - ``total_ns`` (of kernels and copies), ``share`` (of the step), ``bound_ns, bound_share,
           target_share`` (what it is brought to), ``gap_ns``, ``gain_ns`` (at most the gap),
           ``gain_share`` (of the step);
-        - ``why`` (there is no bound; of ``step`` where no operator has one: gap and gain are
+        - ``reason`` (there is no bound; of ``step`` where no operator has one: gap and gain are
           unknown then).
 
     Raises
@@ -213,8 +213,8 @@ def _steps(built: Graph) -> pl.DataFrame:
 
 
 def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
-    """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of
-    all, and their mean.
+    """``phase, rank, steps, recorded_steps, step_ns`` from the steps of a rank: their number, that
+    of all, and their mean.
     """
     worked = (
         labels_of(part.trace).filter(pl.col("start_ns").is_not_null())
@@ -222,12 +222,12 @@ def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
         else part.steps
     )
     labels = worked.join(steps, on="rank", how="semi")
-    every = labels.group_by("phase").agg(of_steps=pl.len())
+    every = labels.group_by("phase").agg(recorded_steps=pl.len())
     own = steps.group_by("phase").agg(
         pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean()
     )
     own = own.join(every, on="phase", how="left", nulls_equal=True)
-    return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
+    return own.with_columns(recorded_steps=pl.max_horizontal("steps", "recorded_steps"))
 
 
 def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
@@ -301,7 +301,7 @@ def _table(
     named = ("operator", "kind", "shapes", "kernel", "bound_by")
     by_row = work.group_by("phase", "part", "key", "row").agg(
         pl.col("call").n_unique(),
-        pl.col(*named, "_stage", "why").first(),
+        pl.col(*named, "_stage", "reason").first(),
         total_ns=time.sum(),
         bound_ns=(time * pl.col("bound_share")).sum(),
         gap_ns=(time * pl.col("saved")).sum(),
@@ -314,7 +314,7 @@ def _table(
             "phase",
             "part",
             "key",
-            why=pl.when(pl.col("part") == "no bound").then("why"),
+            reason=pl.when(pl.col("part") == "no bound").then("reason"),
             maintain_order=True,
         )
         .agg(
@@ -362,13 +362,13 @@ def _table(
     )
     is_step = pl.col("part") == "step"
     unknown = is_step & ~has_bound.any().over("phase")
-    own = pl.col("why").filter(pl.col("why") != COLLECTIVE)  # a collective never has one
+    own = pl.col("reason").filter(pl.col("reason") != COLLECTIVE)  # a collective never has one
     whys = (
-        own.sort_by(pl.col("total_ns").filter(pl.col("why") != COLLECTIVE), descending=True)
+        own.sort_by(pl.col("total_ns").filter(pl.col("reason") != COLLECTIVE), descending=True)
         .first()
         .over("phase")
     )
-    rows = rows.with_columns(why=pl.when(unknown).then(whys).otherwise("why"))
+    rows = rows.with_columns(reason=pl.when(unknown).then(whys).otherwise("reason"))
     return (
         rows.with_columns(
             pl.when(has_bound).then("bound_ns"),

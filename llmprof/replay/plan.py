@@ -420,7 +420,7 @@ class _Steps(NamedTuple):
 def calls_of_rows(plan: ReplayPlan, trace: Trace) -> pl.DataFrame:
     """Matched collectives with their row, kind, size and own transfer."""
     calls = collectives(trace).select(
-        "rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks_seen"
+        "rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks"
     )
     rows = plan.events.filter(pl.Series(plan.collectives())).select(
         "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
@@ -446,7 +446,7 @@ def new_transfer(
             .agg(new_ns=pl.col("transfer_ns").median())
         )
         return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
-    factor = bus_factor(pl.coalesce("world", "ranks_seen"))
+    factor = bus_factor(pl.coalesce("world", "ranks"))
     smallest = (
         pl.col("own_ns").quantile(0.1).over("kind") if latency is None else pl.lit(latency * 1e3)
     )

@@ -50,7 +50,7 @@ def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         ``event`` (as :func:`~llmprof.label.activity.activity` numbers them), ``rank, step, name,
         layer, stage, start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the
         last step ends no later, nor does one after which others were left out: if the host sets the
-        pace, a kernel may delay its own step without delaying the last one) and ``unknown`` (why
+        pace, a kernel may delay its own step without delaying the last one) and ``reason`` (why
         the slack is not known, in which case both are null; null where it is known).
 
         With ``by``: its columns, ``count`` (events), ``total_ns`` (their time on the devices),
@@ -87,14 +87,14 @@ def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         "a collective after it was not matched over the ranks, so another rank may wait for it"
     )
     free = free.join(last, on="rank", how="left", maintain_order="left").with_columns(
-        unknown=first_true(
+        reason=first_true(
             {
                 silent: ~pl.col("rank").is_in(heard),
                 not_matched: pl.col("start_ns") < pl.col("until_ns"),
             }
         )
     )
-    replayed = pl.col("unknown").is_null()
+    replayed = pl.col("reason").is_null()
     return free.with_columns(pl.when(replayed).then(name).alias(name) for name in _SLACK).drop(
         "until_ns"
     )
@@ -108,7 +108,7 @@ def known_slack(trace: Trace) -> pl.DataFrame:
     """Slack of each event of a device as :func:`slack` has it, also where the dependencies
     cannot be found.
     """
-    nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "unknown": pl.String})
+    nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "reason": pl.String})
     try:
         return slack(trace).select(nothing.columns)
     except NotCapturedError:
@@ -116,7 +116,7 @@ def known_slack(trace: Trace) -> pl.DataFrame:
     except LlmprofError as error:
         events = graph(trace).events["event"].drop_nulls().sort()
         return pl.concat(
-            [nothing, pl.DataFrame({"event": events, "unknown": error.found})],
+            [nothing, pl.DataFrame({"event": events, "reason": error.found})],
             how="diagonal_relaxed",
         )
 
@@ -168,7 +168,7 @@ def unknown_slack(trace: Trace) -> str:
     free = known_slack(trace)
     if not free.height:
         return "nothing ran on a device"
-    reasons = free["unknown"].value_counts(sort=True)["unknown"]
+    reasons = free["reason"].value_counts(sort=True)["reason"]
     return "" if free["slack_ns"].count() else str(reasons[0])
 
 

@@ -82,7 +82,7 @@ _ROW_COLUMNS: Final = (
     "bound_by",
     "bound_share",
     "saved",
-    "why",
+    "reason",
 )
 KEY: Final = ("operator", "kind", "_stage", "_shapes", "_known")
 

@@ -33,12 +33,12 @@ _SCHEMA = {
     "phase": pl.String(),
     "steps": pl.UInt32(),
     **dict.fromkeys(("recorded_ns", "predicted_ns", "low_ns", "high_ns"), pl.Float64()),
-    **dict.fromkeys(("gain_ns", "gain_low_ns", "gain_high_ns", "speedup"), pl.Float64()),
+    **dict.fromkeys(("gain_ns", "gain_low_ns", "gain_high_ns"), pl.Float64()),
     "moved": pl.UInt32(),
     **dict.fromkeys(
         [f"plain_{name}_ns" for name in ("recorded", "predicted", "low", "high")], pl.Float64()
     ),
-    **dict.fromkeys(("changes", "unknown"), pl.String()),
+    **dict.fromkeys(("change", "assumed"), pl.String()),
 }
 
 _STEPS = {"rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String()}
@@ -52,7 +52,7 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     (:mod:`llmprof.replay.graph`). Values that a change cannot know are taken three times:
     for a short step, for an expected step, and for a long step. Without a change the replay gives
     the recorded times. Of recordings with more than 3 million events only some groups of ranks that
-    wait for no other rank are replayed, or steps from the middle, and ``unknown`` says how many.
+    wait for no other rank are replayed, or steps from the middle, and ``assumed`` says how many.
 
     Parameters
     ----------
@@ -72,11 +72,11 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
         own end on the devices; a gain that a later step loses again does not count), ``low_ns,
         high_ns`` (between the lowest and the highest guess, with the 95 % interval of the median
         over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
-        ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``,
+        ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise),
         ``moved`` (steps that end no later, and gain less than the step before them, which ends
         earlier: what sets their own end stays), ``plain_recorded_ns, plain_predicted_ns,
         plain_low_ns, plain_high_ns`` (the same times without the profiler, of decode in a run that
-        also measured this; null elsewhere), ``changes`` and ``unknown`` (what the prediction cannot
+        also measured this; null elsewhere), ``change`` and ``assumed`` (what the prediction cannot
         know, in words).
 
     Raises
@@ -114,8 +114,8 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
         .join(moved, on="phase", nulls_equal=True)
         .join(without, on="phase", how="left", nulls_equal=True)
         .with_columns(
-            changes=pl.lit("; ".join(change.words for change in made)),
-            unknown=pl.lit("; ".join([change.unknown for change in made] + _not_replayed(part))),
+            change=pl.lit("; ".join(change.words for change in made)),
+            assumed=pl.lit("; ".join([change.unknown for change in made] + _not_replayed(part))),
         )
         .select(*_SCHEMA)
         .cast(_SCHEMA)  # type: ignore[arg-type]
@@ -157,7 +157,6 @@ def _medians(rows: pl.DataFrame) -> pl.DataFrame:
             gain_high_ns=pl.col("recorded_ns") - least,
             low_ns=pl.min_horizontal(least, "noise_low_ns"),
             high_ns=pl.max_horizontal(most, "noise_high_ns"),
-            speedup=pl.col("recorded_ns") / middle,
         )
     )
 
@@ -169,12 +168,10 @@ def _not_replayed(part: ReplayedPart) -> list[str]:
     reasons = [part.words] if part.words else []
     if len(part.trace.ranks) > 1 and not (graph(part.trace).kind == COLLECTIVE).any():
         calls = collectives(part.trace)
-        unmatched = (
-            calls.filter(pl.col("world").fill_null(2) > 1)["unmatched"].drop_nulls().mode().sort()
-        )
-        if unmatched.len():
+        reason = calls.filter(pl.col("world").fill_null(2) > 1)["reason"].drop_nulls().mode().sort()
+        if reason.len():
             reasons.append(
-                f"what ranks wait for of each other, so each is replayed alone: {unmatched[0]}"
+                f"what ranks wait for of each other, so each is replayed alone: {reason[0]}"
             )
     return reasons
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 # at their first use, since the cards of the terminal need no Altair
 door(
     globals(),
-    Report="report.folder",
-    html="report.folder",
-    write="report.folder",
-    Visualizer="report.run",
-    write_sweep="report.sweep",
+    {
+        "report.folder": "Report html write",
+        "report.run": "Visualizer",
+        "report.sweep": "write_sweep",
+    },
 )

@@ -17,9 +17,11 @@ from markupsafe import Markup
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
+from llmprof.charts import bars
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.findings.card import chain_findings, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.findings.frame import Findings
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.trace import schema
 from llmprof.units import format_bytes, format_ns, format_share
@@ -160,26 +162,26 @@ def warnings(trace: Trace) -> list[str]:
 def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
     """Coverage over all ranks:
 
-    ``measure, share, least, rank, of``, ``least`` being the worst rank's share.
+    ``kind, share, least, rank, denominator``, ``least`` being the worst rank's share.
     """
     if coverage is None or not coverage.height:
         return pl.DataFrame(
             schema={
-                "measure": pl.String,
+                "kind": pl.String,
                 "share": pl.Float64,
                 "least": pl.Float64,
                 "rank": pl.Int32,
-                "of": pl.String,
+                "denominator": pl.String,
             }
         )
     whole = pl.col("total_ns").sum()
-    if coverage["of"][0] == OF_OPERATORS:  # each is an operator, and was not launched
-        coverage = coverage.filter(~pl.col("measure").is_in(["launch", "operator"]))
-    return coverage.group_by("measure", maintain_order=True).agg(
-        share=pl.when(whole > 0).then(pl.col("covered_ns").sum() / whole),
+    if coverage["denominator"][0] == OF_OPERATORS:  # each is an operator, and was not launched
+        coverage = coverage.filter(~pl.col("kind").is_in(["launch", "operator"]))
+    return coverage.group_by("kind", maintain_order=True).agg(
+        share=pl.when(whole > 0).then((pl.col("share") * pl.col("total_ns")).sum() / whole),
         least=pl.col("share").min(),
         rank=pl.col("rank").sort_by("share", nulls_last=True).first(),
-        of=pl.col("of").first(),
+        denominator=pl.col("denominator").first(),
     )
 
 
@@ -444,9 +446,9 @@ def _coverage(trace: Trace) -> CardTable | None:
         return None
     rows = [
         (MEASURES.get(measure, measure), format_share(share), format_share(least))
-        for measure, share, least in explained.select("measure", "share", "least").iter_rows()
+        for measure, share, least in explained.select("kind", "share", "least").iter_rows()
     ]
-    denominator = explained["of"][0] if explained.height else ""
+    denominator = explained["denominator"][0] if explained.height else ""
     return CardTable(
         "Coverage: how much of the time has …",
         ("", "share", "worst rank"),
@@ -487,11 +489,11 @@ def of_metrics(metrics: Metrics) -> str:
         ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list())))
         or "device not recorded"
     )
-    longest = kernels.sort("duration_ns", descending=True, nulls_last=True).head(_LAUNCHES)
+    longest = kernels.sort("dur_ns", descending=True, nulls_last=True).head(_LAUNCHES)
     rows = [
         (shorten(name or "unnamed", 70), number, format_ns(duration))
         for number, name, duration in longest.select(
-            "kernel_id", "kernel_name", "duration_ns"
+            "kernel_id", "kernel_name", "dur_ns"
         ).iter_rows()
     ]
     facts = [
@@ -548,7 +550,7 @@ def of_run(run: Run) -> str:
     following = [("run.requests", "How long did each request take?")]
     if config.profile_mode in ("torch", "nsys", "nsys_ncu", "ops"):
         following.append(
-            ("analyze.findings(run.trace)", "What takes the time, and what can be done about it?")
+            ("run.trace.findings()", "What takes the time, and what can be done about it?")
         )
     if config.profile_mode in ("ncu", "nsys_ncu"):
         following.append(
@@ -567,22 +569,18 @@ def of_run(run: Run) -> str:
     )
 
 
-def of_findings(findings: pl.DataFrame) -> str:
+def of_findings(found: Findings) -> str:
     """Card of findings, most important first."""
-    from llmprof.charts.base import bars  # the terminal shows cards without Altair
-
-    causes, effects, known = chain_findings(findings)
+    causes, effects, known = chain_findings(found.frame)
     for row in causes:
         row["number"], row["meaning"] = headline_number(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
-    picture = bars.step_bars(getattr(findings, "parts", None), lead)
+    picture = bars.step_bars(found.parts, lead)
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
         picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts
-        lines=[
-            sentence(line) for line in times_in_words(findings, getattr(findings, "time_went", ()))
-        ],
+        lines=[sentence(line) for line in times_in_words(found.frame, found.time_went)],
         findings=causes,
         known=known,
         facts=(

@@ -255,7 +255,7 @@ def _late_groups(trace: Trace) -> Drawn:
         raise AnalysisError(
             found, hint="analyze.ranks(trace, by='group', ranks_per_node=8) takes it from you"
         )
-    if late["others_wait_ns"].max() == 0:
+    if late["other_wait_ns"].max() == 0:
         raise AnalysisError(
             "no rank waits for another in a collective", hint="compare the times of their steps"
         )
@@ -340,7 +340,7 @@ def _operators(trace: Trace) -> Drawn:
     part = replayed_part(trace, ())
     frame = _by_stage(part.trace)
     if frame["bound_ns"].null_count() == frame.height:
-        reasons = frame.filter(pl.col("category").ne_missing("collective"))["why"].drop_nulls()
+        reasons = frame.filter(pl.col("category").ne_missing("collective"))["reason"].drop_nulls()
         raise AnalysisError(": ".join(["no operator has a bound", *reasons.head(1)]))
     return charts.roofline(frame, peaks=trace.meta["device"]), (
         f"Drawn: {part.words}." if part.words else ""
@@ -358,7 +358,7 @@ def without_bounds(opportunities: pl.DataFrame) -> str:
     """Why no operator has a bound; empty if one has."""
     if not opportunities.height or opportunities["bound_share"].null_count() < opportunities.height:
         return ""
-    return f"no operator has a bound: {opportunities.filter(part='step')['why'][0]}"
+    return f"no operator has a bound: {opportunities.filter(part='step')['reason'][0]}"
 
 
 def _critical_path(trace: Trace) -> Drawn:

@@ -20,6 +20,7 @@ from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import DefectError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.findings.findings import scope_parts
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, bound_section, make_figure
 from llmprof.report.page import (
@@ -107,7 +108,7 @@ def contents(
         reading=cards.trace_reading(trace),
         time_went=where_the_time_went(trace, requests),
         findings=found,
-        parts=getattr(found, "parts", None),
+        parts=scope_parts(trace, found["scope"][0]) if found.height else None,
         sections=[*first, *overview, *others],
         frames=frames,
         absent=absent,

@@ -44,7 +44,7 @@ NOTE: Final = (
 
 def named_stalls(metrics: Metrics) -> pl.DataFrame:
     """Stalls with the names and durations of their launches."""
-    names = analyze.ncu.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
+    names = analyze.ncu.speed_of_light(metrics).select("kernel_id", "kernel_name", "dur_ns")
     return analyze.ncu.stalls(metrics).join(names, on="kernel_id", how="left")
 
 
@@ -95,9 +95,9 @@ _LIMITS: Final = (
     ReportColumn("count", "launches", "number"),
     ReportColumn("total_ns", "total", "time"),
     ReportColumn("share", "share", "share"),
-    ReportColumn("bound", "limit"),
+    ReportColumn("bound_by", "limit"),
     *columns_of_kind("share", compute_share="compute", memory_share="memory"),
-    ReportColumn("roof_share", "of its roof", "share"),
+    ReportColumn("bound_share", "of its roof", "share"),
     ReportColumn("stall", "warps wait for"),
 )
 _RULES: Final = (
@@ -110,7 +110,7 @@ _RULES: Final = (
 _LINES: Final = (
     ReportColumn("function", "kernel", "name", 40, "kernel_name"),
     ReportColumn("source", "file"),
-    *columns_of_kind("number", line="line", samples="samples"),
+    *columns_of_kind("number", line="line", count="samples"),
     ReportColumn("share", "share of the kernel", "share"),
     ReportColumn("reason", "warps wait for"),
 )
@@ -120,8 +120,8 @@ def advice(metrics: Metrics) -> pl.DataFrame:
     """Advice of the profiler's rules for each kernel; the largest estimates of the longest
     launches come first.
     """
-    durations = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
-    estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
+    durations = metrics.kernels.select("kernel_id", "kernel_name", "dur_ns")
+    estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("dur_ns").fill_null(0.0)
     return (
         metrics.rules.filter(pl.col("kind") != "INF")
         .join(durations, on="kernel_id", how="left")
@@ -146,9 +146,9 @@ def advice(metrics: Metrics) -> pl.DataFrame:
 
 
 def _lines(profile: HardwareProfile) -> pl.DataFrame:
-    lines = analyze.ncu.hot_lines(profile.source).filter(pl.col("samples") > 0)
+    lines = analyze.ncu.hot_lines(profile.source).filter(pl.col("count") > 0)
     files = pl.Series("source", [file_name(path) for path in lines["file"]], dtype=pl.String)
-    return lines.with_columns(files).sort("samples", descending=True, maintain_order=True)
+    return lines.with_columns(files).sort("count", descending=True, maintain_order=True)
 
 
 def profile_contents(profile: HardwareProfile, *, title: str | None = None) -> Contents:

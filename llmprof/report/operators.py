@@ -24,6 +24,7 @@ from llmprof.analyze.operator_times import (
 from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish_chart, inner
+from llmprof.charts.subjects.memory import memory
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
 from llmprof.report.figures import Drawing, Drawn, config_in, make_figure, reason_in_words
 from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, columns_of_kind
@@ -137,7 +138,7 @@ CHARTS: Final[dict[str, Callable[[Trace], Any]]] = {
     "layer_performance_heatmap": layer_performance_heatmap,
     "operation_time_distribution": operation_time_distribution,
     "compute_vs_communication": compute_vs_communication,
-    "memory_usage_analysis": lambda trace: charts.memory(analyze.memory(trace, by="time")),
+    "memory_usage_analysis": lambda trace: memory(analyze.memory(trace, by="time")),
     "performance_bottlenecks": performance_bottlenecks,
     "bandwidth_analysis": bandwidth_analysis,
 }
@@ -237,17 +238,17 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
         .group_by("phase", "stage")
         .agg(
             calls=pl.col("kernels").sum(),
-            measured_ns=pl.col("measured_ns").sum(),
+            total_ns=pl.col("total_ns").sum(),
             bound_ns=pl.col("bound_ns").sum(),
-            bound=pl.col("bound").drop_nulls().mode().sort().first(),
+            bound_by=pl.col("bound_by").drop_nulls().mode().sort().first(),
         )
         .with_columns(
             times_bound=pl.when(pl.col("bound_ns") > 0).then(
-                pl.col("measured_ns") / pl.col("bound_ns")
+                pl.col("total_ns") / pl.col("bound_ns")
             ),
             communicates=pl.col("stage").is_in(communicates.implode()),
         )
-        .sort("phase", "measured_ns", descending=[False, True])
+        .sort("phase", "total_ns", descending=[False, True])
     )
 
 

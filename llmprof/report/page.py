@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
-from llmprof.charts.base import bars
+from llmprof.charts import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
 from llmprof.charts.base.theme import CATEGORIES, narrow
@@ -347,7 +347,7 @@ def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Sectio
             (one.anchor for one in sections if place in [one.anchor, *map(_id, one.blocks)]), None
         )
         if anchor is not None:
-            shares[anchor] = max(shares.get(anchor, 0.0), float(row["share_of_time"]))
+            shares[anchor] = max(shares.get(anchor, 0.0), float(row["share"]))
     return sorted(sections, key=lambda section: -shares.get(section.anchor, 0.0))
 
 

@@ -16,7 +16,7 @@ from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.charts.requests import LATENCIES
+from llmprof.charts.subjects.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
 from llmprof.report.figures import Drawing, Drawn, bound_section, config_in, draw_chart, make_figure
 from llmprof.report.folder import write, write_contents
@@ -235,7 +235,7 @@ def slow_table(joined: pl.DataFrame) -> ReportTable:
         *columns_of_kind(
             "time",
             prefill_ns="own prefill",
-            prefill_others_ns="others beside it",
+            prefill_other_ns="others beside it",
             e2e_ns="end to end",
         ),
         *columns_of_kind("number", preemptions="preemptions", slowest_step="slowest step"),

@@ -11,6 +11,13 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from llmprof import charts
+from llmprof.charts.subjects.compare import diff_waterfall
+from llmprof.charts.subjects.sweep import (
+    sweep_latency,
+    sweep_scaling,
+    sweep_throughput,
+    sweep_time,
+)
 from llmprof.report.figures import Drawing, make_figure
 from llmprof.report.folder import Report, write_sections
 from llmprof.report.page import ReportColumn, ReportTable, Section, columns_of_kind
@@ -49,12 +56,10 @@ def _of(name: str, chart: Callable[..., Any]) -> Drawing:
     )
 
 
-THROUGHPUT = _of("throughput", charts.sweep_throughput)
-LATENCY = _of("latency", charts.sweep_latency)
-SCALING = _of("scaling", charts.sweep_scaling)
-WHERE_TIME = Drawing(
-    "where_time", "where the time went", lambda points: charts.sweep_time(points.where)
-)
+THROUGHPUT = _of("throughput", sweep_throughput)
+LATENCY = _of("latency", sweep_latency)
+SCALING = _of("scaling", sweep_scaling)
+WHERE_TIME = Drawing("where_time", "where the time went", lambda points: sweep_time(points.where))
 
 
 def write_sweep(
@@ -198,7 +203,7 @@ def overhead_in_words(row: Mapping[str, Any]) -> str | None:
     return f"{100 * row['overhead']:+.1f} %" if clear else "within the noise"
 
 
-WHY = Drawing("why", "the way from one step to the other", charts.diff_waterfall)
+WHY = Drawing("why", "the way from one step to the other", diff_waterfall)
 _MOST_EXCLUDED = 50
 
 

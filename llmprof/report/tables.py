@@ -10,6 +10,7 @@ import polars as pl
 
 from llmprof import text
 from llmprof.findings.gain import NOTHING
+from llmprof.label.steps.labels import ENGINES
 from llmprof.names.readable import distinct_labels
 from llmprof.report import cards
 from llmprof.report.figures import GAINS_OF_OPERATORS, without_bounds
@@ -28,8 +29,8 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Re
         .agg(
             *cards.LENGTHS,
             steps=pl.col("step").n_unique(),
-            context_tokens=pl.col("context_tokens").median(),
-            generation_requests=pl.col("generation_requests").median(),
+            prefill_tokens=pl.col("prefill_tokens").median(),
+            decode_requests=pl.col("decode_requests").median(),
             host=pl.col("host_dur_ns").mean(),
         )
         .sort(
@@ -46,8 +47,8 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Re
         *columns_of_kind(
             "number",
             steps="steps",
-            context_tokens="prompt tokens",
-            generation_requests="decode requests",
+            prefill_tokens="prompt tokens",
+            decode_requests="decode requests",
         ),
         *columns_of_kind("time", **lengths, host="host time"),
     )
@@ -72,11 +73,11 @@ def _phases(rows: pl.DataFrame) -> pl.Series:
 
 
 _SOURCES = {
-    "vllm": "vLLM's labels",
-    "sglang": "SGLang's labels",
+    **{source: f"{engine}'s labels" for source, engine in ENGINES.items()},
     "capture": "labels of graph captures",
     "profiler_step": "the profiler's ProfilerStep labels",
     "onnxruntime": "the model_run ranges of ONNX Runtime",
+    "xla": "the runs of programs on XLA devices",
     "execute_model": "ranges around vLLM's execute_model",
     "optimizer": "the Optimizer.step ranges, each of which ends a step",
     "inferred": "the repetition of kernels, because the capture has no labels",
@@ -131,7 +132,7 @@ def opportunities_table(
         name=name.otherwise(
             pl.concat_str(
                 pl.col("part").cast(pl.String).replace(_DOUBLE),
-                "why",
+                "reason",
                 separator=": ",
                 ignore_nulls=True,
             )
@@ -181,13 +182,13 @@ def fusion_table(
         )
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
     best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
-    named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
-    named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
+    named = pl.col("name").is_not_null() & (pl.col("name") != pl.col("category"))
+    named &= pl.col("name") != "elementwise and reductions"  # the chain says it itself
     rows = best.with_columns(_phases(best)).select(
-        *("phase", "length", "per_step", "share", "bytes_saved", "gain_ns", "kernels"),
+        *("phase", "length", "per_step", "share", "saved_bytes", "gain_ns", "kernels"),
         chain=pl.when(named)
-        .then(pl.format("{}: {}", "fusion", "categories"))
-        .otherwise("categories")
+        .then(pl.format("{}: {}", "name", "category"))
+        .otherwise("category")
         .map_elements(_repeated, return_dtype=pl.String),
         launches=pl.col("per_step") * (pl.col("length") - 1),
         gain_share=gain_share,

@@ -38,6 +38,7 @@ class KeptResults:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes = 0
+        self.made_elsewhere = False
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -128,6 +129,7 @@ def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **opt
     """Keep a result that was computed elsewhere, as if :func:`per_trace` had computed it."""
     _, key = _key(function, inspect.signature(function).bind(trace, **options))
     results_of(trace).put(key, result)
+    results_of(trace).made_elsewhere = True
 
 
 def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArguments) -> R:

@@ -312,7 +312,8 @@ TOTALS = Table(
         ),
         Column("bytes", _F64, "bytes moved by all of them, as the program stated them", "B"),
     ),
-    "a profiler's own summary (nvprof, rocprofv3 --stats, trtexec --exportProfile, Triton Proton)",
+    "a profiler's own summary (nvprof, nsys stats, rocprofv3 --stats, trtexec --exportProfile,"
+    " Triton Proton)",
 )
 
 _KERNEL_ID = Column(

@@ -211,8 +211,10 @@ class Trace:
         return write(self, path, **options).folder
 
     def findings(self, **options: Any) -> Any:
-        """Ranked findings: :func:`llmprof.analyze.findings`."""
-        return self.analyze.findings(**options)
+        """Ranked findings, as sentences: the rows of :func:`llmprof.analyze.findings`."""
+        from llmprof.findings.findings import shown_findings
+
+        return shown_findings(self, **options)
 
     def diff(self, other: Trace, **options: Any) -> pl.DataFrame:
         """What differs in another trace: :func:`llmprof.analyze.diff`."""

@@ -2,8 +2,6 @@
 labels around.
 """
 
-from collections.abc import Iterable, Sequence
-
 import polars as pl
 
 from llmprof.trace import Trace
@@ -67,14 +65,14 @@ _TEXTS = (
 )
 
 
-def types_of(*columns: str) -> dict[str, pl.DataType]:
+def types_of(*columns):
     """Types of columns by their names: a number of 64 bits unless the name is another's."""
     return {
         name: pl.String() if name in _TEXTS else _TYPES.get(name, pl.Int64()) for name in columns
     }
 
 
-def forward(layers: int, layer: Sequence[str] = DENSE) -> list[str]:
+def forward(layers, layer=DENSE):
     """Kernels of a whole forward pass: an input, the embedding, the layers, final norm, lm_head
     and sampling.
     """
@@ -91,15 +89,15 @@ def forward(layers: int, layer: Sequence[str] = DENSE) -> list[str]:
 
 
 def kernels(
-    names: Iterable[str | tuple[str, int]],
+    names,
     *,
-    start: int = 0,
-    dur: int = 10,
-    pause: int = 0,
-    rank: int = 0,
-    stream: int = 7,
-    first: int = 1,
-) -> pl.DataFrame:
+    start=0,
+    dur=10,
+    pause=0,
+    rank=0,
+    stream=7,
+    first=1,
+):
     """Kernels one after another, each ``dur`` long or as its pair says; correlations count from
     ``first``.
     """
@@ -115,27 +113,25 @@ def kernels(
     )
 
 
-def end(frame: pl.DataFrame) -> int:
+def end(frame):
     """Where the last event of a frame ends."""
-    return int((frame["start_ns"] + frame["dur_ns"]).max())  # type: ignore[arg-type]
+    return int((frame["start_ns"] + frame["dur_ns"]).max())
 
 
-def launches(frame: pl.DataFrame, *, lead: int = 5, dur: int = 2) -> pl.DataFrame:
-    """A launching call for each kernel, ``lead`` before it starts."""
+def launches(frame, *, lead=5, dur=2, name="cudaLaunchKernel", thread=1, correlation="correlation"):
+    """A call for each kernel, ``lead`` before it starts; without a correlation it launches nothing."""
     return frame.select(
         "rank",
         start_ns=pl.col("start_ns") - lead,
         dur_ns=pl.lit(dur, dtype=pl.Int64),
-        name=pl.lit("cudaLaunchKernel"),
+        name=pl.lit(name),
         api=pl.lit("runtime"),
-        correlation="correlation",
-        thread=pl.lit(1, dtype=pl.Int64),
+        correlation=pl.lit(None, pl.Int64) if correlation is None else correlation,
+        thread=pl.lit(thread, dtype=pl.Int64),
     )
 
 
-def labels(
-    rows: Iterable[tuple[str, int, int]], *, rank: int = 0, on_device: bool = False
-) -> pl.DataFrame:
+def labels(rows, *, rank=0, on_device=False):
     """Markers from ``(name, start, duration)``."""
     return pl.DataFrame(
         [(rank, start, dur, name, "user_annotation", on_device) for name, start, dur in rows],
@@ -144,13 +140,13 @@ def labels(
     )
 
 
-def step_of(run: pl.DataFrame, **tables: pl.DataFrame) -> Trace:
+def step_of(run, **tables):
     """The recording of one labelled decode step."""
     marks = labels([("execute_new_0_cached_4", -50, 10)])
     return Trace({"kernels": run, "runtime": launches(run), "markers": marks} | tables)
 
 
-def ops(rows: Iterable[tuple[object, ...]], *, rank: int = 0, thread: int = 1) -> pl.DataFrame:
+def ops(rows, *, rank=0, thread=1):
     """Operators from ``(name, start, duration, op_id[, shapes[, dtypes]])``."""
     filled = [(rank, thread, *row, *[None] * (6 - len(row)), "op") for row in rows]
     return pl.DataFrame(
@@ -166,13 +162,13 @@ MM_BOUND_NS = 2 * 4096**3 / 989.5e12 * 1e9
 """Least time of a product of :func:`products_of_h200`: 138.9 us."""
 
 
-def products_of_h200(*lengths: int) -> Trace:
+def products_of_h200(*lengths):
     """Products of [4096, 4096] by [4096, 4096] in bf16 on an H200, one after another, and a
     kernel of 1 us.
     """
     shapes, types = "[[4096, 4096], [4096, 4096]]", '["c10::BFloat16", "c10::BFloat16"]'
     made = ops(("aten::mm", 10 * n, 5, n + 1, shapes, types) for n in range(len(lengths)))
-    kernels: list[tuple[int, int, str, int | None]] = []
+    kernels = []
     for n, length in enumerate(lengths):
         kernels.append((sum(lengths[:n]), length, "gemm", n + 1))
     kernels.append((sum(lengths), 1000, "nobody", None))

@@ -9,7 +9,7 @@ from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, GEMM, SILU, kernels, launches, ops
 
 
-def test_kernels_and_copies_in_order_with_their_launches() -> None:
+def test_kernels_and_copies_in_order_with_their_launches():
     run = pl.concat([kernels([GEMM, SILU], start=100), kernels([GEMM], start=50, rank=1, first=1)])
     copy = kernels(["Memcpy HtoD", "Memset (Device)"], start=90, pause=11, stream=9, first=20)
     copy = copy.with_columns(kind=pl.Series(["HtoD", "memset"]))
@@ -29,7 +29,7 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
     ]
     assert found.select(columns).rows() == [
         (0, 0, 9, 90, "copy", "copy", 60, 64),
-        (1, 0, 7, 100, "kernel", "linear", 70, 74),
+        (1, 0, 7, 100, "kernel", "gemm", 70, 74),
         (2, 0, 7, 110, "kernel", "activation", None, None),
         (3, 0, 9, 111, "copy", "fill", 81, 85),
         (
@@ -38,7 +38,7 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
             7,
             50,
             "kernel",
-            "linear",
+            "gemm",
             20,
             24,
         ),  # the same correlation on another rank is another call
@@ -46,14 +46,14 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
     assert found["launch_thread"].to_list() == [1, 1, None, 1, 1]
 
 
-def test_one_graph_launch_has_many_kernels() -> None:
+def test_one_graph_launch_has_many_kernels():
     run = kernels([GEMM] * 3, start=100).with_columns(correlation=pl.lit(7, dtype=pl.Int64))
-    calls = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    calls = launches(run.head(1), name="cudaGraphLaunch")
     found = Trace({"kernels": run, "runtime": calls}).events
     assert found["launch_start_ns"].to_list() == [95] * 3
 
 
-def test_on_cpu_the_outermost_operators_stand_in() -> None:
+def test_on_cpu_the_outermost_operators_stand_in():
     calls = pl.concat(
         [
             ops(
@@ -79,13 +79,13 @@ def test_on_cpu_the_outermost_operators_stand_in() -> None:
         "launch_end_ns",
     ]
     assert found.select(columns).rows() == [
-        (1, 0, 100, "aten::linear", "op", "linear", 0, 100),
-        (2, 50, 10, "aten::linear", "op", "linear", 50, 60),
+        (1, 0, 100, "aten::linear", "op", "gemm", 0, 100),
+        (2, 50, 10, "aten::linear", "op", "gemm", 50, 60),
         (1, 100, 20, "aten::silu", "op", "activation", 100, 120),
     ]
 
 
-def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> None:
+def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded():
     calls, run = ops([("aten::mm", 0, 100, 1)]), kernels([GEMM])
     assert Trace({"ops": calls}).capture.on_host
     assert not Trace({"ops": calls.with_columns(kind=pl.lit("python"))}).capture.on_host
@@ -99,7 +99,7 @@ def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> Non
         _ = host.events
 
 
-def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
+def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own():
     unknown = ops(
         [("aten::outer", 50, 100, 1), ("aten::inner", 60, 10, 2), ("aten::next", 150, 10, 3)]
     )
@@ -109,7 +109,7 @@ def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
     assert sorted(found["name"]) == ["aten::known", "aten::next", "aten::outer"]
 
 
-def test_a_wrapper_without_its_arguments_is_attention_after_the_store_of_keys() -> None:
+def test_a_wrapper_without_its_arguments_is_attention_after_the_store_of_keys():
     layer = ["device_kernel" if name == ATTENTION else name for name in DENSE]
     bare = [
         *layer[:5],

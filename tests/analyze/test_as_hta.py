@@ -2,7 +2,6 @@
 rounding to us).
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
@@ -10,7 +9,6 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.trace import Trace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks? (is|are) missing")
 
@@ -68,7 +66,7 @@ NEAR = 0.05
 """HTA adds times as floating-point numbers: the last of these files has timestamps of 19 digits."""
 
 
-def check(trace: Trace, hta: Hta) -> None:
+def check(trace, hta):
     row = analyze.overlap(trace, by=("rank",)).row(0, named=True)
     for ours, theirs in (
         ("total_ns", hta.total),
@@ -103,16 +101,16 @@ def check(trace: Trace, hta: Hta) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples(root: Path, name: str) -> None:
+def test_samples(root, name):
     check(llmprof.read(root / "sample_traces" / f"{name}.pt.trace.json.gz"), SAMPLES[name])
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_files_of_its_own_tests(shared: Path, name: str) -> None:
+def test_files_of_its_own_tests(shared, name):
     check(llmprof.read(shared / "real" / "chrome" / "hta" / f"{name}.json.gz"), REAL[name])
 
 
-def test_rates_of_copies(shared: Path) -> None:
+def test_rates_of_copies(shared):
     """Median and greatest rate of single copies, which HTA takes from the file (GB/s)."""
     trace = llmprof.read(
         shared / "real" / "chrome" / "hta" / "nccl_parser_config__nccl_data.json.gz"

@@ -25,7 +25,7 @@ VLLM = (
 
 
 @functools.cache
-def pair(shared: Path, patterns: tuple[str, str]) -> tuple[Trace, Trace]:
+def pair(shared, patterns):
     """A run and the trace of its captures."""
     folder = shared / "real/chrome/tracelens"
     with warnings.catch_warnings():
@@ -34,7 +34,7 @@ def pair(shared: Path, patterns: tuple[str, str]) -> tuple[Trace, Trace]:
     return run, capture
 
 
-def with_table(trace: Trace, name: str, frame: pl.DataFrame) -> Trace:
+def with_table(trace, name, frame):
     return Trace({**trace.tables, name: frame}, trace.meta, trace.coverage)
 
 
@@ -48,7 +48,7 @@ QWEN3_8B = {  # hidden 4096, 32 query and 8 key heads of 128, 12288 inside, voca
 
 
 @pytest.mark.slow
-def test_a_graph_of_a_whole_step(shared: Path) -> None:
+def test_a_graph_of_a_whole_step(shared):
     run, capture = pair(shared, SGLANG)
     found = captured(run, capture)
     assert found.height == 544  # 15 a layer and 4 more
@@ -64,7 +64,7 @@ def test_a_graph_of_a_whole_step(shared: Path) -> None:
     assert layers["layer"].to_list() == list(range(36))
 
 
-def test_without_names_order_and_repetitions_decide(shared: Path) -> None:
+def test_without_names_order_and_repetitions_decide(shared):
     """As on NVIDIA devices, where the launches of a capture name no kernel."""
     run, capture = pair(shared, SGLANG)
     nameless = with_table(capture, "runtime", capture.runtime.drop("rocm_kernel"))
@@ -90,7 +90,7 @@ def test_without_names_order_and_repetitions_decide(shared: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["one missing", "one more", "another order"])
-def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
+def test_another_sequence_is_unknown(change, shared):
     run, capture = pair(shared, SGLANG)
     kernels = run.kernels.sort("start_ns")
     if change == "one missing":
@@ -109,7 +109,7 @@ def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
+def test_graphs_of_pieces_follow_each_other(shared):
     """One graph before the first attention, 23 alike between two, one after the last: 4 + 23 x
     15 + 12 kernels.
     """
@@ -138,12 +138,12 @@ def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
     assert sizes.select("grid_x", "block_x").unique().rows() == [(12288, 256)]
 
 
-def test_the_capture_of_another_model_fits_nothing(shared: Path) -> None:
+def test_the_capture_of_another_model_fits_nothing(shared):
     found = captured(pair(shared, SGLANG)[0], pair(shared, VLLM)[1])
     assert found["confidence"].null_count() == found.height == 544
 
 
-def own(name: str) -> Trace:
+def own(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return llmprof.read(OWN / f"{name}.pt.trace.json.gz")
@@ -158,7 +158,7 @@ QWEN25_1B = {  # hidden 1536, 12 query and 2 key heads of 128, 8960 inside, voca
 }
 
 
-def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
+def test_a_graph_of_vllm_on_an_nvidia_device():
     """Four decode steps of 123 kernels, whose capture has 123 launches without names; 10 layers."""
     run, capture = own("capture_full"), own("capture_full_of_graphs")
     found = captured(run, capture)
@@ -182,7 +182,7 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
         assert same.mean() > 0.99
 
 
-def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trace, Trace]:
+def by_hand(order, graphs):
     """A run that replays graphs in some order, and the capture of these: launches with operator
     and shapes.
     """
@@ -218,7 +218,7 @@ def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trac
     )
 
 
-def test_what_differs_between_the_captures_that_fit_is_unknown() -> None:
+def test_what_differs_between_the_captures_that_fit_is_unknown():
     small = [("aten::mm", "[[4, 8], [8, 8]]"), ("aten::silu", "[[4, 8]]")]
     large = [("aten::mm", "[[9, 8], [8, 8]]"), ("aten::silu", "[[9, 8]]")]
     run, capture = by_hand(["nvjet_a silu_kernel"], [small, large])
@@ -235,7 +235,7 @@ def test_what_differs_between_the_captures_that_fit_is_unknown() -> None:
     )
 
 
-def test_no_capture() -> None:
+def test_no_capture():
     run, _ = by_hand(["nvjet_a"], [])
     with pytest.raises(AnalysisError, match="no graph was captured"):
         captured(run, run)

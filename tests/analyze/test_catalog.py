@@ -7,15 +7,14 @@ import inspect
 import pytest
 from polars.testing import assert_frame_equal
 
-from docs.made import MADE, kinds
+from docs.made import MADE, operators
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.results import column_of
 from llmprof.cli.listings import listings
 from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.report.dataset.plans import plans
-from llmprof.report.page import ReportFigure
-from llmprof.report.sections import page_sections, report_sections
+from llmprof.report.sections import report_sections
 from tests.samples import sample
 
 
@@ -31,16 +30,6 @@ def test_names_and_views_are_unique_and_public():
         assert one.package == ""
 
 
-def test_options_are_those_of_the_function():
-    for one in catalog.analyses():
-        takes = inspect.signature(inspect.unwrap(one.function)).parameters
-        assert set(one.options) | set(one.needs) <= set(takes)
-        _, *others = takes.values()
-        assert {
-            p.name for p in others if p.default is inspect.Parameter.empty and p.kind < 2
-        } == set(one.needs)
-
-
 def test_an_analysis_by_name_or_view():
     assert catalog.analysis("kernels") is catalog.analysis("kernels") is catalog.views()["kernels"]
     with pytest.raises(LlmprofError, match="there is no analysis 'nothing'; expected one of"):
@@ -53,7 +42,7 @@ def test_pages_that_are_made_from_the_package_are_in_step(root):
     assert {name: (root / name).read_text("utf-8") for name in MADE} == {
         name: text() for name, text in MADE.items()
     }
-    assert kinds() in (root / "docs" / "bounds.md").read_text("utf-8")
+    assert operators() in (root / "docs" / "bounds.md").read_text("utf-8")
 
 
 def test_analyses_of_a_trace():
@@ -73,25 +62,7 @@ def test_every_exported_name_has_a_subject():
         _ = analyze.kernel_sumary
 
 
-def test_the_sections_of_a_report():
-    planned = [one for one in report_sections() if not one.only_with]
-    shown = [one for section in planned for one in section.analyses]
-    drawn = {d.name: ReportFigure(d.name, d.shows) for one in shown for d in one.figures}
-    found = page_sections(planned, drawn, {})
-    assert [(s.anchor, [f.name for f in s.figures], s.evidence) for s in found] == [
-        ("steps", ["breakdown", "categories"], ("steps", "coverage")),
-        ("layers", ["layers"], ("layers",)),
-        ("communication", ["overlap", "collectives"], ("overlap", "collectives")),
-        ("ranks", ["rank_steps", "rank_waits", "late_groups"], ()),
-        ("idle", ["idle", "launch_delay"], ("idle", "launch_delay")),
-        ("critical_path", ["critical_path"], ()),
-        ("kernels", [], ("kernels",)),
-        ("fusion", [], ("fusion",)),
-        ("timeline", ["step_timeline", "layer_timeline"], ()),
-    ]
-
-
-def own() -> set[str]:
+def own():
     return {one.name for one in catalog.analyses()}
 
 

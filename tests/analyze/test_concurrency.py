@@ -19,12 +19,14 @@ KERNELS = pl.DataFrame(
 TRACE = Trace({"kernels": KERNELS}, {"device": "NVIDIA H100 80GB HBM3"})
 
 
-def test_by_category_and_by_stream() -> None:
+def test_by_category_and_by_stream():
     found = analyze.concurrency(TRACE)
-    assert found.select("first", "second", "together_ns", "first_ns", "second_ns").rows() == [
-        ("collective", "linear", 80, 80, 150),
-        ("linear", "linear", 20, 150, 150),  # each moment counts once
-        ("linear", "norm", 10, 150, 10),
+    assert found.select(
+        "first_name", "second_name", "together_ns", "first_ns", "second_ns"
+    ).rows() == [
+        ("collective", "gemm", 80, 80, 150),
+        ("gemm", "gemm", 20, 150, 150),  # each moment counts once
+        ("gemm", "norm", 10, 150, 10),
     ]
     assert found.select("first_share", "second_share").row(0) == (1.0, 80 / 150)
     gemms = (100 * 0.25 + 50 * 1 + 20 * 0.25) / 170
@@ -36,6 +38,6 @@ def test_by_category_and_by_stream() -> None:
     found = analyze.concurrency(Trace({"kernels": KERNELS}))
     assert found["first_sms"].null_count() == found.height == 3
     found = analyze.concurrency(TRACE, by="stream", top=1)
-    assert found.select("first", "second", "together_ns").rows() == [
+    assert found.select("first_name", "second_name", "together_ns").rows() == [
         ("(others)", "1", 20 + 80 + 10)
     ]

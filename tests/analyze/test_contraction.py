@@ -10,11 +10,11 @@ import pytest
 from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import ReplayPlan, each_periods, periods_below, times_of
-from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
+from llmprof.replay.schedule import NEVER, Chains, earliest
 from tests.samples import sample
 
 
-def random_graph(random: np.random.Generator, edges: int) -> Chains:
+def random_graph(random, edges):
     """Chains with edges that lead on in time; some weights are negative, as where kernels
     overlap.
     """
@@ -31,23 +31,21 @@ def random_graph(random: np.random.Generator, edges: int) -> Chains:
     return Chains(bounds, weight, origin, source, target, random.integers(0, 80, size=len(source)))
 
 
-def changed(
-    values: NodeNumbers, random: np.random.Generator, sign: int, share: float
-) -> NodeNumbers:
+def changed(values, random, sign, share):
     """Some of the values are larger or smaller."""
     return values + sign * random.integers(0, 15, size=values.shape) * (
         random.random(values.shape) < share
     )
 
 
-def between(low: NodeNumbers, high: NodeNumbers, random: np.random.Generator) -> NodeNumbers:
+def between(low, high, random):
     """Values between two others, often one of them."""
     part = random.choice([0.0, 0.3, 1.0], size=low.shape)
     return np.where(part == 1, high, low + ((high - low) * part).astype(np.int64))
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed: int) -> None:
+def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed):
     random = np.random.default_rng(seed)
     built = random_graph(random, int(random.integers(0, 120)))
     share = random.choice([0.0, 0.1, 0.6])
@@ -77,70 +75,13 @@ def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed: int) -> 
     assert (of_part[part.places(asked)] == of_all[asked]).all()
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_each_group_of_nodes_alone_has_the_weights_of_the_least(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    most = random_graph(random, int(random.integers(0, 120)))
-    group = random.integers(-1, 3, size=len(most.weight))
-    changes = group >= 0
-    least = replace(
-        most,
-        weight=np.where(changes, changed(most.weight, random, -1, 0.6), most.weight),
-        delay=np.where(changes[most.target], changed(most.delay, random, -1, 0.6), most.delay),
-    )
-    alone = [
-        replace(
-            most,
-            weight=np.where(group == number, least.weight, most.weight),
-            delay=np.where(group[most.target] == number, least.delay, most.delay),
-        )
-        for number in range(group.max() + 1)
-    ]
-    asked = np.flatnonzero(random.random(len(group)) < 0.2)
-    part = contract_graph(least, most, asked)
-    times = earliest(part.vary_groups(least, most, group))[part.places(asked)]
-    assert (times == np.stack([earliest(one)[asked] for one in (least, *alone)], axis=1)).all()
-
-
-def test_edges_that_never_set_a_time_are_left_out() -> None:
-    bounds, source, target = np.array([0, 5, 10]), np.array([0, 1]), np.array([6, 8])
-    weight, origin = np.full(10, 10), np.full(10, NEVER)
-    origin[[0, 5]] = 0
-    built = Chains(bounds, weight, origin, source, target, np.array([0, 25]))
-    shorter = replace(built, weight=np.where(np.arange(10) == 6, 8, weight))
-    # the first edge arrives before its target in any case, the second one after it in one of the
-    # replays, but always at the same time
-    part = contract_graph(
-        replace(built, weight=np.where(np.arange(10) == 7, 1, weight)), built, np.array([9])
-    )
-    assert part.nodes.tolist() == [0, 5, 8, 9]
-    assert part.edges.tolist() == []
-    assert earliest(part.of(built)).tolist() == [0, 0, 35, 45]
-    assert contract_graph(shorter, built, np.array([9])).nodes.tolist() == [0, 5, 8, 9]
-
-
-def test_nodes_before_one_that_its_chain_never_sets_are_left_out() -> None:
-    bounds, source, target = np.array([0, 5, 10]), np.array([0, 4]), np.array([6, 8])
-    origin = np.full(10, NEVER)
-    origin[[0, 5]] = 0
-    built = Chains(bounds, np.full(10, 10), origin, source, target, np.array([15, 60]))
-    # node 6 has the time 15 and node 8 that of node 4, 40, and 60: what leads to node 6 does not
-    # matter behind it
-    part = contract_graph(
-        replace(built, weight=np.where(np.arange(10) < 4, 5, 10)), built, np.array([9])
-    )
-    assert part.nodes.tolist() == [0, 4, 5, 8, 9]
-    assert part.edges.tolist() == [1]
-    assert earliest(part.of(built)).tolist() == [0, 40, 0, 100, 110]
-
-
 @pytest.mark.parametrize(
     "name", ["torch_tp4_cudagraph", "torch_pp2_eager", "torch_tp4_eager_nccl", "nsys_tp2_cudagraph"]
 )
-def test_steps_of_contracted_replays_are_those_of_whole_ones(name: str) -> None:
+def test_steps_of_contracted_replays_are_those_of_whole_ones(name):
     built, random = graph(sample(name)), np.random.default_rng(0)
 
-    def shorter(chosen: np.ndarray, share: np.ndarray) -> ReplayPlan:
+    def shorter(chosen, share):
         plan = ReplayPlan(built, "middle")
         plan.set_duration(chosen & plan.device, plan.own_duration() * share)
         return plan

@@ -23,14 +23,14 @@ CALLS = pl.DataFrame(
 TRACE = Trace({"copies": COPIES, "runtime": CALLS})
 
 
-def test_by_kind_and_call() -> None:
+def test_by_kind_and_call():
     found = analyze.copies(TRACE)
     assert found.select("src_kind", "call", "waits", "count", "bytes", "total_ns").rows() == [
         ("pinned", "cudaMemcpyAsync", False, 2, 1000, 40),
         ("pageable", "cudaMemcpy", True, 1, 100, 20),
         (None, None, None, 1, None, 10),
     ]
-    assert found.select("rate_gbps", "median_gbps", "max_gbps").rows() == [
+    assert found.select("gbps", "median_gbps", "max_gbps").rows() == [
         (25, 30, 40),
         (5, 5, 5),
         (None, None, None),
@@ -38,11 +38,11 @@ def test_by_kind_and_call() -> None:
     assert analyze.copies(Trace({"copies": COPIES}))["call"].null_count() == 3
 
 
-def test_over_time() -> None:
+def test_over_time():
     """Three bins of 20 ns: the second pinned copy lies in two of them."""
     found = analyze.copies(TRACE, by="time", bins=3)
     pinned = found.filter(src_kind="pinned")
-    assert pinned.select("start_ns", "dur_ns", "bytes", "rate_gbps").rows() == [
+    assert pinned.select("start_ns", "dur_ns", "bytes", "gbps").rows() == [
         (0, 20, 0.0, 0.0),
         (20, 20, 400 + 200.0, 30),
         (40, 20, 400.0, 20),

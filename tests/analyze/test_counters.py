@@ -17,13 +17,11 @@ from tests.analyze.builders import DENSE, GEMM, NORM, kernels, labels, launches
 SCHEMA = ["rank", "device", "time_ns", "name", "value", "unit"]
 
 
-def samples(*rows: tuple[int, int | None, int, str, float, str | None]) -> pl.DataFrame:
+def samples(*rows):
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def every(
-    period: int, values: list[float], name: str = "SMs Active", *, first: int = 0, rank: int = 0
-) -> pl.DataFrame:
+def every(period, values, name="SMs Active", *, first=0, rank=0):
     return samples(
         *((rank, 0, first + period * i, name, value, "%") for i, value in enumerate(values))
     )
@@ -35,18 +33,24 @@ WORK = pl.concat(
 )
 
 
-def rows(trace: Trace, by: str) -> dict[object, dict[str, float]]:
-    found = analyze.counters(trace, by=by)  # type: ignore[arg-type]
+def rows(trace, by):
+    found = analyze.counters(trace, by=by)
     key = found.columns[2]
     return {row[key]: row for row in found.iter_rows(named=True)}
 
 
-def test_by_kernel() -> None:
+def test_by_kernel():
     """Samples of 10, 50, 30, 90, 70 hold for 40 ns each from 0 on, the last one until 200."""
     found = rows(Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])}), "kernel")
     gemm, norm = found[GEMM], found[NORM]
-    assert gemm["mean"] == (20 * 10 + 20 * 50 + 20 * 90) / 60
-    assert (gemm["min"], gemm["max"], gemm["samples"], gemm["work_ns"], gemm["known_ns"]) == (
+    assert gemm["mean_value"] == (20 * 10 + 20 * 50 + 20 * 90) / 60
+    assert (
+        gemm["min_value"],
+        gemm["max_value"],
+        gemm["count"],
+        gemm["dur_ns"],
+        gemm["known_ns"],
+    ) == (
         10,
         90,
         3,
@@ -54,25 +58,33 @@ def test_by_kernel() -> None:
         60,
     )
     assert gemm["own_share"] == 60 / 120
-    assert (norm["mean"], norm["samples"], norm["own_share"]) == (50, 1, 10 / 40)
+    assert (norm["mean_value"], norm["count"], norm["own_share"]) == (50, 1, 10 / 40)
+    assert (norm["own_count"], gemm["own_count"]) == (0, 0)
     assert (gemm["counter"], gemm["unit"]) == ("SMs Active", "%")
 
 
-def test_by_event_and_gap() -> None:
+def test_samples_in_most_of_whose_time_a_work_ran_are_its_own():
+    found = rows(Trace({"kernels": WORK, "counters": every(15, [7] * 10)}), "kernel")
+    assert (found[NORM]["own_count"], found[GEMM]["own_count"]) == (1, 4)
+
+
+def test_by_event_and_gap():
     trace = Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])})
     events = analyze.counters(trace, by="event")
-    assert events.sort("start_ns").select("start_ns", "mean").rows() == [
+    assert events.sort("start_ns").select("start_ns", "mean_value").rows() == [
         (20, 30.0),
         (60, 50.0),
         (120, 90.0),
     ]
-    assert analyze.counters(trace, by="gap").select("start_ns", "mean", "work_ns").rows() == [
+    assert analyze.counters(trace, by="gap").select("start_ns", "mean_value", "dur_ns").rows() == [
         (70, (10 * 50 + 40 * 30) / 50, 50)
     ]
-    assert analyze.counters(trace, by="idle").select("cause", "mean").rows() == [("unknown", 34.0)]
+    assert analyze.counters(trace, by="idle").select("cause", "mean_value").rows() == [
+        ("unknown", 34.0)
+    ]
 
 
-def test_by_stage_layer_phase_and_step() -> None:
+def test_by_stage_layer_phase_and_step():
     """Two layers of ten kernels of 10 ns: samples every 10 ns, whose value is the number of the
     kernel in its layer.
     """
@@ -88,7 +100,7 @@ def test_by_stage_layer_phase_and_step() -> None:
     )
     stages = rows(trace, "stage")
     found = analyze.counters(trace, by="stage")
-    means = dict(found.select("stage", "mean").iter_rows())
+    means = dict(found.select("stage", "mean_value").iter_rows())
     assert stages
     assert (means["qkv_proj"], means["attention"], means["gate_up_proj"], means["down_proj"]) == (
         1,
@@ -99,22 +111,26 @@ def test_by_stage_layer_phase_and_step() -> None:
     assert means["norm"] == (0 + 6) / 2
     assert set(found["own_share"]) == {1.0}
     layers = analyze.counters(trace, by="layer").drop_nulls("layer")
-    assert layers.select("layer", "mean", "samples").rows() == [(0, 4.5, 10), (1, 4.5, 10)]
-    assert analyze.counters(trace, by="phase").select("phase", "mean").rows() == [
+    assert layers.select("layer", "mean_value", "count").rows() == [(0, 4.5, 10), (1, 4.5, 10)]
+    assert analyze.counters(trace, by="phase").select("phase", "mean_value").rows() == [
         ("decode", (99 + 90) / 21)
     ]
-    assert analyze.counters(trace, by="step").select("step", "samples").rows() == [(0, 21)]
+    assert analyze.counters(trace, by="step").select("step", "count").rows() == [(0, 21)]
 
 
-def test_work_outside_the_samples_is_not_known() -> None:
+def test_work_outside_the_samples_is_not_known():
     trace = Trace({"kernels": WORK, "counters": every(10, [80, 40], first=50)})  # until 70
     found = rows(trace, "kernel")
-    assert (found[GEMM]["mean"], found[GEMM]["known_ns"], found[GEMM]["work_ns"]) == (80, 10, 60)
-    assert found[NORM]["mean"] == 40
+    assert (found[GEMM]["mean_value"], found[GEMM]["known_ns"], found[GEMM]["dur_ns"]) == (
+        80,
+        10,
+        60,
+    )
+    assert found[NORM]["mean_value"] == 40
     assert analyze.counters(trace, by="event").height == 2
 
 
-def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
+def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device():
     of_machine = samples((-1, 0, 0, "gpu.power", 500.0, "W"), (-1, 0, 100, "gpu.power", 700.0, "W"))
     of_host = samples(
         (-1, None, 0, "cpu.utilization", 7.0, "%"), (-1, None, 90, "cpu.utilization", 7.0, "%")
@@ -132,19 +148,21 @@ def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
     }
 
 
-def test_rates_of_monitors_are_of_the_time_before_the_sample() -> None:
+def test_rates_of_monitors_are_of_the_time_before_the_sample():
     """GEMM 20..60 and 120..140, NORM 60..70: the sample at 80 is of 40..80."""
     of_machine = pl.concat(
         [every(40, [10, 50, 30, 90, 70], name, rank=-1) for name in ("gpu.pcie_sent", "gpu.power")]
     )
     found = analyze.counters(Trace({"kernels": WORK, "counters": of_machine}))
-    means = {(row["name"], row["counter"]): row["mean"] for row in found.iter_rows(named=True)}
+    means = {
+        (row["name"], row["counter"]): row["mean_value"] for row in found.iter_rows(named=True)
+    }
     assert means[NORM, "gpu.power"] == 50
     assert means[NORM, "gpu.pcie_sent"] == 30
     assert means[GEMM, "gpu.pcie_sent"] == (20 * 50 + 20 * 30 + 20 * 70) / 60
 
 
-def test_nothing_sampled() -> None:
+def test_nothing_sampled():
     with pytest.raises(NotCapturedError):
         analyze.counters(Trace({"kernels": WORK}))
     assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [])})).is_empty()
@@ -156,7 +174,7 @@ def test_nothing_sampled() -> None:
 RECORDED = Path(__file__).parent / "sampled" / "gpu_metrics.sqlite"
 
 
-def by_hand(spans: list[tuple[int, int]], samples: list[tuple[int, float]]) -> float:
+def by_hand(spans, samples):
     """Mean of the samples over some spans, one sample after the other."""
     total = weight = 0.0
     for begin, end in spans:
@@ -167,7 +185,7 @@ def by_hand(spans: list[tuple[int, int]], samples: list[tuple[int, float]]) -> f
     return total / weight
 
 
-def test_a_recording_of_nsys_beside_its_own_rows() -> None:
+def test_a_recording_of_nsys_beside_its_own_rows():
     """Each kernel and the idle time of an H100, averaged from the SQLite file without any of our
     code.
     """
@@ -184,7 +202,7 @@ def test_a_recording_of_nsys_beside_its_own_rows() -> None:
             for table in ("MEMCPY", "MEMSET")
             for row in db.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{table}")
         ]
-    samples: dict[str, list[tuple[int, float]]] = {}
+    samples = {}
     for metric, time, value in rows:
         samples.setdefault(names[metric].partition(" [")[0], []).append((time, value))
     busy = sorted([(start, end) for start, end, _ in work] + copies)
@@ -197,23 +215,23 @@ def test_a_recording_of_nsys_beside_its_own_rows() -> None:
     kernels_, gaps = analyze.counters(trace), analyze.counters(trace, by="gap")
     assert len(samples) == 4
     for counter, values in samples.items():
-        ours = dict(kernels_.filter(counter=counter).select("name", "mean").iter_rows())
+        ours = dict(kernels_.filter(counter=counter).select("name", "mean_value").iter_rows())
         for name in {name for *_, name in work}:
             spans = [(start, end) for start, end, of in work if of == name]
             assert ours[name] == pytest.approx(by_hand(spans, values)), (name, counter)
         idle = gaps.filter(counter=counter)
-        mean = (idle["mean"] * idle["known_ns"]).sum() / idle["known_ns"].sum()
+        mean = (idle["mean_value"] * idle["known_ns"]).sum() / idle["known_ns"].sum()
         assert mean == pytest.approx(by_hand(pauses, values)), counter
 
 
-def test_what_an_h100_was_busy_with() -> None:
+def test_what_an_h100_was_busy_with():
     """Products keep the tensor cores busy and the clock low; sums keep the memory busy, and no
     tensor core.
     """
     means = analyze.counters(llmprof.read(RECORDED)).filter(pl.col("own_share") > 0.9)
     found = {
         (name.partition("<")[0], counter): mean
-        for name, counter, mean in means.select("name", "counter", "mean").iter_rows()
+        for name, counter, mean in means.select("name", "counter", "mean_value").iter_rows()
     }
     product = "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"
     total = "void at::native::vectorized_elementwise_kernel"

@@ -5,13 +5,13 @@ from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, kernels, labels, launches, ops
 
 
-def shares(trace: Trace, rank: int = 0) -> dict[str, tuple[float | None, int, int, int, int]]:
+def shares(trace, rank=0):
     found = coverage(trace).filter(pl.col("rank") == rank)
-    columns = ["measure", "share", "covered_ns", "total_ns", "events", "missing_events"]
-    return {measure: rest for measure, *rest in found.select(columns).iter_rows()}  # type: ignore[misc]
+    columns = ["kind", "share", "total_ns", "count", "missing_count"]
+    return {kind: rest for kind, *rest in found.select(columns).iter_rows()}
 
 
-def test_shares_by_hand() -> None:
+def test_shares_by_hand():
     # one kernel of 60 ns before the step, unknown and without launch; 16 kernels of 10 ns in it,
     # three of them unknown
     stray = kernels([("acme", 60)], start=0, first=900)
@@ -32,15 +32,15 @@ def test_shares_by_hand() -> None:
         }
     )
     assert shares(trace) == {
-        "step": [180 / 240, 180, 240, 18, 1],
-        "stage": [160 / 240, 160, 240, 18, 3],  # _sample and _update are no known choice of a token
-        "category": [150 / 240, 150, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
-        "launch": [180 / 240, 180, 240, 18, 1],
-        "operator": [50 / 240, 50, 240, 18, 13],  # four GEMMs of the layer and the lm_head
-        "recorded": [1.0, None, None, 17, 0],  # launching calls, each with its event
+        "step": [180 / 240, 240, 18, 1],
+        "stage": [160 / 240, 240, 18, 3],  # _sample and _update are no known choice of a token
+        "category": [150 / 240, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
+        "launch": [180 / 240, 240, 18, 1],
+        "operator": [50 / 240, 240, 18, 13],  # four GEMMs of the layer and the lm_head
+        "recorded": [1.0, None, 17, 0],  # launching calls, each with its event
     }
-    of_time = coverage(trace).filter(pl.col("measure") != "recorded")
-    assert of_time["of"].unique().to_list() == ["summed time of kernels and copies"]
+    of_time = coverage(trace).filter(pl.col("kind") != "recorded")
+    assert of_time["denominator"].unique().to_list() == ["summed time of kernels and copies"]
     run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])
     trace = Trace({"kernels": run})
     assert shares(trace, 0)["category"][0] == 0.0
@@ -48,5 +48,7 @@ def test_shares_by_hand() -> None:
     trace = Trace(
         {"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])}
     )
-    assert shares(trace)["category"] == [0.75, 30, 40, 2, 1]
-    assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]
+    assert shares(trace)["category"] == [0.75, 40, 2, 1]
+    assert coverage(trace)["denominator"].unique().to_list() == [
+        "summed time of outermost operators"
+    ]

@@ -5,34 +5,33 @@ from llmprof.analyze.compare.times import diff_of
 from tests.analyze.builders import types_of
 
 SCHEMA = types_of("rank", "step", "phase", "stage", "category", "start_ns", "dur_ns")
-Rows = list[tuple[int, int | None, str | None, str | None, str, int, int]]
 
 
-def frame_of(rows: Rows) -> pl.DataFrame:
+def frame_of(rows):
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def decode(durations: list[int], *, rank: int = 0, stage: str = "o_proj") -> Rows:
+def decode(durations, *, rank=0, stage="o_proj"):
     """A decode step of one linear kernel for each duration."""
-    return [(rank, n, "decode", stage, "linear", 1000 * n, dur) for n, dur in enumerate(durations)]
+    return [(rank, n, "decode", stage, "gemm", 1000 * n, dur) for n, dur in enumerate(durations)]
 
 
-def one(a: Rows, b: Rows, **options: float) -> dict[str, object]:
+def one(a, b, **options):
     return diff_of(frame_of(a), frame_of(b), **options).row(0, named=True)
 
 
-def test_median_over_steps_then_mean_over_ranks() -> None:
+def test_median_over_steps_then_mean_over_ranks():
     # rank 0: 10, 20, 90 -> 20; rank 1: 40 -> 40; mean 30. The other trace: 60.
     got = one([*decode([10, 20, 90]), *decode([40], rank=1)], decode([60]))
-    labels = {"phase": "decode", "stage": "o_proj", "category": "linear", "status": "slower"}
+    labels = {"phase": "decode", "stage": "o_proj", "category": "gemm", "status": "slower"}
     times = {"a_ns": 30.0, "b_ns": 60.0, "delta_ns": 30.0, "ratio": 2.0}
     assert got == labels | times | {"a_count": 1.0, "b_count": 1.0, "a_steps": 4, "b_steps": 1}
-    twice: Rows = [(0, 0, "decode", "experts", "moe_experts", start, 10) for start in (0, 4)]
+    twice = [(0, 0, "decode", "experts", "moe_experts", start, 10) for start in (0, 4)]
     got = one(twice, twice)
     assert (got["a_ns"], got["a_count"], got["status"]) == (14.0, 2.0, "same")
 
 
-def test_a_step_without_the_stage_counts_as_zero() -> None:
+def test_a_step_without_the_stage_counts_as_zero():
     steps = decode([10, 10, 10], stage="norm")
     got = diff_of(frame_of([*steps, *decode([50])]), frame_of([*steps, *decode([50, 70])]))
     o_proj = got.filter(pl.col("stage") == "o_proj").row(0, named=True)
@@ -55,12 +54,12 @@ def test_a_step_without_the_stage_counts_as_zero() -> None:
         (101, 0.0, "slower"),
     ],
 )
-def test_status_and_tolerance(b_dur: int, tolerance: float, status: str) -> None:
+def test_status_and_tolerance(b_dur, tolerance, status):
     assert one(decode([100]), decode([b_dur]), tolerance=tolerance)["status"] == status
 
 
-def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
-    prefill: Rows = [(0, 5, "prefill", "o_proj", "linear", 9000, 500)]
+def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not():
+    prefill = [(0, 5, "prefill", "o_proj", "gemm", 9000, 500)]
     a, b = decode([10]), [*decode([10], stage="qkv_proj"), *prefill]
     got = diff_of(frame_of(a), frame_of(b)).select(
         "phase", "stage", "a_ns", "b_ns", "delta_ns", "a_steps", "status"
@@ -72,11 +71,11 @@ def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
     ]
 
 
-def test_aligned_by_other_columns() -> None:
+def test_aligned_by_other_columns():
     names = pl.DataFrame(
         {"name": ["f", "f", "g"], "layer": [0, 1, 1]}, schema_overrides={"layer": pl.Int32}
     )
-    a = frame_of([(0, 0, "decode", "o_proj", "linear", start, 10) for start in (0, 20, 40)]).hstack(
+    a = frame_of([(0, 0, "decode", "o_proj", "gemm", start, 10) for start in (0, 20, 40)]).hstack(
         names
     )
     b = a.filter(pl.col("name") == "f").with_columns(dur_ns=pl.col("dur_ns") * 2)

@@ -2,9 +2,6 @@
 side.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -12,7 +9,6 @@ import llmprof
 from llmprof.analyze import diff
 from llmprof.analyze.compare.story import diff_context, diff_words, waterfall_rows
 from llmprof.errors import AnalysisError
-from llmprof.trace import Trace
 
 COLUMNS = [
     *("level", "phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"),
@@ -33,7 +29,7 @@ PAIRS = {
 }
 
 
-def frame_of(*rows: tuple[object, ...]) -> pl.DataFrame:
+def frame_of(*rows):
     """Rows of a comparison: level, phase, kind, part, a, b, and whether the change is beyond the
     noise.
     """
@@ -74,7 +70,7 @@ HAND = frame_of(
 )
 
 
-def test_bars_add_up_and_small_changes_are_gathered() -> None:
+def test_bars_add_up_and_small_changes_are_gathered():
     stages = [("part", "decode", "compute", f"s{n}", 100.0, 100.0 + n, True) for n in range(1, 7)]
     found = waterfall_rows(frame_of(("step", "decode", None, None, 1e6, 1e6 + 21.0, True), *stages))
     compute = found.filter(group="compute")
@@ -105,7 +101,7 @@ def test_bars_add_up_and_small_changes_are_gathered() -> None:
     assert same["group"].to_list() == ["total", "total"]
 
 
-def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
+def test_what_is_no_comparison_or_has_no_such_phase_is_refused():
     with pytest.raises(AnalysisError, match="has no columns"):
         waterfall_rows(HAND.drop("kind"))
     for phase in ("mixed", "prefill"):
@@ -119,7 +115,7 @@ def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
+def test_what_cannot_be_laid_side_by_side_is_named(shared):
     a, b = (llmprof.read(shared / path) for path in PAIRS["ranks and phases"])
     rows = {
         row["what"]: row for row in diff_context(a, b, names=("moe", "dense")).iter_rows(named=True)
@@ -137,7 +133,7 @@ def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
     assert rows["device"]["words"] is None
 
 
-def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
+def test_one_rank_of_a_comparison(sample_trace):
     a, b = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
     whole, one = diff(a, b), diff(a, b, ranks=[2])
     assert (

@@ -1,7 +1,6 @@
 """Operators of replayed kernels from eager steps, on traces built by hand."""
 
 import json
-from collections.abc import Callable
 
 import polars as pl
 import pytest
@@ -12,7 +11,7 @@ from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 
-def steps_of(labels: list[str]) -> pl.DataFrame:
+def steps_of(labels):
     """Ranges of an engine, one each microsecond."""
     return pl.DataFrame(
         {
@@ -27,7 +26,7 @@ def steps_of(labels: list[str]) -> pl.DataFrame:
     )
 
 
-def eager(labels: list[str], each: list[list[tuple[str, str]]], grid: int = 4) -> Trace:
+def eager(labels, each, grid=4):
     """Steps of (kernel, shapes of the aten::mm that launched it)."""
     kernels, ops = [], []
     for step, launched in enumerate(each):
@@ -38,7 +37,7 @@ def eager(labels: list[str], each: list[list[tuple[str, str]]], grid: int = 4) -
     return made(labels, kernels, ops, "cudaLaunchKernel")
 
 
-def made(labels: list[str], kernels: list, ops: list, call: str) -> Trace:
+def made(labels, kernels, ops, call):
     frame = pl.DataFrame(
         kernels,
         schema=["start_ns", "dur_ns", "name", "op_id", "correlation", "grid_x"],
@@ -64,7 +63,7 @@ def made(labels: list[str], kernels: list, ops: list, call: str) -> Trace:
     return Trace({"kernels": frame, "ops": of_ops, "runtime": runtime, "markers": steps_of(labels)})
 
 
-def graph(labels: list[str], each: list[list[str]], grid: int = 4) -> Trace:
+def graph(labels, each, grid=4):
     """Steps that replay a graph of the named kernels."""
     kernels = [
         (1000 * step + 15 + 20 * place, 5, name, None, step + 1, grid)
@@ -79,12 +78,12 @@ LARGER = "context_0(0)_generation_4(4)"
 SMALL, WIDE = "[[2, 8], [8, 4]]", "[[2, 4], [4, 16]]"
 
 
-def found(trace: Trace) -> list[tuple[str, str | None]]:
+def found(trace):
     rows = trace.kernels.sort("start_ns")
     return list(rows.select("name", "torch_capture_shapes").iter_rows())
 
 
-def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
+def test_steps_of_equal_batch_with_as_many_kernels_of_a_name():
     known = eager(
         [LARGER, DECODE],
         [[("gemm", "[[4, 8], [8, 4]]")] * 2, [("gemm", SMALL), ("gemm", WIDE), ("odd", SMALL)]],
@@ -108,7 +107,7 @@ def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
     assert analyze.operators(known)["source"].str.contains("eager").any() is False
 
 
-def test_another_batch_or_another_grid_gives_nothing() -> None:
+def test_another_batch_or_another_grid_gives_nothing():
     known = eager([DECODE], [[("gemm", SMALL)]])
     assert found(analyze.add_operators(graph([LARGER], [["gemm"]]), eager=known)) == [
         ("gemm", None)
@@ -122,7 +121,7 @@ def test_another_batch_or_another_grid_gives_nothing() -> None:
 
 
 @pytest.mark.parametrize("differing", [False, True])
-def test_kernels_from_before_the_recording_that_it_repeats(differing: bool) -> None:
+def test_kernels_from_before_the_recording_that_it_repeats(differing):
     names = [f"kernel{n}" for n in range(LEAST_RUN)]
     ops, kernels = [], []
     for turn in range(3):
@@ -142,7 +141,7 @@ def test_kernels_from_before_the_recording_that_it_repeats(differing: bool) -> N
 
 
 @pytest.mark.parametrize("grid", [4, 5, None])
-def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int | None) -> None:
+def test_a_recording_without_operators_beside_one_of_another_profiler(grid):
     names = [f"void at::native::<unnamed>::op{n}<(int)4, T1>(T1 *)" for n in range(LEAST_RUN)]
     spelled = [
         f"void at::native::(anonymous namespace)::op{n}<4, float>(float*)" for n in range(LEAST_RUN)
@@ -180,7 +179,7 @@ def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int 
     )
 
 
-def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace]) -> None:
+def test_nsys_beside_the_profiler_of_torch(sample_trace):
     known = sample_trace("torch_transformers_generate")
     got = analyze.add_operators(sample_trace("nsys_transformers_generate"), eager=known)
     sums = [
@@ -196,7 +195,7 @@ def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace])
         assert sums[0].filter(operator=name).equals(sums[1].filter(operator=name))
 
 
-def test_what_a_call_holds_comes_with_it() -> None:
+def test_what_a_call_holds_comes_with_it():
     """Experts whose sizes only the calls inside of them say."""
     tokens, logits, gate = (
         "[[4, 10], [4, 8]]",
@@ -224,7 +223,7 @@ def test_what_a_call_holds_comes_with_it() -> None:
     assert got.select("operator", "flops").rows() == [("vllm::moe_forward", 2 * 8 * 3 * 16 * 10)]
 
 
-def test_what_a_capture_said_stays() -> None:
+def test_what_a_capture_said_stays():
     known = eager([DECODE], [[("gemm", SMALL)]])
     replayed = graph([DECODE], [["gemm"]])
     said = replayed.kernels.with_columns(
@@ -241,11 +240,11 @@ def test_what_a_capture_said_stays() -> None:
     assert found(got) == [("gemm", WIDE)]
 
 
-def test_a_graph_is_called_what_its_platform_calls_it() -> None:
+def test_a_graph_is_called_what_its_platform_calls_it():
     replayed = graph([DECODE], [["gemm"]])
     for device, graph_of in (
         ("AMD Instinct MI300X", "HIP graph"),
         ("NVIDIA H100 80GB HBM3", "CUDA graph"),
     ):
-        why = analyze.operators(Trace(replayed.tables, {"device": device}))["why"].item()
+        why = analyze.operators(Trace(replayed.tables, {"device": device}))["reason"].item()
         assert graph_of in why

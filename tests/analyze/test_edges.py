@@ -59,7 +59,7 @@ MARKS = (
 class Recording:
     """Tables of a few rows, whose values are drawn from few, so that many meet."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.rng = random.Random(seed)
         pick = self.rng.choice
         self.times = pick([[0], [0, 1, 2], list(range(0, 90, 7)), [-5, 0, 10**6, 10**9]])
@@ -69,7 +69,7 @@ class Recording:
         self.heights = pick([[0], [1], [0, 1, 2, 9], [24]])
         self.nulls = pick([0.0, 0.2, 1.0])
 
-    def value(self, column: schema.Column) -> object:
+    def value(self, column):
         """A value of a column."""
         pick, name = self.rng.choice, column.name
         if column.nullable and self.rng.random() < self.nulls:
@@ -95,14 +95,14 @@ class Recording:
         }
         if name in texts:
             return pick(texts[name])
-        by_type: dict[pl.DataType, list[object]] = {
+        by_type = {
             pl.Boolean(): [True, False],
             pl.String(): ["a", "b"],
             pl.Float64(): [0.0, 1.0, 100.0],
         }
         return pick(by_type.get(column.dtype, [0, 1, 7]))
 
-    def table(self, name: str) -> pl.DataFrame:
+    def table(self, name):
         """A table with some rows."""
         spec = schema.TABLES[name]
         kinds = {
@@ -129,7 +129,7 @@ class Recording:
             rows.append(row)
         return pl.DataFrame(rows, schema=spec.schema, orient="row")
 
-    def trace(self) -> Trace:
+    def trace(self):
         """A trace of some tables."""
         some = self.rng.choice(
             [
@@ -153,7 +153,7 @@ class Recording:
         )
 
 
-def raw(trace: Trace) -> dict[str, str]:
+def raw(trace):
     """Analyses that end neither in a frame nor in an error of llmprof, and how."""
     found = {}
     for analysis in analyses():
@@ -213,18 +213,18 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_every_analysis_at_an_edge(name: str) -> None:
+def test_every_analysis_at_an_edge(name):
     assert not raw(Trace(EDGES[name], {"world_size": 2}))
 
 
 @pytest.mark.parametrize("seed", [1, 28, 68, 167, 2001, 2002])
-def test_every_analysis_on_tables_of_few_values(seed: int) -> None:
+def test_every_analysis_on_tables_of_few_values(seed):
     assert not raw(Recording(seed).trace())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(3000, 3200, 20))
-def test_every_analysis_on_more_tables(first: int) -> None:
+def test_every_analysis_on_more_tables(first):
     found = {
         seed: some for seed in range(first, first + 20) if (some := raw(Recording(seed).trace()))
     }

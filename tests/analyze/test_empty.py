@@ -2,9 +2,8 @@
 not recorded raises.
 """
 
-from collections.abc import Callable
+import functools
 
-import polars as pl
 import pytest
 
 from llmprof import analyze
@@ -30,7 +29,8 @@ DEVICE = (
 """Analyses of device events."""
 
 
-def full() -> Trace:
+@functools.cache
+def full():
     run = kernels([EMBEDDING, *DENSE, ALL_REDUCE, *DENSE, ALL_REDUCE], pause=3)
     return Trace(
         {
@@ -44,45 +44,45 @@ def full() -> Trace:
     )
 
 
-def test_the_full_trace_has_rows() -> None:
+def test_the_full_trace_has_rows():
     empty = {name for name in DEVICE if getattr(analyze, name)(full()).is_empty()}
     assert not empty
 
 
 @pytest.mark.parametrize("name", [*DEVICE, "launch_delay"])
-def test_recorded_but_empty(name: str) -> None:
-    analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+def test_recorded_but_empty(name):
+    analysis = getattr(analyze, name)
     found = analysis(Trace({table: schema.empty(table) for table in schema.TABLES}))
     assert found.is_empty()
     assert found.schema == analysis(full()).schema
 
 
 @pytest.mark.parametrize("tables", [("kernels",), ("copies",), ("kernels", "copies"), ("ops",)])
-def test_recorded_but_empty_with_little_else(tables: tuple[str, ...]) -> None:
-    trace, whole = Trace({table: schema.empty(table) for table in tables}), full()
+def test_recorded_but_empty_with_little_else(tables):
+    trace = Trace({table: schema.empty(table) for table in tables})
     for name in DEVICE:
-        analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+        analysis = getattr(analyze, name)
         if name == "operators":  # needs kernels and operators
             with pytest.raises(NotCapturedError):
                 analysis(trace)
         else:
             found = analysis(trace)
             assert found.is_empty(), name
-            assert found.schema == analysis(whole).schema, name
+            assert found.schema == analysis(full()).schema, name
 
 
 @pytest.mark.parametrize("name", DEVICE)
 @pytest.mark.parametrize(
     "tables", [{}, {"markers": labels([("x", 0, 1)])}, {"runtime": launches(kernels(["x"]))}]
 )
-def test_not_recorded(name: str, tables: dict[str, pl.DataFrame]) -> None:
+def test_not_recorded(name, tables):
     with pytest.raises(NotCapturedError):
         getattr(analyze, name)(Trace(tables))
 
 
 @pytest.mark.parametrize("name", DEVICE)
-def test_a_window_without_events(name: str) -> None:
-    analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
+def test_a_window_without_events(name):
+    analysis = getattr(analyze, name)
     found = analysis(full().select(window=(10**9, 10**9 + 1)))
     assert found.is_empty()
     assert found.schema == analysis(full()).schema

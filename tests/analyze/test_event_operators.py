@@ -53,7 +53,7 @@ KERNELS = pl.DataFrame(
 )
 
 
-def test_by_id_then_by_time_then_not_at_all() -> None:
+def test_by_id_then_by_time_then_not_at_all():
     events = Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}).events
     assert events.select("rank", "start_ns", "name", "operator", "shapes").rows() == [
         (0, 300, "gemm", "addmm", "[[4, 8], [8, 2]]"),
@@ -68,7 +68,7 @@ def test_by_id_then_by_time_then_not_at_all() -> None:
     ]
 
 
-def test_types_of_the_inputs_tell_calls_apart() -> None:
+def test_types_of_the_inputs_tell_calls_apart():
     ops = (
         OPS.filter(rank=0, kind="op")
         .head(2)
@@ -82,13 +82,13 @@ def test_types_of_the_inputs_tell_calls_apart() -> None:
     ]
 
 
-def test_without_operators_they_are_unknown() -> None:
+def test_without_operators_they_are_unknown():
     found = Trace({"kernels": KERNELS}).events
     assert found.select("operator", "shapes", "dtypes").null_count().row(0) == (9, 9, 9)
     assert kernels(Trace({"kernels": KERNELS}), by="operator")["operator"].null_count() == 3
 
 
-def test_kernels_of_each_operator() -> None:
+def test_kernels_of_each_operator():
     found = kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}), by="operator")
     assert found.select("operator", "name", "count", "total_ns", "share").rows() == [
         ("addmm", "gemm", 2, 30, 1.0),
@@ -116,11 +116,11 @@ def test_the_last_with_a_number_equals_a_search(points, marks):
 
 
 @st.composite
-def nested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+def nested(draw):
     """Properly nested spans (thread, start, duration), parents before their children."""
-    spans: list[tuple[int, int, int]] = []
+    spans = []
 
-    def fill(thread: int, low: int, high: int, depth: int) -> None:
+    def fill(thread, low, high, depth):
         at = low
         while at <= high and len(spans) < 30 and draw(st.booleans()):
             start = draw(st.integers(at, high))
@@ -138,9 +138,7 @@ def nested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 @given(
     nested(), st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 33)), max_size=20), st.randoms()
 )
-def test_innermost_equals_a_search_for_the_shortest(
-    spans: list[tuple[int, int, int]], points: list[tuple[int, int]], random: object
-) -> None:
+def test_innermost_equals_a_search_for_the_shortest(spans, points, random):
     schema = {"thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
     frame = pl.DataFrame(spans, schema=schema, orient="row")
     got = innermost(

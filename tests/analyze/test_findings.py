@@ -3,9 +3,7 @@ must not.
 """
 
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import polars.selectors as cs
@@ -14,7 +12,6 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import catalog, findings, idle, what_if
-from llmprof.findings.cause import Measurement
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.causes.host_bound import LONG_PAUSE_NS
 from llmprof.findings.causes.short_kernels import SHORT_KERNEL_NS
@@ -47,16 +44,16 @@ LONG, SHORT = 50_000, 1_000
 
 
 def decode(
-    names: list[str | tuple[str, int]],
+    names,
     *,
-    steps: int = 6,
-    dur: int = LONG,
-    pause: int = 0,
-    lead: int = 100_000,
-    rank: int = 0,
-    label: str = DECODE,
-    **tables: pl.DataFrame,
-) -> dict[str, pl.DataFrame]:
+    steps=6,
+    dur=LONG,
+    pause=0,
+    lead=100_000,
+    rank=0,
+    label=DECODE,
+    **tables,
+):
     """Equal decode steps right one after another; the launches are ``lead`` before each kernel
     starts, labels too.
     """
@@ -83,24 +80,24 @@ def decode(
     }
 
 
-def together(*parts: dict[str, pl.DataFrame], **meta: Any) -> Trace:
+def together(*parts, **meta):
     return Trace(
         {name: pl.concat([p[name] for p in parts], how="diagonal") for name in parts[0]}, meta
     )
 
 
-def the(trace: Trace, rule: str) -> dict[str, Any]:
+def the(trace, rule):
     """The finding of a rule, which must be there."""
     (row,) = findings(trace).filter(rule=rule).to_dicts()
     return row
 
 
-def silent(trace: Trace, rule: str) -> bool:
+def silent(trace, rule):
     """Whether a rule says nothing of a trace."""
     return findings(trace).filter(rule=rule).is_empty()
 
 
-def measured(trace: Trace, name: str) -> Measurement:
+def measured(trace, name):
     """What a cause measures in the scope of a trace."""
     (cause,) = [cause for cause in CAUSES if cause.name == name]
     found = cause.measure(scope_of(trace))
@@ -112,36 +109,34 @@ QUIET = decode([EMBEDDING, *DENSE])
 """Steps that nothing is wrong with: long kernels, one after another, launched in time."""
 
 
-def test_a_run_without_faults_has_only_information() -> None:
+def test_a_run_without_faults_has_only_information():
     """So every other rule is silent about it."""
     found = findings(together(QUIET))
     assert found["rule"].to_list() == ["heaviest_stage"]
     assert found.select("severity", "scope", "order").row(0) == ("info", "steady decode steps", 1)
 
 
-def ranks_with_all_reduces(
-    late: dict[int, int], transfer: int = 4_000, name: str = NCCL_ALL_REDUCE
-) -> Trace:
+def ranks_with_all_reduces(late, transfer=4_000, name=NCCL_ALL_REDUCE):
     """8 times in a step, 100 us of GEMM and the rank's delay, then an all-reduce that all leave
     at once.
     """
     parts = []
     for rank, delay in late.items():
         wait = max(late.values()) - delay
-        part: list[str | tuple[str, int]] = []
+        part = []
         for _ in range(8):
             part += [(GEMM, 100_000 + delay), (name, wait + transfer)]
         parts.append(decode(part, rank=rank))
     return together(*parts, world_size=len(late))
 
 
-def test_arrival_skew() -> None:
+def test_arrival_skew():
     # of each 500 + 4 us ranks 0 and 1 wait 400 us for rank 2
     found = the(ranks_with_all_reduces({0: 0, 1: 0, 2: 400_000}), "arrival_skew")
     assert found["figure"] == pytest.approx(
         8 * 400_000
     )  # a step of ranks 0 and 1, and not the mean of all three
-    assert found["share_of_time"] == pytest.approx(400 / 504)
+    assert found["share"] == pytest.approx(400 / 504)
     assert found["severity"] == "high"
     assert found["evidence"] == "collectives"
     assert silent(ranks_with_all_reduces({0: 0, 1: 0, 2: 0}), "arrival_skew")
@@ -149,7 +144,7 @@ def test_arrival_skew() -> None:
     some = Trace(trace.select(rank=[0, 1]).tables, {"world_size": 3, "missing_ranks": [2]})
     assert silent(some, "arrival_skew")
     exposed = the(some, "exposed_communication")
-    assert exposed["share_of_time"] == pytest.approx(404 / 504)
+    assert exposed["share"] == pytest.approx(404 / 504)
     trace = ranks_with_all_reduces({0: 0, 1: 400_000})
     ahead = {
         name: frame.with_columns(
@@ -158,10 +153,10 @@ def test_arrival_skew() -> None:
         for name, frame in trace.tables.items()
     }
     found = the(Trace(ahead, trace.meta), "arrival_skew")
-    assert found["share_of_time"] == pytest.approx(400 / 504, rel=1e-3)
+    assert found["share"] == pytest.approx(400 / 504, rel=1e-3)
 
 
-def test_pipeline_wait() -> None:
+def test_pipeline_wait():
     send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its
     # 1,000 + 4 us
@@ -171,7 +166,7 @@ def test_pipeline_wait() -> None:
     assert found["figure"] == pytest.approx(
         1_000_000
     )  # of the second stage; the first one waits for nothing
-    assert found["share_of_time"] == pytest.approx(1000 / 2000)
+    assert found["share"] == pytest.approx(1000 / 2000)
     assert silent(together(first, second, world_size=2), "arrival_skew")
     # without a pipeline a broadcast is a collective like others
     broadcast = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -180,25 +175,25 @@ def test_pipeline_wait() -> None:
     assert not silent(spread, "arrival_skew")
 
 
-def test_host_bound() -> None:
+def test_host_bound():
     # each kernel of 50 us is launched 10 us before it starts, and 150 us after the one before it
     # has ended
     late = decode([GEMM] * 11, pause=150_000, lead=10_000)
     found = the(together(late), "host_bound")
     assert found["figure"] == found["gain_ns"] == 10 * 150_000
-    assert found["share_of_time"] == pytest.approx(10 * 150 / (11 * 50 + 10 * 150))
+    assert found["share"] == pytest.approx(10 * 150 / (11 * 50 + 10 * 150))
     assert found["severity"] == "high"
     # the same gaps, but the launches came in time: something on the device held the kernels up
     assert silent(together(decode([GEMM] * 11, pause=150_000, lead=300_000)), "host_bound")
 
 
-def test_host_bound_names_the_ranks() -> None:
+def test_host_bound_names_the_ranks():
     late = decode([GEMM] * 11, pause=150_000, lead=10_000, rank=2)
     good = [decode([GEMM] * 11, rank=rank) for rank in (0, 1)]
     found = the(together(*good, late), "host_bound")
     # its own figure, not the mean of three ranks
     assert (found["rank"], found["figure"]) == (2, 10 * 150_000)
-    assert found["share_of_time"] == pytest.approx(1500 / 2050)
+    assert found["share"] == pytest.approx(1500 / 2050)
     assert "rank 2" in found["denominator"]
     fewer = [decode([GEMM] * 5, pause=5_000, lead=3_000, rank=rank) for rank in (0, 1)]
     measure = measured(together(*fewer, late), "host_bound")
@@ -211,7 +206,7 @@ def test_host_bound_names_the_ranks() -> None:
     found = the(
         together(*half, late), "host_bound"
     )  # 1,300 of 1,850 us on two, 1,500 of 2,050 on the last
-    assert found["share_of_time"] == pytest.approx((2 * 1300 + 1500) / (2 * 1850 + 2050))
+    assert found["share"] == pytest.approx((2 * 1300 + 1500) / (2 * 1850 + 2050))
 
 
 @pytest.mark.parametrize(
@@ -228,13 +223,11 @@ def test_host_bound_names_the_ranks() -> None:
         ("cuModuleLoadData", "loading"),
     ],
 )
-def test_what_the_host_is_in_has_a_finding_of_its_own(call: str, rule: str) -> None:
+def test_what_the_host_is_in_has_a_finding_of_its_own(call, rule):
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     # each call begins when the device is idle already, and takes 110 of the 140 us before the
     # launch
-    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000).with_columns(
-        name=pl.lit(call)
-    )
+    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000, name=call)
     trace = together(tables | {"runtime": pl.concat([tables["runtime"], calls])})
     found = the(trace, rule)
     # the calls for a reason of their own; the 10 us before and the 30 after each are the host's
@@ -248,7 +241,7 @@ def test_what_the_host_is_in_has_a_finding_of_its_own(call: str, rule: str) -> N
         assert findings(trace)["rule"][0] == rule
 
 
-def test_allocation() -> None:
+def test_allocation():
     """Freed memory delays a launch, and makes the host wait for the device before it: one cause,
     one finding.
     """
@@ -274,7 +267,7 @@ def test_allocation() -> None:
         ("triton/compiler/compiler.py(226): compile", "compilation"),
     ],
 )
-def test_what_the_host_does_between_launches(name: str, rule: str) -> None:
+def test_what_the_host_does_between_launches(name, rule):
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     inside = [
         (name, start + 60_000, 110_000, n)
@@ -286,7 +279,7 @@ def test_what_the_host_does_between_launches(name: str, rule: str) -> None:
     assert found["change"] is None
 
 
-def test_pauses_count_by_what_the_host_was_in_at_each_moment() -> None:
+def test_pauses_count_by_what_the_host_was_in_at_each_moment():
     """Of a pause of 150 us the launching thread is in nothing for 40, in mallocs for 50 and 15, in
     an operator for 35.
 
@@ -296,9 +289,7 @@ def test_pauses_count_by_what_the_host_was_in_at_each_moment() -> None:
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     ends = tables["kernels"].head(3)["start_ns"] + LONG
     calls = [
-        launches(tables["kernels"].head(3), lead=-LONG - at, dur=dur).with_columns(
-            name=pl.lit("cudaMalloc")
-        )
+        launches(tables["kernels"].head(3), lead=-LONG - at, dur=dur, name="cudaMalloc")
         for at, dur in ((40_000, 50_000), (100_000, 15_000))
     ]
     operators = ops([("aten::mm", begin + 90_000, 50_000, n) for n, begin in enumerate(ends)])
@@ -315,7 +306,7 @@ def test_pauses_count_by_what_the_host_was_in_at_each_moment() -> None:
     assert late.figures.launching_share == pytest.approx(10 / 85)
 
 
-def test_a_call_that_holds_the_device_counts_for_its_own_time() -> None:
+def test_a_call_that_holds_the_device_counts_for_its_own_time():
     """Kernels launched in time wait 150 us; another thread is in a copy for 90 of them."""
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=400_000)
     calls = launches(tables["kernels"].slice(1), lead=100_000, dur=90_000)
@@ -329,7 +320,7 @@ def test_a_call_that_holds_the_device_counts_for_its_own_time() -> None:
     assert the(trace, "unexplained_idle")["figure"] == 3 * 60_000
 
 
-def test_loading() -> None:
+def test_loading():
     """Two first launches of 2 ms each on an idle device, and one of a kernel that ran before."""
     names = ["a", "b", "a", "c", "a"]
     run = kernels(names, start=3_000_000, dur=LONG, pause=2_000_000)
@@ -347,12 +338,10 @@ def test_loading() -> None:
         ("void cutlass::Kernel<x>(P)", "loading"),
     ],
 )
-def test_time_that_ends_in_loading_new_code(kernel: str, rule: str) -> None:
+def test_time_that_ends_in_loading_new_code(kernel, rule):
     """4 ms of which nothing was recorded but the 100 us at its end in which code is loaded."""
     first, late = kernels([GEMM], start=1_000_000), kernels([kernel], start=5_010_000, first=2)
-    load = launches(late, lead=110_000, dur=100_000).with_columns(
-        name=pl.lit("cuModuleLoadData"), correlation=pl.lit(None, dtype=pl.Int64)
-    )
+    load = launches(late, lead=110_000, dur=100_000, name="cuModuleLoadData", correlation=None)
     calls = pl.concat([launches(first), load, launches(late, lead=5_000)])
     run = Trace({"kernels": pl.concat([first, late]), "runtime": calls})
     found = the(run, rule)
@@ -361,13 +350,13 @@ def test_time_that_ends_in_loading_new_code(kernel: str, rule: str) -> None:
     assert found["change"] is None  # without the call the time before it would stay
 
 
-def ranges(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
+def ranges(rows):
     """Ranges of the thread that launches."""
     return labels(rows).with_columns(thread=pl.lit(1, dtype=pl.Int64))
 
 
 @pytest.mark.parametrize(("inside", "name"), [(100, "sample"), (60, "sample"), (0, None)])
-def test_the_range_around_a_step_is_not_what_the_host_does(inside: int, name: str | None) -> None:
+def test_the_range_around_a_step_is_not_what_the_host_does(inside, name):
     """Of the 150 us before each kernel 140 are before its launch, and as many of them in a
     range.
     """
@@ -411,13 +400,11 @@ OF_PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", OF_PROGRAMS)
-def test_advice_fits_the_recorded_program(program: str) -> None:
+def test_advice_fits_the_recorded_program(program):
     names, tables, torch = OF_PROGRAMS[program]
     run = kernels(names * 20, start=1_000_000, dur=1_000, pause=99_000)
     calls = launches(run, lead=10_000)
-    waits = launches(run.head(10), lead=-500, dur=60_000).with_columns(
-        name=pl.lit("cudaStreamSynchronize")
-    )
+    waits = launches(run.head(10), lead=-500, dur=60_000, name="cudaStreamSynchronize")
     trace = together(
         {"kernels": run, "runtime": pl.concat([calls, waits])} | tables, device="NVIDIA H200"
     )
@@ -433,7 +420,7 @@ def test_advice_fits_the_recorded_program(program: str) -> None:
 
 
 @pytest.mark.parametrize(("alone", "change"), [(101, "no-host-delay"), (20, "scale:host:0.5")])
-def test_a_part_without_graphs_is_told_to_launch_less(alone: int, change: str) -> None:
+def test_a_part_without_graphs_is_told_to_launch_less(alone, change):
     """The host is 50 us late before each kernel that it launches by itself; then one graph
     replays many more.
     """
@@ -441,7 +428,7 @@ def test_a_part_without_graphs_is_told_to_launch_less(alone: int, change: str) -
     replayed = kernels([GEMM] * 300, start=end(eager) + 60_000, first=1000).with_columns(
         correlation=pl.lit(1000, dtype=pl.Int64)
     )
-    graph = launches(replayed.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    graph = launches(replayed.head(1), name="cudaGraphLaunch")
     trace = Trace(
         {"kernels": pl.concat([eager, replayed]), "runtime": pl.concat([launches(eager), graph])}
     )
@@ -451,7 +438,7 @@ def test_a_part_without_graphs_is_told_to_launch_less(alone: int, change: str) -
 
 
 @pytest.mark.parametrize("pause", [400_000, 2_000_000])
-def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
+def test_long_pauses_are_not_told_to_launch_less(pause):
     """In four pauses the host writes a file for all but 110 us; a fifth one is of 50 us."""
     run = kernels([GEMM] * 5, start=3_000_000, dur=LONG, pause=pause)
     files = ranges(
@@ -474,23 +461,26 @@ def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     assert measure.figures.host.name == "IO 0"
 
 
-def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, pl.DataFrame]:
+def held(pause=150_000, name="hipMemcpyWithStream"):
     """Kernels that were launched in time; in the pauses before them another thread is in a call."""
     tables = decode([GEMM] * 11, pause=pause, lead=400_000)
     first = pl.col("start_ns") == pl.col("start_ns").min()
-    calls = launches(tables["kernels"].filter(~first), lead=pause, dur=pause).with_columns(
-        name=pl.lit(name),
-        thread=pl.lit(2, dtype=pl.Int64),
-        correlation=pl.lit(None, dtype=pl.Int64),
+    calls = launches(
+        tables["kernels"].filter(~first),
+        lead=pause,
+        dur=pause,
+        name=name,
+        thread=2,
+        correlation=None,
     )
     tables["runtime"] = pl.concat([tables["runtime"], calls])
     return tables
 
 
-def test_device_held() -> None:
+def test_device_held():
     found = the(together(held()), "device_held")
     assert found["figure"] == 10 * 150_000
-    assert found["where"] == "cause = 'queued' AND held_kind = 'call'"
+    assert found["where"] == "cause = 'queued' AND waited_kind = 'call'"
     assert silent(together(held()), "host_bound")
     assert silent(
         together(held(name="cudaStreamSynchronize")), "device_held"
@@ -498,7 +488,7 @@ def test_device_held() -> None:
 
 
 @pytest.mark.parametrize("every", [3, 4])
-def test_unsteady_kernels(every: int) -> None:
+def test_unsteady_kernels(every):
     """Of 12 steps of ten kernels of 100 us, each third or fourth has one of 500 us."""
     at, tables = 1_000_000, []
     for step in range(12):
@@ -514,23 +504,23 @@ def test_unsteady_kernels(every: int) -> None:
     found = the(Trace({"kernels": run, "runtime": calls, "markers": label}), "unsteady_kernels")
     slow_steps = 12 // every
     excess, whole = slow_steps * 400_000, 12 * 1_000_000 + slow_steps * 400_000
-    assert found["share_of_time"] == pytest.approx(excess / whole, rel=0.02)
+    assert found["share"] == pytest.approx(excess / whole, rel=0.02)
     assert found["about"] == NORM
 
 
-def test_work_from_before() -> None:
+def test_work_from_before():
     """The second event of a recording waits 3 ms for what its stream did before it began."""
     first = kernels([GEMM], start=100_000, stream=9)
     rest = kernels([GEMM] * 8, start=3_200_000, first=100)
     calls = pl.concat([launches(first), launches(rest.head(1), lead=3_050_000), launches(rest[1:])])
     run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls})
-    idle = llmprof.analyze.idle(run).filter(held_kind="before")
+    idle = llmprof.analyze.idle(run).filter(waited_kind="before")
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
 
 
-def test_unexplained_idle() -> None:
+def test_unexplained_idle():
     found = the(together(decode([GEMM] * 11, pause=150_000, lead=400_000)), "unexplained_idle")
     assert found["figure"] == 10 * 150_000
     blind = decode([GEMM] * 11, pause=150_000)
@@ -544,12 +534,12 @@ def test_unexplained_idle() -> None:
     assert the(together(by_time), "unexplained_idle")["figure"] > 0
 
 
-def test_between_queued_events() -> None:
+def test_between_queued_events():
     found = the(together(decode([GEMM] * 11, pause=2_000, lead=400_000)), "between_queued_events")
     assert found["figure"] == 10 * 2_000
 
 
-def test_left_out() -> None:
+def test_left_out():
     """Four kernels of 50 us, 1 ms apart; two of them waited 1 us by the profiler's record, one
     for all of the pause.
     """
@@ -562,7 +552,7 @@ def test_left_out() -> None:
     assert silent(Trace({"kernels": run}), "left_out")
 
 
-def test_idle_at_the_ends() -> None:
+def test_idle_at_the_ends():
     # 100 us of host before the five kernels of 50 us, and 50 after them
     run = kernels(["acme"] * 5, start=100_000, dur=LONG)
     calls = pl.concat(
@@ -570,15 +560,15 @@ def test_idle_at_the_ends() -> None:
     )
     found = the(Trace({"kernels": run, "runtime": calls}), "idle_at_the_ends")
     assert found["figure"] == 150_000
-    assert found["share_of_time"] == pytest.approx(150 / 400)
+    assert found["share"] == pytest.approx(150 / 400)
 
 
-def test_between_operators() -> None:
+def test_between_operators():
     # three operators of 20 us with 30 us between them, on a host without a device
     host = Trace({"ops": ops([("aten::mm", n * 50_000, 20_000, n) for n in range(3)])})
     found = the(host, "between_operators")
     assert found["figure"] == 60_000
-    assert found["share_of_time"] == pytest.approx(60 / 120)
+    assert found["share"] == pytest.approx(60 / 120)
     texts = findings(host).select("title", "detail", "suggestion")
     assert not any("device" in text for row in texts.rows() for text in row)
     # torch can record its Python functions; another runtime's profile cannot
@@ -601,7 +591,7 @@ def test_between_operators() -> None:
     assert measure.figures.started_in_share == pytest.approx(0.8)
 
 
-def test_copies() -> None:
+def test_copies():
     # of each 150 us a copy of 100 us runs alone; another runs beside the GEMM
     tables = decode([(GEMM, 50_000)] * 4, pause=100_000, lead=10_000)
     alone = tables["kernels"].select(
@@ -625,10 +615,10 @@ def test_copies() -> None:
     ).sort("start_ns")
     found = the(together(tables), "copies")
     assert found["figure"] == 3 * 100_000
-    assert found["share_of_time"] == pytest.approx(300 / 500)
+    assert found["share"] == pytest.approx(300 / 500)
 
 
-def test_synchronisation() -> None:
+def test_synchronisation():
     tables = decode([GEMM] * 11, pause=50_000, lead=10_000)
     # in every gap the host first waits for the kernel before it, and launches then
     waits = launches(tables["kernels"], lead=45_000, dur=30_000)
@@ -647,11 +637,11 @@ def test_synchronisation() -> None:
     assert silent(together(decode([GEMM] * 11, pause=50_000, lead=10_000)), "synchronisation")
 
 
-def test_exposed_communication() -> None:
+def test_exposed_communication():
     # 100 us of compute and 25 us of transfer in turn, nobody waits
     found = the(ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000), "exposed_communication")
     assert found["figure"] == 8 * 25_000
-    assert found["share_of_time"] == pytest.approx(25 / 125)
+    assert found["share"] == pytest.approx(25 / 125)
     # the same communication beside a GEMM on another stream
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000)
     beside = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).with_columns(
@@ -675,7 +665,7 @@ def test_exposed_communication() -> None:
     assert found.figures.hidden_share == pytest.approx(5 / 25)
 
 
-def test_nccl_for_small_messages() -> None:
+def test_nccl_for_small_messages():
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=10_000)
     calls = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).select(
         "rank",
@@ -694,7 +684,7 @@ def test_nccl_for_small_messages() -> None:
         Trace({**trace.tables, "collectives": calls}, trace.meta), "nccl_for_small_messages"
     )
     assert found["figure"] == 8 * 10_000
-    assert found["share_of_time"] == pytest.approx(10 / 110)
+    assert found["share"] == pytest.approx(10 / 110)
     # 28,672 B in 10 us, once around a ring of two
     large = calls.with_columns(bytes=pl.lit(64 << 20))
     assert silent(
@@ -706,11 +696,11 @@ def test_nccl_for_small_messages() -> None:
     assert silent(training, "nccl_for_small_messages")
 
 
-def test_short_kernels() -> None:
+def test_short_kernels():
     # seven of eleven kernels take 1 us
     found = the(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
     assert found["figure"] == 7 * SHORT
-    assert found["share_of_time"] == pytest.approx(7 / 207)
+    assert found["share"] == pytest.approx(7 / 207)
     assert found["severity"] == "low"
     assert silent(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels")
     assert silent(
@@ -722,15 +712,15 @@ def test_short_kernels() -> None:
     )  # one kernel is no pattern
 
 
-def test_split_k() -> None:
+def test_split_k():
     found = the(
         together(decode([(GEMM, LONG), (SPLIT_K, 10_000)] * 4 + [(EMBEDDING, 100_000)])), "split_k"
     )
     assert found["figure"] == 4 * 10_000
-    assert found["share_of_time"] == pytest.approx(40 / 340)
+    assert found["share"] == pytest.approx(40 / 340)
 
 
-def test_a_run_that_generates_nothing_is_told_nothing_of_decode() -> None:
+def test_a_run_that_generates_nothing_is_told_nothing_of_decode():
     # an embedding model: every step reads whole texts, keeps no keys and samples nothing
     layer = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
     run = decode(
@@ -742,7 +732,7 @@ def test_a_run_that_generates_nothing_is_told_nothing_of_decode() -> None:
     assert not [text for text in said if "decode" in text.lower()]
 
 
-def test_drafting() -> None:
+def test_drafting():
     head = [EMBEDDING, *DENSE * 4, NORM, GEMM, SAMPLE]
     drafted = [
         *head,
@@ -756,17 +746,17 @@ def test_drafting() -> None:
         together(decode(drafted, label="execute_context_0(0)_generation_4(12)")), "drafting"
     )
     assert found["figure"] == 14 * LONG
-    assert found["share_of_time"] == pytest.approx(14 / 58)
+    assert found["share"] == pytest.approx(14 / 58)
     assert found["gain_ns"] == 0  # without drafts a step would give fewer tokens
     assert silent(together(decode(head)), "drafting")
 
 
-def test_uneven_compute() -> None:
+def test_uneven_compute():
     two = together(decode([GEMM] * 10, rank=0), decode([GEMM] * 14, rank=1))
     found = the(two, "uneven_compute")
     assert found["figure"] == 200_000
     assert found["gain_ns"] == 100_000  # if both computed as long as they do on average
-    assert found["share_of_time"] == pytest.approx((700 - 500) / 700)  # of the time of rank 1
+    assert found["share"] == pytest.approx((700 - 500) / 700)  # of the time of rank 1
     assert silent(
         together(decode([GEMM] * 10, rank=0), decode([GEMM] * 10, rank=1)), "uneven_compute"
     )
@@ -783,7 +773,7 @@ def test_uneven_compute() -> None:
     assert silent(Trace({**two.tables, "markers": markers}, two.meta), "uneven_compute")
 
 
-def compute_of_two(**times: int) -> Trace:
+def compute_of_two(**times):
     """Ranks of six GEMMs, two experts and two norms; those of rank 0 take 50 us each, those of
     rank 1 ``times``.
     """
@@ -795,11 +785,11 @@ def compute_of_two(**times: int) -> Trace:
     return together(decode(ran[0], rank=0), decode(ran[1], rank=1))
 
 
-def test_slow_device() -> None:
+def test_slow_device():
     # a lower clock: GEMMs 1.40 times as long, experts 1.40, norms, which wait for the memory, 1.24
     slow = compute_of_two(gemm=70_000, experts=70_000, norm=62_000)
     found = the(slow, "slow_device")
-    assert (found["rank"], found["figure"], found["share_of_time"]) == (
+    assert (found["rank"], found["figure"], found["share"]) == (
         1,
         184_000,
         pytest.approx(184 / 684),
@@ -808,7 +798,7 @@ def test_slow_device() -> None:
     assert silent(slow, "uneven_compute")
 
 
-def test_uneven_experts() -> None:
+def test_uneven_experts():
     uneven = compute_of_two(experts=150_000)
     found = the(uneven, "uneven_experts")
     assert (found["rank"], found["figure"], found["gain_ns"]) == (1, 200_000, 100_000)
@@ -817,7 +807,7 @@ def test_uneven_experts() -> None:
     assert not silent(compute_of_two(gemm=80_000), "uneven_compute")
 
 
-def test_heaviest_stage() -> None:
+def test_heaviest_stage():
     layer = [(name, 200_000 if n == 7 else LONG) for n, name in enumerate(DENSE)]  # gate_up_proj
     found = the(together(decode([EMBEDDING, *layer, *layer, GEMM])), "heaviest_stage")
     # 400 us of 1,400: embedding 50, two layers of 650, lm_head 50
@@ -833,13 +823,13 @@ def test_heaviest_stage() -> None:
     )  # the sentence has a short form of it
 
 
-def test_below_bound() -> None:
+def test_below_bound():
     found = findings(products_of_h200(400_000, 400_000))
     assert not {"heaviest_stage", "above_bound"} & set(found["rule"])
     loss = found.row(by_predicate=pl.col("rule") == "below_bound", named=True)
     gap = 800_000 - 2 * MM_BOUND_NS / 0.8
     assert loss["figure"] == pytest.approx(gap)
-    assert loss["share_of_time"] == pytest.approx(gap / 801_000)
+    assert loss["share"] == pytest.approx(gap / 801_000)
     assert loss["predicted_ns"] == pytest.approx(gap, abs=2)
     assert (loss["change"], loss["where"], loss["rank"]) == (
         "to-bound:0.8:mm",
@@ -857,7 +847,7 @@ def test_below_bound() -> None:
     }
 
 
-def test_above_bound() -> None:
+def test_above_bound():
     trace = products_of_h200(int(MM_BOUND_NS / 1.2), int(MM_BOUND_NS / 1.2))
     found = findings(trace).row(by_predicate=pl.col("rule") == "above_bound", named=True)
     assert (found["severity"], found["gain_ns"], found["change"]) == ("info", 0, None)
@@ -867,9 +857,9 @@ def test_above_bound() -> None:
     assert "above_bound" not in findings(products_of_h200(int(MM_BOUND_NS / 1.04)))["rule"]
 
 
-def test_unnamed_time() -> None:
+def test_unnamed_time():
     found = the(together(decode(["acme"] * 5)), "unnamed_time")
-    assert found["share_of_time"] == pytest.approx(1.0)
+    assert found["share"] == pytest.approx(1.0)
     assert measured(together(decode(["acme"] * 5)), "unnamed_time").figures.events == 25
     # two streams at once: 50 us of the device's time, not 100
     both = pl.concat(
@@ -888,7 +878,7 @@ def test_unnamed_time() -> None:
     assert found["gain_ns"] == 0
 
 
-def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
+def npu(names, **facts):
     """Steps of an NPU; facts are of the kernels of one step."""
     tables = decode(names)
     repeat = tables["kernels"].height // len(names)
@@ -901,16 +891,16 @@ def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
 MATMUL, CAST = "aclnnMatmul_MatMulCommon_MatMulV2", "aclnnCast_CastAiCpu_Cast"
 
 
-def test_ai_cpu_operators() -> None:
+def test_ai_cpu_operators():
     kernels_ = [(MATMUL, 90_000), (CAST, 10_000)]
     found = the(npu(kernels_, ascend_core=["AI_CORE", "AI_CPU"]), "ai_cpu_operators")
-    assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
+    assert (found["figure"], found["share"]) == (10_000, pytest.approx(0.1))
     assert found["where"] == "name IN ('aclnnCast_CastAiCpu_Cast')"
     assert silent(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_cpu_operators")
     assert silent(npu(kernels_), "ai_cpu_operators")
 
 
-def sampled(period: int, **counters: float) -> Trace:
+def sampled(period, **counters):
     """Steps of equal GEMMs of a layer, with samples of one value each."""
     run = decode([EMBEDDING, *DENSE])
     span = end(run["kernels"])
@@ -924,7 +914,7 @@ def sampled(period: int, **counters: float) -> Trace:
     return together(run | {"counters": pl.DataFrame(rows, schema=columns, orient="row")})
 
 
-def test_sampled_units() -> None:
+def test_sampled_units():
     busy = {"Tensor_Active": 12.0, "DRAM_Read_Bandwidth": 80.0, "DRAM_Write_Bandwidth": 11.0}
     found = the(sampled(1000, **busy), "sampled_units")
     assert measured(sampled(1000, **busy), "sampled_units").figures.units == pytest.approx(
@@ -935,7 +925,7 @@ def test_sampled_units() -> None:
     assert silent(sampled(1000, PCIe_RX_Throughput=7.0), "sampled_units")
 
 
-def test_format_changes() -> None:
+def test_format_changes():
     kernels_ = [
         (MATMUL, 90_000),
         ("trans_TransData_1", 6_000),
@@ -943,11 +933,11 @@ def test_format_changes() -> None:
     ]
     cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]
     found = the(npu(kernels_, ascend_core=cores), "format_changes")
-    assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
+    assert (found["figure"], found["share"]) == (10_000, pytest.approx(0.1))
     assert silent(npu([(MATMUL, 90_000)], ascend_core=["AI_CORE"]), "format_changes")
 
 
-def test_ai_core_units() -> None:
+def test_ai_core_units():
     # of 60 + 40 us the cube units work 30, the vector units 0.25 x 40
     kernels_ = [(MATMUL, 60_000), ("aclnnAdd_AddAiCore_Add", 40_000)]
     metrics = {"ascend_aic_mac_time_ns": [30_000.0, None], "ascend_aiv_vec_ratio": [None, 0.25]}
@@ -956,7 +946,7 @@ def test_ai_core_units() -> None:
     assert silent(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_core_units")
 
 
-def test_every_rule_is_tested_and_names_an_analysis() -> None:
+def test_every_rule_is_tested_and_names_an_analysis():
     here = {name.removeprefix("test_") for name in globals() if name.startswith("test_")} | set(
         REASONS
     )
@@ -966,7 +956,7 @@ def test_every_rule_is_tested_and_names_an_analysis() -> None:
     assert len({cause.name for cause in CAUSES}) == len(CAUSES)
 
 
-def test_the_most_important_come_first() -> None:
+def test_the_most_important_come_first():
     rng = random.Random(0)
     names = [(GEMM, rng.choice([SHORT, LONG])) for _ in range(30)]
     parts = [
@@ -986,21 +976,21 @@ def test_the_most_important_come_first() -> None:
     assert facts.is_sorted()  # facts are no losses, and come last
     about_the_run = found.filter(pl.col("rule") != "unnamed_time")
     losses = found.filter(~facts & ~heaviest & found["follows_from"].is_null())
-    assert losses["share_of_time"].is_sorted(descending=True)
+    assert losses["share"].is_sorted(descending=True)
     assert found["rule"].to_list()[: about_the_run.height] == about_the_run["rule"].to_list()
     severities = {"high": 0.2, "medium": 0.05, "low": 0.0, "info": 0.0}
-    for severity, share in found.select("severity", "share_of_time").iter_rows():
+    for severity, share in found.select("severity", "share").iter_rows():
         assert share >= severities[severity]
 
 
-def test_a_loss_of_replayed_kernels_names_no_operator() -> None:
+def test_a_loss_of_replayed_kernels_names_no_operator():
     run = llmprof.read(Path(__file__).parents[2] / "sample_traces" / "run_torch_tp1")
     found = findings(run).row(by_predicate=pl.col("rule") == "below_bound", named=True)
     assert found["about"].startswith("nvjet")
     assert measured(run, "below_bound").figures.operator is None
 
 
-def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) -> None:
+def test_every_finding_says_where_to_look(sample_trace):
     for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
         trace = sample_trace(name)
         for row in findings(trace).iter_rows(named=True):
@@ -1016,7 +1006,7 @@ def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) 
             ]
 
 
-def test_the_parts_do_not_overlap(sample_trace: Callable[[str], Trace]) -> None:
+def test_the_parts_do_not_overlap(sample_trace):
     apart = [
         "arrival_skew",
         "pipeline_wait",
@@ -1035,12 +1025,10 @@ def test_the_parts_do_not_overlap(sample_trace: Callable[[str], Trace]) -> None:
         found = findings(sample_trace(name)).filter(pl.col("rule").is_in(apart))
         # of one time: a rank that is named alone has its own
         found = found.filter(~pl.col("denominator").str.contains(" of rank"))
-        assert (
-            found.group_by("scope").agg(pl.col("share_of_time").sum())["share_of_time"].max() <= 1.0
-        )
+        assert found.group_by("scope").agg(pl.col("share").sum())["share"].max() <= 1.0
 
 
-def test_no_finding_without_its_figure() -> None:
+def test_no_finding_without_its_figure():
     for trace in (
         together(QUIET),
         ranks_with_all_reduces({0: 0, 1: 400_000}),
@@ -1048,7 +1036,7 @@ def test_no_finding_without_its_figure() -> None:
     ):
         found = findings(trace)
         assert found["figure"].is_finite().all()
-        assert found["share_of_time"].is_between(0, 1).all()
+        assert found["share"].is_between(0, 1).all()
         assert not found["title"].str.contains("None|nan|unknown").any()
         always = found.drop(
             "rank",
@@ -1063,7 +1051,7 @@ def test_no_finding_without_its_figure() -> None:
         assert always.null_count().sum_horizontal().item() == 0
 
 
-def test_the_scope_says_what_the_shares_are_of() -> None:
+def test_the_scope_says_what_the_shares_are_of():
     prefill = together(decode([EMBEDDING, *DENSE], label="execute_context_4(256)_generation_0(0)"))
     assert findings(prefill)["scope"].unique().to_list() == ["steps"]
     nothing = Trace({"kernels": kernels(["acme"] * 5)})
@@ -1084,7 +1072,7 @@ def test_the_scope_says_what_the_shares_are_of() -> None:
     assert found["scope"].unique().to_list() == ["whole recording"]
 
 
-def test_phases_of_some_length_have_findings_of_their_own() -> None:
+def test_phases_of_some_length_have_findings_of_their_own():
     """Of 12.4 ms decode takes 8.8 without a pause; a prefill and a mixed step take 1.8 each, 1.5
     of them idle.
     """
@@ -1109,12 +1097,12 @@ def test_phases_of_some_length_have_findings_of_their_own() -> None:
     found = findings(trace).filter(rule="host_bound")
     assert set(found["scope"]) == {"prefill steps", "mixed steps"}
     assert found["figure"].to_list() == [5 * 300_000] * 2
-    assert found["share_of_recorded"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
+    assert found["recorded_share"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
     # of the compute, 71 % of the time, a quarter counts: more than 12 %
     assert findings(trace)["rule"].to_list()[:3] == ["heaviest_stage", "host_bound", "host_bound"]
 
 
-def test_steps_that_pause_long_have_findings_of_their_own() -> None:
+def test_steps_that_pause_long_have_findings_of_their_own():
     """Ten decode steps of 1 ms, of which two are followed by a pause of 8 ms."""
     runs, calls, marks, start = [], [], [], 1_000_000
     for n in range(10):
@@ -1128,12 +1116,12 @@ def test_steps_that_pause_long_have_findings_of_their_own() -> None:
     found = findings(trace).filter(rule="host_bound")
     assert found["scope"].to_list() == ["slow decode steps"]
     assert found["figure"].to_list() == pytest.approx([8_000_000])
-    assert found["share_of_time"].to_list() == pytest.approx([8 / 9])
+    assert found["share"].to_list() == pytest.approx([8 / 9])
     usual = findings(trace).filter(rule="heaviest_stage", scope="steady decode steps")
-    assert usual["share_of_time"].to_list() == pytest.approx([1.0], abs=0.01)
+    assert usual["share"].to_list() == pytest.approx([1.0], abs=0.01)
 
 
-def test_schema_without_rows() -> None:
+def test_schema_without_rows():
     some = findings(together(QUIET))
     assert some.schema == SCHEMA
     for none in (Trace({"kernels": kernels([])}), Trace({"kernels": kernels([(GEMM, 0)])})):
@@ -1173,14 +1161,14 @@ that it must have.
 @pytest.mark.slow
 @pytest.mark.parametrize("file", FIRST)
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-def test_first_lines_on_recordings_of_others(file: str, shared: Path) -> None:
+def test_first_lines_on_recordings_of_others(file, shared):
     found = findings(llmprof.read(shared / "real" / file)).row(0, named=True)
     rule, least = FIRST[file]
     assert found["rule"] == rule
-    assert found["share_of_time"] >= least
+    assert found["share"] >= least
 
 
-def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str], Trace]) -> None:
+def test_a_finding_carries_what_the_replay_predicts(sample_trace):
     found = findings(sample_trace("torch_tp1_eager"))
     late = found.row(0, named=True)
     assert (late["rule"], late["change"]) == ("host_bound", "no-host-delay:decode")
@@ -1191,7 +1179,7 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
     )
     assert late["predicted_ns"] == pytest.approx(told["gain_ns"].item(), rel=0.02)
     # four requests in decode make four tokens a step: (1 / 4.8 ms - 1 / 34.7 ms) x 4
-    recorded = late["figure"] / late["share_of_time"]
+    recorded = late["figure"] / late["share"]
     tokens = 4 * 1e9 * (1 / (recorded - late["predicted_ns"]) - 1 / recorded)
     assert late["predicted_tokens_per_s"] == pytest.approx(tokens, rel=0.02)
     others = found.filter(pl.col("change").is_null() & (pl.col("severity") != "info"))
@@ -1206,7 +1194,7 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
     assert findings(alone)["predicted_ns"].null_count() == findings(alone).height
 
 
-def test_no_gain_exceeds_the_time_of_its_finding() -> None:
+def test_no_gain_exceeds_the_time_of_its_finding():
     """Two copies of 50 us are all there is; whether kernels ran in the 200 us between them is
     not known.
     """
@@ -1235,7 +1223,7 @@ def test_no_gain_exceeds_the_time_of_its_finding() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
+def test_gains_are_within_findings_and_steps(file, shared):
     found = findings(llmprof.read(shared / file))
     follows = found.filter(pl.col("follows_from").is_not_null()).group_by(
         "scope", rule="follows_from"
@@ -1245,7 +1233,7 @@ def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
     assert rows.height
     limit = (pl.col("figure") + pl.col("more").fill_null(0)) * (1 + 1e-9)
     assert rows.filter(pl.col("predicted_high_ns") > limit).is_empty()
-    step = pl.col("figure") / pl.col("share_of_time") * (1 + 1e-9)
+    step = pl.col("figure") / pl.col("share") * (1 + 1e-9)
     assert rows.filter(pl.col("predicted_high_ns") > step).is_empty()
 
 
@@ -1263,12 +1251,12 @@ def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> None:
+def test_no_finding_about_calls_exceeds_their_time(shared, file):
     trace = llmprof.read(shared / file)
     took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
     for scope in scopes_of(trace):
         named = scope.pauses.filter(
-            pl.col("reason").is_not_null() & (pl.col("host_activity_kind") == "call")
+            pl.col("reason").is_not_null() & (pl.col("host_kind") == "call")
         )
         told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
         assert told.height
@@ -1276,3 +1264,16 @@ def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> N
             told.join(took, on=["rank", "who"]).filter(pl.col("dur_ns") > pl.col("took")).is_empty()
         )
         assert scope.pauses["dur_ns"].sum() == scope.cut(idle(trace))["dur_ns"].sum()
+
+
+def test_an_instance_for_prompts_and_one_that_decodes_have_findings_of_their_own():
+    frames, marks = [], []
+    for rank, batch in enumerate(("context_2(64)_generation_0(0)", "context_0(0)_generation_2(2)")):
+        for n in range(4 + rank):
+            at = 1_000_000 * n
+            frames.append(kernels([GEMM, NORM], rank=rank, start=at, dur=LONG, first=9 * n + 1))
+            marks.append(labels([(f"execute_{batch}", at - 50, 10)], rank=rank))
+    run = pl.concat(frames)
+    trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})
+    found = {scope.words: set(scope.windows["rank"]) for scope in scopes_of(trace)}
+    assert found == {"prefill steps": {0}, "steady decode steps": {1}}

@@ -2,8 +2,6 @@
 (../shared/strangers/README.md).
 """
 
-from pathlib import Path
-
 import pytest
 
 import llmprof
@@ -25,14 +23,14 @@ STEPS = {
 
 
 @pytest.mark.parametrize("file", STEPS)
-def test_steps(file: str, shared: Path) -> None:
+def test_steps(file, shared):
     source, phases = STEPS[file]
     found = steps(llmprof.read(shared / CHROME / file))
     assert found["phase"].to_list() == phases
     assert found["source"].unique().to_list() == [source]
 
 
-def test_the_prefill_of_a_trace_without_labels_is_the_long_step(shared: Path) -> None:
+def test_the_prefill_of_a_trace_without_labels_is_the_long_step(shared):
     found = steps(llmprof.read(shared / CHROME / "tracemap_mi300x.pt.trace.json.gz"))
     assert found["dur_ns"][0] == pytest.approx(133e6, rel=0.01)
     assert found["dur_ns"][1:].is_between(17e6, 26e6).all()
@@ -55,14 +53,14 @@ FIRST = {
 
 
 @pytest.mark.parametrize("file", FIRST)
-def test_first_findings(file: str, shared: Path) -> None:
+def test_first_findings(file, shared):
     rule, rank, least = FIRST[file]
     first = findings(llmprof.read(shared / CHROME / file)).row(0, named=True)
     assert (first["rule"], first["rank"]) == (rule, rank)
-    assert first["share_of_time"] >= least
+    assert first["share"] >= least
 
 
-def test_the_late_rank_is_named_with_its_own_figure(shared: Path) -> None:
+def test_the_late_rank_is_named_with_its_own_figure(shared):
     """Rank 3 is last in every all-reduce; the others wait for it, which is no second cause."""
     found = findings(llmprof.read(shared / CHROME / "amd_hpctraining__merged_all_events.json.gz"))
     late, waiting = found.row(0, named=True), found.filter(rule="arrival_skew").row(0, named=True)
@@ -71,14 +69,14 @@ def test_the_late_rank_is_named_with_its_own_figure(shared: Path) -> None:
     )  # 20.5 ms before launching calls, 8.2 ms in them
     assert (waiting["order"], waiting["follows_from"]) == (2, "host_bound")
     # 21.4 % is the mean of the ranks, of which rank 3 waits for nobody
-    assert waiting["share_of_time"] == pytest.approx(0.214 * 4 / 3, rel=0.01)
+    assert waiting["share"] == pytest.approx(0.214 * 4 / 3, rel=0.01)
 
 
-def test_calls_that_free_memory_are_one_finding(shared: Path) -> None:
+def test_calls_that_free_memory_are_one_finding(shared):
     trace = llmprof.read(shared / CHROME / "hist__mi300__ddp_resnet18_no_pool.json.gz")
     calls = trace.runtime.filter(name="hipFree")
     assert (calls.height, calls["dur_ns"].sum()) == (1360, pytest.approx(3.35e9, rel=0.01))
     found = findings(trace)
     told = found.filter(found["title"].str.contains("hipFree"))
     assert told["rule"].to_list() == ["allocation"]
-    assert told["share_of_recorded"][0] < calls["dur_ns"].sum() / 3.39e9
+    assert told["recorded_share"][0] < calls["dur_ns"].sum() / 3.39e9

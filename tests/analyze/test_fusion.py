@@ -19,14 +19,14 @@ def test_norm_and_quantize(tmp_path):
     found = analyze.fusion(recorded(tmp_path, [_NORM, _QUANTISE, _GEMM] * 5))
     assert found.height == 1
     row = found.row(0, named=True)
-    assert (row["fusion"], row["categories"]) == ("norm + quantize", "norm + quantize")
+    assert (row["name"], row["category"]) == ("norm + quantize", "norm + quantize")
     assert row["kernels"] == "rms_norm_kernel\nquant_kernel"
-    assert (row["length"], row["count"], row["launches_saved"]) == (2, 5, 5)
+    assert (row["length"], row["count"], row["saved_launches"]) == (2, 5, 5)
     # 2 + 1 us each; from 62 us of one call to 60 us of the next, 100 us later
     assert (row["total_ns"], row["gap_ns"]) == (15_000, 490_000)
     assert row["share"] == pytest.approx(3 / 33)
     # 4 x 8 numbers of two bytes, written once and read once
-    assert row["bytes_saved"] == 5 * 2 * 64
+    assert row["saved_bytes"] == 5 * 2 * 64
     assert 0 <= row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] <= row["recorded_ns"]
     assert row["gain_ns"] > 0
 
@@ -67,10 +67,10 @@ def test_bytes_between():
 def test_all_reduces_and_norms_of_a_capture(sample_trace):
     found = analyze.fusion(sample_trace("torch_tp4_eager_custom_allreduce"), predict=1)
     first = found.row(0, named=True)
-    assert (first["phase"], first["fusion"], first["per_step"]) == (
+    assert (first["phase"], first["name"], first["per_step"]) == (
         "decode",
         "all-reduce + norm",
         55,
     )
-    assert "RoPE + KV write" in found["fusion"].to_list()
+    assert "RoPE + KV write" in found["name"].to_list()
     assert found["gain_ns"].null_count() == found.height - 1

@@ -1,7 +1,5 @@
 """Verdicts of a comparison by hand, and their Markdown."""
 
-from typing import Any
-
 import polars as pl
 import pytest
 
@@ -10,9 +8,7 @@ from llmprof.analyze.compare.times import SCHEMA
 from llmprof.errors import AnalysisError
 
 
-def step(
-    phase: str, a: float | None, b: float | None, noise: float | None = 1.0, **more: Any
-) -> dict[str, Any]:
+def step(phase, a, b, noise=1.0, **more):
     """A step of two runs in us; the interval is the change and ``noise`` us around it."""
     change = None if a is None or b is None else b - a
     low = None if change is None or noise is None else (change - noise) * 1000
@@ -32,7 +28,7 @@ def step(
     }
 
 
-def frame(*rows: dict[str, Any]) -> pl.DataFrame:
+def frame(*rows):
     return pl.DataFrame(list(rows), schema=SCHEMA)
 
 

@@ -5,15 +5,14 @@ out.
 import polars as pl
 import pytest
 
-from llmprof import analyze
+from llmprof import Metrics, analyze
 from llmprof.errors import NotCapturedError
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.readers.reading import hardware_metrics_only
-from llmprof.trace.metrics.data import Metrics
 from tests.analyze.test_speed_of_light import DRAM, DURATION, L2, SM, measured
 
 
-def two() -> Metrics:
+def two():
     """Launches of 600 ns (compute at 80 %) and 400 ns (memory at 70 %), each a kernel of its
     own.
     """
@@ -24,7 +23,7 @@ def two() -> Metrics:
     )
 
 
-def named(metrics: Metrics, *names: str) -> Metrics:
+def named(metrics, *names):
     table = pl.DataFrame(
         {"kernel_id": range(len(names)), "called": names}, schema_overrides={"kernel_id": pl.Int32}
     )
@@ -38,7 +37,7 @@ def named(metrics: Metrics, *names: str) -> Metrics:
 
 def test_kernels_by_their_share_with_their_limit():
     found = analyze.ncu.findings(named(two(), "gemm", "copy's"))
-    assert found.select("order", "figure", "share_of_time", "severity").rows() == [
+    assert found.select("order", "figure", "share", "severity").rows() == [
         (1, 600.0, 0.6, "high"),
         (2, 400.0, 0.4, "high"),
     ]

@@ -1,13 +1,11 @@
 """Gaps of the device and of single streams, with hand-made causes."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
+from llmprof.analyze import idle
+from llmprof.analyze.idle import idle_of, is_synchronising, stream_gaps_of
 from llmprof.analyze.idle.host import holds_the_device, longest_spans
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -20,7 +18,7 @@ SCHEMA = types_of(
 US = 1_000
 
 
-def us(frame: pl.DataFrame) -> pl.DataFrame:
+def us(frame):
     """Times that are written in us, in ns."""
     return frame.with_columns(pl.col("^.*_ns$") * US)
 
@@ -135,19 +133,19 @@ SPANS = us(
 )
 
 
-def at(event: int | None = None, **us: int) -> list[pl.Expr]:
+def at(event=None, **us):
     """Times in us as columns (ns) of an event, or of all rows."""
     found = {name: pl.lit(value * US, dtype=pl.Int64) for name, value in us.items()}
     every = pl.lit(value=True) if event is None else pl.col("event") == event
     return [pl.when(every).then(value).otherwise(name).alias(name) for name, value in found.items()]
 
 
-def parts(frame: pl.DataFrame) -> list[tuple[object, ...]]:
+def parts(frame):
     """Rank, gap, start and length in us, cause."""
     return frame.select("rank", "gap", pl.col("start_ns", "dur_ns") // US, "cause").rows()
 
 
-def test_causes_by_hand() -> None:
+def test_causes_by_hand():
     got = idle_of(EVENTS, SPANS)
     assert parts(got) == [
         (0, 0, 20, 10, "queued"),
@@ -176,10 +174,10 @@ def test_causes_by_hand() -> None:
         (0, 0, 1, True, 7, "h", 102 * US),
         (1, 1, 0, True, 9, "b", 11 * US),
     ]
-    assert got.filter(pl.col("sync_name").is_not_null())["gap"].to_list() == [2]
+    assert got.filter(pl.col("call").is_not_null())["gap"].to_list() == [2]
 
 
-def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared: Path) -> None:
+def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared):
     """After a copy of 2.6 ms the host loads code for 2.7 s: without the copy it would have been
     ahead by 2.6 ms.
     """
@@ -189,26 +187,26 @@ def test_a_short_wait_is_not_the_cause_of_a_long_gap(shared: Path) -> None:
     assert (
         causes["host_bound"] == 3_087_109_415 - 349_563_056 - 2_645_932
     )  # from the gap's start to the launch
-    assert found["sync_name"].to_list()[0] == "hipMemcpyWithStream"
+    assert found["call"].to_list()[0] == "hipMemcpyWithStream"
     apart = EVENTS.filter(pl.col("event").is_in([0, 2])).with_columns(at(2, start_ns=500))
     got = idle_of(apart)
-    assert got.select("cause", "held_kind", "after_name").rows() == [("queued", None, "a")]
+    assert got.select("cause", "waited_kind", "after_name").rows() == [("queued", None, "a")]
 
 
-def test_what_the_host_did_and_what_held_the_device() -> None:
+def test_what_the_host_did_and_what_held_the_device():
     got = idle_of(EVENTS, SPANS)
     late = got.filter(gap=1).row(0, named=True)
-    assert (late["host_activity"], late["host_activity_kind"]) == ("aten::mm", "op")
-    assert late["host_activity_share"] == pytest.approx(
+    assert (late["host_name"], late["host_kind"]) == ("aten::mm", "op")
+    assert late["host_share"] == pytest.approx(
         3 / 5
     )  # of [40, 45) two are in the operator inside of it
     sync = got.filter(gap=2).row(0, named=True)
-    assert (sync["host_activity"], sync["host_activity_share"]) == (
+    assert (sync["host_name"], sync["host_share"]) == (
         "cudaStreamSynchronize",
         pytest.approx(4 / 6),
     )
     held = got.filter(pl.col("cause") == "queued").select(
-        "gap", "held_by", "held_kind", "after_name", "after_stream"
+        "gap", "waited_name", "waited_kind", "after_name", "after_stream"
     )
     assert held.rows() == [
         (0, "b", "stream", "b", 8),  # b and c end when the gap begins; d follows b on its stream
@@ -216,7 +214,7 @@ def test_what_the_host_did_and_what_held_the_device() -> None:
     ]
 
 
-def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thread() -> None:
+def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thread():
     spans = pl.DataFrame(
         [
             (0, 1, 2, 4, "c10d::send", "op"),
@@ -232,25 +230,25 @@ def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thr
         {"rank": [0] * 3, "thread": [1] * 3, "start_ns": [0, 20, 40], "dur_ns": [10, 10, 10]}
     )
     got = longest_spans(windows.cast({"rank": pl.Int32}), spans)
-    assert got.select("host_activity", "host_activity_kind", "host_activity_share").rows() == [
+    assert got.select("host_name", "host_kind", "host_share").rows() == [
         ("c10d::send", "op", 0.4),
         (None, None, None),
         ("forward", "range", 0.8),
     ]
 
 
-def test_a_stream_that_was_told_to_wait_for_an_event() -> None:
+def test_a_stream_that_was_told_to_wait_for_an_event():
     wait = SPANS.head(1).with_columns(
         at(start_ns=11, dur_ns=1), name=pl.lit("cudaStreamWaitEvent"), kind=pl.lit("call")
     )
     got = idle_of(EVENTS, wait).filter(gap=0)
-    assert got.select("cause", "held_kind").rows() == [("queued", "event")]
+    assert got.select("cause", "waited_kind").rows() == [("queued", "event")]
     # a wait before the stream's last launch was for that one
     early = wait.with_columns(at(start_ns=0))
-    assert "event" not in idle_of(EVENTS, early)["held_kind"].to_list()
+    assert "event" not in idle_of(EVENTS, early)["waited_kind"].to_list()
 
 
-def test_a_copy_that_waits_for_itself_is_no_long_launch() -> None:
+def test_a_copy_that_waits_for_itself_is_no_long_launch():
     # a blocking copy is launched at 12 and runs at [40, 50): its call lasts to 55
     blocking = at(4, start_ns=60, launch_start_ns=41, launch_end_ns=65)
     copy = EVENTS.filter(pl.col("event").is_in([3, 4])).with_columns(blocking)
@@ -269,17 +267,17 @@ def test_a_copy_that_waits_for_itself_is_no_long_launch() -> None:
         (0, 0, 41, 2, "launch"),
         (0, 0, 43, 17, "queued"),
     ]
-    assert got["held_by"].to_list() == [None, None, "hipMemcpyWithStream"]
+    assert got["waited_name"].to_list() == [None, None, "hipMemcpyWithStream"]
 
 
-def test_a_call_in_progress_covers_the_gap_only_if_the_launch_came_after_it() -> None:
+def test_a_call_in_progress_covers_the_gap_only_if_the_launch_came_after_it():
     # The synchronisation ends at 64; a launch at 62 did not wait for it (a call of the same thread
     # cannot overlap, but clocks are not perfect), so the cause is not claimed.
     early = EVENTS.with_columns(at(5, launch_start_ns=62))
     assert "sync" not in idle_of(early, SPANS)["cause"].to_list()
 
 
-def test_without_runtime_calls_or_launches() -> None:
+def test_without_runtime_calls_or_launches():
     assert "sync" not in idle_of(EVENTS)["cause"].to_list()
     blind = EVENTS.with_columns(launch_start_ns=pl.lit(None, dtype=pl.Int64))
     got = idle_of(blind)
@@ -291,14 +289,14 @@ def test_without_runtime_calls_or_launches() -> None:
         idle(Trace({}))
 
 
-def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
+def test_a_gap_on_one_stream_is_not_an_idle_device():
     got = stream_gaps_of(EVENTS.filter(pl.col("rank") == 0))
     of_seven = got.filter(pl.col("stream") == 7)
     rows = of_seven.select(
         pl.col("start_ns", "dur_ns") // US,
         "next_name",
-        pl.col("busy_elsewhere_ns") // US,
-        "busy_elsewhere_share",
+        pl.col("busy_ns") // US,
+        "busy_share",
     ).rows()
     assert rows == [
         (10, 5, "c", 5, 1.0),
@@ -307,7 +305,7 @@ def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
         (80, 10, "g", 0, 0.0),
         (100, 30, "h", 0, 0.0),
     ]
-    assert got.filter(pl.col("stream") == 8)["busy_elsewhere_ns"].to_list() == [0]
+    assert got.filter(pl.col("stream") == 8)["busy_ns"].to_list() == [0]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +331,7 @@ def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
         ("cudaMemsetAsync", False),
     ],
 )
-def test_names_of_synchronising_calls(name: str, expected: bool) -> None:
+def test_names_of_synchronising_calls(name, expected):
     assert pl.select(is_synchronising(pl.lit(name))).item() is expected
 
 
@@ -352,11 +350,11 @@ def test_names_of_synchronising_calls(name: str, expected: bool) -> None:
         ("cudaLaunchKernel", False),
     ],
 )
-def test_names_of_calls_that_hold_the_device(name: str, expected: bool) -> None:
+def test_names_of_calls_that_hold_the_device(name, expected):
     assert pl.select(holds_the_device(pl.lit(name))).item() is expected
 
 
-def test_causes_in_recordings(sample_trace: Callable[[str], Trace]) -> None:
+def test_causes_in_recordings(sample_trace):
     found = idle(sample_trace("torch_transformers_generate"))
     # sums of whole gaps that a separate script found in the file's events, by what their launch
     # says

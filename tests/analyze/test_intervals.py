@@ -13,7 +13,6 @@ from llmprof.label import groups, intervals
 
 SCHEMA = {"rank": pl.Int32(), "step": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
 BY = ("rank", "step")
-Rows = list[tuple[int, int | None, int, int]]
 
 rows = st.lists(
     st.tuples(
@@ -26,11 +25,11 @@ rows = st.lists(
 )
 
 
-def frame_of(data: Rows) -> pl.DataFrame:
+def frame_of(data):
     return pl.DataFrame(data, schema=SCHEMA, orient="row")
 
 
-def one(*spans: tuple[int, int]) -> pl.DataFrame:
+def one(*spans):
     """Intervals of one group from (start, end) pairs."""
     return pl.DataFrame(
         {"start_ns": [a for a, _ in spans], "dur_ns": [b - a for a, b in spans]},
@@ -38,19 +37,19 @@ def one(*spans: tuple[int, int]) -> pl.DataFrame:
     )
 
 
-def ticks(data: Rows) -> dict[tuple[int, int | None], set[int]]:
+def ticks(data):
     """Covered nanoseconds of each group; a group of empty intervals is an empty set."""
-    out: dict[tuple[int, int | None], set[int]] = defaultdict(set)
+    out = defaultdict(set)
     for rank, step, start, dur in data:
         out[rank, step].update(range(start, start + dur))
     return out
 
 
-def by_group(frame: pl.DataFrame, *names: str) -> dict[tuple[int, int | None], tuple[int, ...]]:
+def by_group(frame, *names):
     return {(r["rank"], r["step"]): tuple(r[n] for n in names) for r in frame.iter_rows(named=True)}
 
 
-def test_unions_by_hand() -> None:
+def test_unions_by_hand():
     # [0,10) holds [2,4); [10,12) touches it; [20,25) and [23,30) overlap; 15 is empty
     frame = one((0, 10), (2, 4), (10, 12), (15, 15), (20, 25), (23, 30))
     assert intervals.union_length(frame).item() == 12 + 10
@@ -81,7 +80,7 @@ def test_unions_by_hand() -> None:
 
 
 @given(rows)
-def test_lengths_equal_the_count_of_nanoseconds(data: Rows) -> None:
+def test_lengths_equal_the_count_of_nanoseconds(data):
     frame, expected = frame_of(data), ticks(data)
     got = by_group(intervals.union_length(frame, BY), "busy_ns")
     assert got == {group: (len(covered),) for group, covered in expected.items()}
@@ -91,7 +90,7 @@ def test_lengths_equal_the_count_of_nanoseconds(data: Rows) -> None:
 
 
 @given(rows, rows)
-def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
+def test_clip_equals_cutting_by_hand(data, raw):
     windows = intervals.merge(frame_of(raw), BY).rows()
     expected = []
     for rank, step, start, dur in data:
@@ -104,7 +103,7 @@ def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
 
 
 @given(rows)
-def test_gaps_have_what_ends_them_and_what_ended_before(data: Rows) -> None:
+def test_gaps_have_what_ends_them_and_what_ended_before(data):
     frame = frame_of(data)
     between, ends = intervals.gaps_between(frame, BY)
     assert_frame_equal(between.drop("next"), intervals.gaps(frame, BY))
@@ -119,7 +118,7 @@ def test_gaps_have_what_ends_them_and_what_ended_before(data: Rows) -> None:
 
 
 @given(rows, rows)
-def test_last_before_equals_looking_at_every_mark(data: Rows, raw: Rows) -> None:
+def test_last_before_equals_looking_at_every_mark(data, raw):
     points, marks = frame_of(data), frame_of(raw)
     expected = []
     for rank, step, at, _ in data:

@@ -1,7 +1,5 @@
 """Operators of recordings whose kernels have shapes of their own."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -21,7 +19,7 @@ SHAPES = {
 }
 
 
-def kernels() -> pl.DataFrame:
+def kernels():
     frame = pl.DataFrame(
         {"name": NAMES, "start_ns": [0, 10, 20, 30, 40], "dur_ns": [5, 4, 3, 2, 1], **SHAPES}
     )
@@ -30,7 +28,7 @@ def kernels() -> pl.DataFrame:
     )
 
 
-def ops(shapes: str | None) -> pl.DataFrame:
+def ops(shapes):
     return pl.DataFrame(
         {
             "rank": 0,
@@ -47,7 +45,7 @@ def ops(shapes: str | None) -> pl.DataFrame:
     )
 
 
-def test_a_kernel_is_a_call_by_its_own_shapes() -> None:
+def test_a_kernel_is_a_call_by_its_own_shapes():
     trace = Trace({"kernels": kernels()})
     assert of_kernels(trace)["operator"].to_list() == [
         "cann::MatMulV3",
@@ -62,13 +60,13 @@ def test_a_kernel_is_a_call_by_its_own_shapes() -> None:
         ("cann::Add", "elementwise", None, 32.0, 32.0),
     ]
     assert found["source"][0] == "shapes of the kernel"
-    assert found["why"].is_not_null().to_list() == [False, False, True, True, True]
+    assert found["bound_ns"].is_null().to_list() == [False, False, True, True, True]
     bare = Trace({"kernels": kernels().select(pl.exclude("^ascend_.*$"))})
     with pytest.raises(NotCapturedError):
         analyze.operators(bare)
 
 
-def test_shapes_of_an_operator_come_first() -> None:
+def test_shapes_of_an_operator_come_first():
     for shapes, called in (("[[4, 8], [8, 2]]", "aten::mm"), (None, "cann::MatMulV3")):
         found = analyze.operators(
             Trace({"kernels": kernels(), "ops": ops(shapes)}), device="Ascend 910B2"
@@ -80,7 +78,7 @@ def test_shapes_of_an_operator_come_first() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-def test_training_of_another_team_on_ascend(shared: Path) -> None:
+def test_training_of_another_team_on_ascend(shared):
     folder = shared / "strangers/ascend/msinsight_st_level2"
     if not folder.exists():
         pytest.skip("other people's files")
@@ -91,4 +89,4 @@ def test_training_of_another_team_on_ascend(shared: Path) -> None:
         > 0.98 * work["total_ns"].sum()
     )
     assert work.filter(kind="gemm")["bound_share"].is_between(0.2, 1).all()
-    assert work.filter(pl.col("bound_share") > 1.05)["note"].null_count() == 0
+    assert work.filter(pl.col("bound_share") > 1.05)["reason"].null_count() == 0

@@ -5,9 +5,9 @@ from llmprof.analyze.kernels import sums_of_kernels
 
 EVENTS = pl.DataFrame(
     [
-        (0, "gemm", "linear", 10),
-        (0, "gemm", "linear", 20),
-        (0, "gemm", "linear", 60),
+        (0, "gemm", "gemm", 10),
+        (0, "gemm", "gemm", 20),
+        (0, "gemm", "gemm", 60),
         (0, "rms", "norm", 10),
         (1, "rms", "norm", 30),
     ],
@@ -16,7 +16,7 @@ EVENTS = pl.DataFrame(
 )
 
 
-def test_all_ranks_together() -> None:
+def test_all_ranks_together():
     got = sums_of_kernels(EVENTS)
     assert got.columns == [
         "name",
@@ -33,12 +33,12 @@ def test_all_ranks_together() -> None:
     ]
     gemm, rms = got.drop("readable").rows()
     # deviations from 30: 20, 10, 30; sample variance (400 + 100 + 900) / 2 = 700
-    assert gemm[:-1] == ("gemm", "linear", 3, 90, 90 / 130, 30.0, 20.0, 10, 60)
+    assert gemm[:-1] == ("gemm", "gemm", 3, 90, 90 / 130, 30.0, 20.0, 10, 60)
     assert gemm[-1] == pytest.approx(700**0.5)
     assert rms[:-1] == ("rms", "norm", 2, 40, 40 / 130, 20.0, 20.0, 10, 30)
 
 
-def test_shares_are_of_the_group_and_one_run_has_no_deviation() -> None:
+def test_shares_are_of_the_group_and_one_run_has_no_deviation():
     got = sums_of_kernels(EVENTS, ["rank", "category"])
     assert got.select("rank", "name", "count", "share").rows() == [
         (0, "gemm", 3, 0.9),

@@ -23,7 +23,7 @@ RUN = Trace(
 )
 
 
-def test_everything_is_the_summary_with_places() -> None:
+def test_everything_is_the_summary_with_places():
     found = kernels_within(RUN)
     gemm, norm = found.rows(named=True)
     assert (gemm["name"], gemm["count"], gemm["total_ns"], gemm["min_ns"], gemm["max_ns"]) == (
@@ -67,13 +67,13 @@ def test_everything_is_the_summary_with_places() -> None:
     ],
     ids=["touches", "borders", "between"],
 )
-def test_window(window: tuple[float, float], counts: dict[str, int]) -> None:
+def test_window(window, counts):
     found = kernels_within(RUN, window=window)
     assert dict(found.select("name", "count").iter_rows()) == counts
     assert events_within(RUN, window=window).height == sum(counts.values())
 
 
-def test_layers_and_stages_of_a_model() -> None:
+def test_layers_and_stages_of_a_model():
     run = kernels(forward(2), start=10)
     trace = Trace(
         {
@@ -97,7 +97,7 @@ def test_layers_and_stages_of_a_model() -> None:
     assert kernels_within(trace, where={"layer": 0})["count"].sum() == len(DENSE)
 
 
-def test_what_cannot_be_answered_says_why() -> None:
+def test_what_cannot_be_answered_says_why():
     with pytest.raises(NotCapturedError):
         kernels_within(Trace({}))
     for options in (

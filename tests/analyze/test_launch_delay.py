@@ -1,7 +1,8 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze.idle import launch_delay, launch_delay_of
+from llmprof.analyze import launch_delay
+from llmprof.analyze.idle import launch_delay_of
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import types_of
@@ -26,7 +27,7 @@ EVENTS = pl.DataFrame(
 )
 
 
-def test_two_ranks_by_hand() -> None:
+def test_two_ranks_by_hand():
     got = launch_delay_of(EVENTS)
     assert got.columns == [
         "rank",
@@ -34,8 +35,8 @@ def test_two_ranks_by_hand() -> None:
         "kernels",
         "launched",
         "launched_share",
-        "calls",
-        "host_call_ns",
+        "launches",
+        "host_dur_ns",
         "median_ns",
         "p95_ns",
         "max_ns",
@@ -49,7 +50,7 @@ def test_two_ranks_by_hand() -> None:
     ]
 
 
-def test_without_runtime_calls_or_kernels() -> None:
+def test_without_runtime_calls_or_kernels():
     kernels = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["gemm"]})
     with pytest.raises(NotCapturedError, match="no runtime"):
         launch_delay(Trace({"kernels": kernels}))

@@ -7,7 +7,7 @@ from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, DENSE, forward, kernels, labels, launches
 
 
-def trace_of(run: pl.DataFrame) -> Trace:
+def trace_of(run):
     return Trace(
         {
             "kernels": run,
@@ -17,11 +17,11 @@ def trace_of(run: pl.DataFrame) -> Trace:
     )
 
 
-def slow(names: list[str], at: int, dur: int) -> list[str | tuple[str, int]]:
+def slow(names, at, dur):
     return [(name, dur) if n == at else name for n, name in enumerate(names)]
 
 
-def test_the_gap_is_to_the_median_layer_of_the_step() -> None:
+def test_the_gap_is_to_the_median_layer_of_the_step():
     # five layers of ten kernels of 10 ns; the attention of layer 3 (place 2 + 3 * 10 + 4) takes 40
     # ns instead
     found = layer_gaps(trace_of(kernels(slow(forward(5), 36, 40))))
@@ -40,10 +40,10 @@ def test_the_gap_is_to_the_median_layer_of_the_step() -> None:
     with pytest.raises(
         AnalysisError, match="measure='speed' is not known; expected 'dur_ns' or 'busy_ns'"
     ):
-        layer_gaps(trace_of(kernels(forward(2))), measure="speed")  # type: ignore[arg-type]
+        layer_gaps(trace_of(kernels(forward(2))), measure="speed")
 
 
-def test_one_stage_adds_up_its_occurrences() -> None:
+def test_one_stage_adds_up_its_occurrences():
     found = layer_gaps(trace_of(kernels(forward(3), pause=2)), stage="norm")
     assert found["dur_ns"].to_list() == [20, 20, 20]
     # from the first norm of the layer to the end of the second, 6 kernels of 12 ns later
@@ -51,10 +51,10 @@ def test_one_stage_adds_up_its_occurrences() -> None:
     assert layer_gaps(trace_of(kernels(forward(3))), stage="experts").is_empty()
 
 
-def test_communication_beside_compute_of_another_layer_is_hidden() -> None:
+def test_communication_beside_compute_of_another_layer_is_hidden():
     # layer 0 ends with an all-reduce of 30 ns, of which the last 10 lie beside the first kernel of
     # layer 1
-    run = kernels(forward(2, [*DENSE[:-1], DENSE[-1], (ALL_REDUCE, 30)]))  # type: ignore[list-item]
+    run = kernels(forward(2, [*DENSE[:-1], DENSE[-1], (ALL_REDUCE, 30)]))
     later = pl.col("start_ns") >= 150
     run = run.with_columns(
         start_ns=pl.when(later).then(pl.col("start_ns") - 10).otherwise("start_ns")

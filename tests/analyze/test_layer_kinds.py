@@ -2,7 +2,6 @@
 of their modules.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
@@ -39,15 +38,15 @@ CHUNKS = [
 ]
 
 
-def attends(*names: str) -> list[str]:
+def attends(*names):
     return [NORM, GEMM, ROPE, CACHE, *names, GEMM]
 
 
-def scans(*names: str) -> list[str]:
+def scans(*names):
     return [NORM, GEMM, *names, NORM, GEMM]
 
 
-def kinds_of(*steps: list[str]) -> dict[tuple[int, int], str | None]:
+def kinds_of(*steps):
     """Kind by step and layer."""
     parts = [kernels(names, start=100_000 * i, first=1000 * i) for i, names in enumerate(steps)]
     marks = [("execute_new_0_cached_4", 100_000 * i - 50, 90_000) for i in range(len(steps))]
@@ -63,6 +62,7 @@ def kinds_of(*steps: list[str]) -> dict[tuple[int, int], str | None]:
     [
         (DENSE, "attention + MLP"),
         ([*attends(ATTENTION), *MOE], "attention + MoE"),
+        ([*attends(ATTENTION), NORM, GEMM, "topk_moe_cuda<64>", GEMM, GEMM], "attention + MoE"),
         ([*attends(FLASH_3.format("true, true, false")), *MLP], "sliding attention + MLP"),
         ([*attends(FLASH_3.format("(bool)0, (bool)1, (bool)0")), *MLP], "sliding attention + MLP"),
         ([*attends(FLASH_3.format("true, false, true")), *MLP], "attention + MLP"),
@@ -112,11 +112,11 @@ def kinds_of(*steps: list[str]) -> dict[tuple[int, int], str | None]:
         ([NORM, GEMM, *UPDATE, SILU, GEMM, *attends(ATTENTION)[1:], *MLP], "parallel hybrid + MLP"),
     ],
 )
-def test_a_layer_has_the_kind_of_its_kernels(layer: list[str], kind: str) -> None:
+def test_a_layer_has_the_kind_of_its_kernels(layer, kind):
     assert set(kinds_of(forward(4, layer)).values()) == {kind}
 
 
-def test_kinds_of_layers_that_differ() -> None:
+def test_kinds_of_layers_that_differ():
     blocks = [*scans(*CHUNKS), *MLP, *scans(*CHUNKS), *attends(ATTENTION), *scans(*CHUNKS), *MOE]
     found = kinds_of([*forward(0)[:2], *blocks, *forward(0)[2:]])
     assert list(found.values()) == ["Mamba-2", "MLP", "Mamba-2", "attention", "Mamba-2", "MoE"]
@@ -134,7 +134,7 @@ def test_kinds_of_layers_that_differ() -> None:
     assert set(kinds_of(forward(4, guessed)).values()) == {None}
 
 
-def test_a_layer_is_compared_with_those_of_its_kind() -> None:
+def test_a_layer_is_compared_with_those_of_its_kind():
     slow = [*scans(*CHUNKS)[:-1], (GEMM, 110)]
     blocks = [*[*scans(*CHUNKS), *MLP] * 3, *slow, *MLP, *attends(ATTENTION), *MLP]
     run = kernels([*forward(0)[:2], *blocks, *forward(0)[2:]])
@@ -189,7 +189,7 @@ HYBRIDS = {
 """Kinds of the layers of each recording, from the configuration that ran."""
 
 
-def some_quick(names: Iterable[str]) -> list[object]:
+def some_quick(names):
     """Every fourth recording; the others are slow tests."""
     return [
         pytest.param(name, marks=[pytest.mark.slow] if n % 4 else [])
@@ -199,8 +199,8 @@ def some_quick(names: Iterable[str]) -> list[object]:
 
 @pytest.mark.parametrize("name", some_quick(HYBRIDS))
 def test_hybrids_have_the_kinds_of_their_configuration_and_the_labels_of_their_modules(
-    name: str,
-) -> None:
+    name,
+):
     trace = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
     both = compare(trace)
     assert both.filter("said")["right_layer"].all()
@@ -216,7 +216,7 @@ GRAPHS = sorted(path.name.split(".")[0] for path in RECORDED.glob("*_graph.*"))
 @pytest.mark.parametrize(
     "name", some_quick(name for name in GRAPHS if not name.startswith("annotated"))
 )
-def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: str) -> None:
+def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name):
     replayed = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
     name = name.replace("_graph", "_named")
     found = layers(replayed).select("layer", "kind").unique().sort("layer")["kind"].to_list()
@@ -234,8 +234,8 @@ def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: st
 
 @pytest.mark.parametrize("sizes", [(10, 30), (30, 10)])
 def test_of_two_products_between_attention_and_scan_the_larger_goes_into_the_scan(
-    sizes: tuple[int, int],
-) -> None:
+    sizes,
+):
     beside = [
         *attends(ATTENTION)[:-1],
         *[(GEMM, size) for size in sizes],

@@ -1,13 +1,10 @@
 """Spans of layers and stages on the device and on the host, by hand."""
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 
 from llmprof.analyze import layers
 from llmprof.errors import AnalysisError
-from llmprof.trace import Trace
 from tests.analyze.builders import (
     ALL_REDUCE,
     ATTENTION,
@@ -27,7 +24,7 @@ from tests.analyze.builders import (
 )
 
 
-def test_spans_on_the_device() -> None:
+def test_spans_on_the_device():
     # kernels of 10 ns, 2 ns apart: input and embedding take [0, 22), then 10 kernels a layer
     found = layers(step_of(kernels(forward(2), pause=2)))
     assert found.select(
@@ -52,7 +49,7 @@ def test_spans_on_the_device() -> None:
         layers(step_of(kernels(DENSE)), by="kernel")
 
 
-def test_sums_of_layers_and_stages() -> None:
+def test_sums_of_layers_and_stages():
     trace = step_of(kernels(forward(2), pause=2))
     assert layers(trace, by="layer").select("layer", "count", "total_ns", "share").rows() == [
         (0, 1, 118, 0.5),
@@ -67,7 +64,7 @@ def test_sums_of_layers_and_stages() -> None:
     )
 
 
-def test_a_stage_that_comes_twice_has_occurrences() -> None:
+def test_a_stage_that_comes_twice_has_occurrences():
     layer = [
         NORM,
         GEMM,
@@ -92,7 +89,7 @@ def test_a_stage_that_comes_twice_has_occurrences() -> None:
     ].unique().to_list() == [0]
 
 
-def test_the_host_side_reaches_from_operator_to_operator() -> None:
+def test_the_host_side_reaches_from_operator_to_operator():
     # each kernel is launched 5 before it starts, inside an operator from 8 before it to 1 before it
     run = kernels(forward(2), pause=10)
     calls = [
@@ -114,9 +111,9 @@ def test_the_host_side_reaches_from_operator_to_operator() -> None:
     assert found.select("host_start_ns", "host_dur_ns").rows() == [(35, 217 - 35), (235, 417 - 235)]
 
 
-def test_the_host_side_of_graphs() -> None:
+def test_the_host_side_of_graphs():
     run = kernels(forward(2)).with_columns(correlation=pl.lit(1, dtype=pl.Int64))
-    call = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    call = launches(run.head(1), name="cudaGraphLaunch")
     found = layers(step_of(run, runtime=call))
     assert found.height == 2
     assert found["host_start_ns"].null_count() == 2
@@ -130,8 +127,8 @@ def test_the_host_side_of_graphs() -> None:
 
 
 def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(
-    sample_trace: Callable[[str], Trace],
-) -> None:
+    sample_trace,
+):
     """About 700 us of Python and dispatch a layer, the device a fraction of that; graphs have no
     such cost.
     """

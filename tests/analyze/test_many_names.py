@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ print(trace.kernels["name"].n_unique(), read, peak())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
-def test_findings_of_many_names_take_little_memory(tmp_path: Path) -> None:
+def test_findings_of_many_names_take_little_memory(tmp_path):
     path = tmp_path / "trace.json"
     with path.open("w") as file:
         file.write(

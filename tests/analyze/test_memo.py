@@ -11,7 +11,7 @@ from llmprof.trace.kept import KeptResults, per_trace
 from tests.analyze.builders import DENSE, kernels
 
 
-def trace_of() -> Trace:
+def trace_of():
     return Trace(
         {"kernels": kernels(DENSE)},
         {"device": "NVIDIA H200", "ranks": [{"rank": 0}]},
@@ -19,7 +19,7 @@ def trace_of() -> Trace:
     )
 
 
-def spoil(frame: pl.DataFrame) -> None:
+def spoil(frame):
     """Change a frame in every way that works in place."""
     frame[0, "dur_ns"] = 99
     frame["start_ns"][0] = 77
@@ -61,11 +61,11 @@ def test_changing_tables_changes_nothing_else():
     assert analyze.kernels(Trace(trace.tables)).equals(summary)
 
 
-calls: list[tuple[object, ...]] = []
+calls = []
 
 
 @per_trace
-def counted(trace: Trace, by: object = (), *, min_ns: int = 0) -> pl.DataFrame:
+def counted(trace, by=(), *, min_ns=0):
     calls.append((by, min_ns))
     return pl.DataFrame({"n": [len(calls)]})
 

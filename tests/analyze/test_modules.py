@@ -9,7 +9,7 @@ from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NORM, kernels, labels, launches
 
 
-def trace(ranges: list[tuple[str, int, int]], domain: str = "module") -> Trace:
+def trace(ranges, domain="module"):
     """Kernels at 10, 30, 50, 70 and 90 of 4, 5, 6, 7 and 8 ns, each launched 5 before."""
     runs = [
         kernels([(name, 4 + i)], start=10 + 20 * i, first=1 + i)
@@ -20,7 +20,7 @@ def trace(ranges: list[tuple[str, int, int]], domain: str = "module") -> Trace:
     return Trace({"kernels": work, "runtime": launches(work), "markers": marks})
 
 
-def test_classes_around_each_other() -> None:
+def test_classes_around_each_other():
     found = analyze.modules(
         trace(
             [
@@ -38,14 +38,14 @@ def test_classes_around_each_other() -> None:
     ]
 
 
-def test_paths_of_layers() -> None:
+def test_paths_of_layers():
     ranges = [
         ("layer::model", 0, 80),
         ("layer::model.layers.0.mlp", 20, 20),
         ("layer::model.layers.1.mlp", 40, 20),
     ]
     whole = analyze.modules(trace(ranges, "NVTX"))
-    assert whole.select("path", "calls", "device_ns", "kernels").rows() == [
+    assert whole.select("path", "count", "device_ns", "kernels").rows() == [
         ("model", 1, 22, 4),
         ("model.layers.*.mlp", 2, 11, 2),
     ]

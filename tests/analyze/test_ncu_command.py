@@ -23,12 +23,12 @@ GEMM, NORM, COMM = (
 
 
 def trace_of(
-    names: list[str],
+    names,
     *,
-    launched: list[int | None] | None = None,
-    rank: int = 0,
-    device: int | None = 0,
-) -> Trace:
+    launched=None,
+    rank=0,
+    device=0,
+):
     n = len(names)
     same = {"rank": rank, "device": device, "stream": 7, "dur_ns": 50}
     rows = {"name": names, "start_ns": range(1000, 1000 + 100 * n, 100), "correlation": range(n)}
@@ -43,7 +43,7 @@ def trace_of(
     return Trace({"kernels": kernels, "runtime": runtime})
 
 
-def options(command: list[str]) -> dict[str, str]:
+def options(command):
     inside = command[1 : command.index(RUN[0])]
     return {name: value for name, value in itertools.pairwise(inside) if name.startswith("--")}
 

@@ -3,10 +3,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from llmprof import Metrics, read_metrics
 from llmprof.analyze import ncu
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
-from llmprof.trace.metrics.data import Metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
 needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")
@@ -22,9 +21,7 @@ LAYER = [NORM, GEMM, ACT, GEMM, COMM]
 SIZES = [f"{side}_{axis}" for side in ("grid", "block") for axis in "xyz"]
 
 
-def timeline(
-    names: list[str], *, grid: int | None = 4, rank: int = 0, device: int = 0
-) -> pl.DataFrame:
+def timeline(names, *, grid=4, rank=0, device=0):
     rows = {
         "start_ns": range(0, 100 * len(names), 100),
         "name": [TORCH.get(name, name) for name in names],
@@ -34,9 +31,7 @@ def timeline(
     return pl.DataFrame(rows | same, schema_overrides=dict.fromkeys(SIZES, pl.Int32))
 
 
-def profiled(
-    names: list[str], *, grid: str | None = "(4, 1, 1)", process: int = 1, first: int = 0
-) -> pl.DataFrame:
+def profiled(names, *, grid="(4, 1, 1)", process=1, first=0):
     rows = {"kernel_id": range(first, first + len(names)), "kernel_name": names}
     same = {
         "grid": grid,
@@ -48,7 +43,7 @@ def profiled(
     return pl.DataFrame(rows | same, schema_overrides={"grid": pl.String, "block": pl.String})
 
 
-def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
+def joined(there, ours, **options):
     grid = options.pop("grid_there", 4)
     return ncu.join(
         Trace({"kernels": timeline(there, grid=grid)}), Metrics(profiled(ours, **options))
@@ -58,10 +53,10 @@ def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
 def test_launches_are_matched_by_name_grid_block_and_order():
     found = joined([*LAYER, "other", *LAYER[:2]], [GEMM, ACT, GEMM])
     assert found["event"].to_list() == [1, 2, 3]
-    assert found["match"].to_list() == ["sequence"] * 3
-    assert found["agrees"].to_list() == ["name, grid and block"] * 3
+    assert found["kind"].to_list() == ["sequence"] * 3
+    assert found["evidence"].to_list() == ["name, grid and block"] * 3
     assert found["confidence"].to_list() == [1.0] * 3
-    assert found["candidates"].to_list() == [1] * 3
+    assert found["count"].to_list() == [1] * 3
     assert found["ratio"].to_list() == [1.5] * 3
     assert found["name"].to_list() == [GEMM, TORCH[ACT], GEMM]
 
@@ -73,8 +68,8 @@ def test_a_filtered_profile_is_matched_among_the_kernels_it_has():
     found = joined(LAYER * 2, [NORM, GEMM, ACT, "tuning_kernel", GEMM, NORM, GEMM, ACT])
     assert found["event"].to_list() == [0, 1, 2, None, 3, 5, 6, 7]
     assert found.row(3, named=True)["confidence"] == 0
-    assert found.row(3, named=True)["candidates"] == 0
-    assert found.row(3, named=True)["agrees"] is None
+    assert found.row(3, named=True)["count"] == 0
+    assert found.row(3, named=True)["evidence"] is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +85,7 @@ def test_a_filtered_profile_is_matched_among_the_kernels_it_has():
 def test_less_that_agrees_is_less_sure(names, options, agrees, confidence):
     found = joined(LAYER, names, **options)
     assert found["event"].to_list() == [2]
-    assert found["agrees"].to_list() == [agrees]
+    assert found["evidence"].to_list() == [agrees]
     assert found["confidence"].to_list() == pytest.approx([confidence])
 
 
@@ -130,13 +125,13 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
     kernels = rows.select(
         rank=pl.lit(0),
         start_ns=pl.int_range(pl.len()) * 1000,
-        dur_ns=pl.col("duration_ns").cast(pl.Int64),
+        dur_ns=pl.col("dur_ns").cast(pl.Int64),
         name="kernel_name",
         **{size: size for size in SIZES},
     )
     found = ncu.join(Trace({"kernels": kernels}), metrics)
     assert found["event"].to_list() == list(range(24))
-    assert found["candidates"].unique().to_list() == [2]
+    assert found["count"].unique().to_list() == [2]
     assert found["ratio"].to_list() == pytest.approx([1.0] * 24, rel=1e-3)
 
 

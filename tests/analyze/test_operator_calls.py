@@ -3,8 +3,8 @@
 import pytest
 
 from llmprof import analyze
+from llmprof.analyze.operator_arguments import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
 from llmprof.errors import NotCapturedError
-from llmprof.names.timeable import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 
@@ -38,24 +38,23 @@ def test_times_of_calls(tmp_path):
         5_000,
         7_000,
     )
-    assert (first["kernels"], first["host_median_ns"], first["can"], first["why"]) == (
+    assert (first["kernels"], first["host_median_ns"], first["reason"]) == (
         "gemm\nsplit_k",
         50_000,
-        True,
         None,
     )
     assert found["key"].drop_nulls().n_unique() == 3
-    others = found.filter(~found["can"])
+    others = found.filter(found["key"].is_null())
     assert others["operator"].to_list() == [None, "mine::secret"]
-    assert others["why"].to_list() == [NO_OPERATOR, NOT_LISTED]
+    assert others["reason"].to_list() == [NO_OPERATOR, NOT_LISTED]
 
 
 def test_strides_and_values_are_read(tmp_path):
     row = analyze.operator_calls(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(
         0, named=True
     )
-    assert row["torch_strides"] == "[[8, 1], [16, 1], [1], []]"
-    assert row["torch_inputs"] == '["", "", "", "1.0e-05"]'
+    assert row["strides"] == "[[8, 1], [16, 1], [1], []]"
+    assert row["arguments"] == '["", "", "", "1.0e-05"]'
     assert row["assumed"] is None
 
 
@@ -68,14 +67,14 @@ def test_copies_between_host_and_device(tmp_path):
     row = analyze.operator_calls(
         recorded(tmp_path, [("aten::copy_", copy, [("Memcpy HtoD (Pinned -> Device)", 1.0)])])
     )
-    assert row["why"].to_list() == [BETWEEN]
+    assert row["reason"].to_list() == [BETWEEN]
 
 
 def test_what_a_recording_does_not_hold(tmp_path, sample_trace):
     found = analyze.operator_calls(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
-    assert found["can"].to_list() == [False]
-    assert "record_shapes=True" in found["why"][0]
+    assert found["key"].to_list() == [None]
+    assert "record_shapes=True" in found["reason"][0]
     found = analyze.operator_calls(sample_trace("torch_tp1_cudagraph"))
-    assert found.filter(found["why"] == IN_GRAPH)["share"].sum() > 0.5
+    assert found.filter(found["reason"] == IN_GRAPH)["share"].sum() > 0.5
     with pytest.raises(NotCapturedError):
         analyze.operator_calls(sample_trace("nsys_tp2_cudagraph"))

@@ -57,7 +57,7 @@ def test_joined_by_the_same_function_as_requests_of_our_own_runs(tmp_path):
     ]
     same += [
         "prefill_ns",
-        "prefill_others_ns",
+        "prefill_other_ns",
         "decode_ns",
         "decode_prefill_ns",
         "steps",
@@ -65,8 +65,8 @@ def test_joined_by_the_same_function_as_requests_of_our_own_runs(tmp_path):
         "reason",
     ]
     assert theirs.select(same).equals(ours.select(same))
-    assert theirs["unexplained_ns"].to_list() == [0, 0, 0]
-    assert theirs["worst_gap_ns"].to_list() == [None] * 3
+    assert theirs["rest_ns"].to_list() == [0, 0, 0]
+    assert theirs["max_gap_ns"].to_list() == [None] * 3
     columns = ["request", "part", "start_ns", "dur_ns", "step"]
     ours, theirs = (analyze.requests(run, by="span").select(columns) for run in (made(), outside))
     assert theirs.equals(ours)

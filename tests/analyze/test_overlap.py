@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of
+from llmprof.analyze import collectives, overlap
+from llmprof.analyze.overlap import EXPOSED, overlap_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, types_of
@@ -22,7 +22,6 @@ PARTS = (
     "exposed_copy",
 )
 TIMES = [f"{part}_ns" for part in (*PARTS, "idle", "other")]
-Rows = list[tuple[int, int | None, int, str, int, int]]
 
 # Rank 0, step 0:  compute [0,10) [8,20) [40,50), collective [15,30) [25,35), copy [32,45), fill
 # [60,62).
@@ -31,21 +30,21 @@ Rows = list[tuple[int, int | None, int, str, int, int]]
 #   exposed [35,40) + 2 = 7; total 62; idle [50,60) = 10: 30 + 15 + 7 + 10 = 62.
 # Rank 0, step 1:  compute [100,110) twice at once on two streams. Rank 1, step 0:  collective [5,9)
 # only.
-EVENTS: Rows = [
-    (0, 0, 7, "linear", 0, 10),
+EVENTS = [
+    (0, 0, 7, "gemm", 0, 10),
     (0, 0, 7, "norm", 8, 12),
     (0, 0, 7, "attention", 40, 10),
     (0, 0, 9, "collective", 15, 15),
     (0, 0, 9, "collective", 25, 10),
     (0, 0, 7, "copy", 32, 13),
     (0, 0, 7, "fill", 60, 2),
-    (0, 1, 7, "linear", 100, 10),
-    (0, 1, 8, "linear", 100, 10),
+    (0, 1, 7, "gemm", 100, 10),
+    (0, 1, 8, "gemm", 100, 10),
     (1, 0, 7, "collective", 5, 4),
 ]
 
 
-def frame_of(rows: Rows) -> pl.DataFrame:
+def frame_of(rows):
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     moves = pl.col("category").is_in(["copy", "fill"])
     return frame.with_columns(
@@ -53,7 +52,7 @@ def frame_of(rows: Rows) -> pl.DataFrame:
     )
 
 
-def test_two_ranks_by_hand() -> None:
+def test_two_ranks_by_hand():
     got = overlap_of(frame_of(EVENTS))
     assert got.columns == ["rank", "step", *TIMES]
     assert got.rows() == [
@@ -71,11 +70,11 @@ def test_two_ranks_by_hand() -> None:
     ]
 
 
-def test_work_of_another_group_is_not_idle_time() -> None:
+def test_work_of_another_group_is_not_idle_time():
     # decode [0,10), prefill [12,20), decode [25,30): decode's idle is [10,12) and [20,25); 8 ns
     # belong to prefill
     rows = frame_of(
-        [(0, n, 7, "linear", *span) for n, span in enumerate([(0, 10), (12, 8), (25, 5)])]
+        [(0, n, 7, "gemm", *span) for n, span in enumerate([(0, 10), (12, 8), (25, 5)])]
     )
     rows = rows.with_columns(phase=pl.Series(["decode", "prefill", "decode"]))
     got = overlap_of(rows, ["rank", "phase"]).select(
@@ -84,7 +83,7 @@ def test_work_of_another_group_is_not_idle_time() -> None:
     assert got.rows() == [("decode", 22, 15, 7, 8), ("prefill", 8, 8, 0, 0)]
 
 
-def test_trace_with_kernels_and_copies() -> None:
+def test_trace_with_kernels_and_copies():
     kernels = pl.DataFrame(
         {
             "rank": [0, 0, 1],
@@ -115,7 +114,7 @@ def test_trace_with_kernels_and_copies() -> None:
     assert unknown["idle_ns"].to_list() == [0, 0]
 
 
-def test_kernels_that_copy_are_compute() -> None:
+def test_kernels_that_copy_are_compute():
     """Beside a copy of an engine at [20, 24): a kernel that copies at [0, 10), one that fills at
     [8, 12).
     """
@@ -140,7 +139,7 @@ def test_kernels_that_copy_are_compute() -> None:
     )
 
 
-def test_a_trace_without_device_activity_is_refused() -> None:
+def test_a_trace_without_device_activity_is_refused():
     with pytest.raises(NotCapturedError):
         overlap(Trace({}), by=("rank",))
 
@@ -150,7 +149,7 @@ events = st.lists(
         st.integers(0, 1),
         st.one_of(st.none(), st.integers(0, 2)),
         st.integers(7, 8),
-        st.sampled_from(["linear", "norm", "collective", "copy", "fill"]),
+        st.sampled_from(["gemm", "norm", "collective", "copy", "fill"]),
         st.integers(0, 60),
         st.integers(0, 12),
     ),
@@ -162,15 +161,15 @@ events = st.lists(
     events,
     st.sampled_from([("rank", "step"), ("rank",), ("rank", "stream"), ("rank", "step", "stream")]),
 )
-def test_parts_add_up_and_equal_the_count_of_nanoseconds(data: Rows, by: tuple[str, ...]) -> None:
+def test_parts_add_up_and_equal_the_count_of_nanoseconds(data, by):
     names = list(SCHEMA)
     got = {tuple(r[k] for k in by): r for r in overlap_of(frame_of(data), by).iter_rows(named=True)}
-    groups: dict[tuple[object, ...], Rows] = {}
+    groups = {}
     for row in data:
         groups.setdefault(tuple(row[names.index(k)] for k in by), []).append(row)
     assert set(got) == set(groups)
     for key, rows in groups.items():
-        ticks: dict[str, set[int]] = {"compute": set(), "communication": set(), "copy": set()}
+        ticks = {"compute": set(), "communication": set(), "copy": set()}
         for _, _, _, category, start, dur in rows:
             kind = {"collective": "communication", "copy": "copy", "fill": "copy"}.get(
                 category, "compute"
@@ -197,7 +196,7 @@ def test_parts_add_up_and_equal_the_count_of_nanoseconds(data: Rows, by: tuple[s
         assert row["total_ns"] == sum(row[part] for part in parts) == len(span) - row["other_ns"]
 
 
-def test_exposed_communication_is_waiting_and_transfer() -> None:
+def test_exposed_communication_is_waiting_and_transfer():
     """Rank 0 computes [0, 20) us and reduces [10, 104), rank 1 computes [0, 100) and reduces [100,
     104).
 
@@ -241,7 +240,7 @@ RUN = pl.concat(
 WINDOW = (20, 100)
 
 
-def test_overlap_in_a_window(sample_trace) -> None:
+def test_overlap_in_a_window(sample_trace):
     found = overlap(Trace({"kernels": RUN}), window=WINDOW)
     assert found.columns == overlap(Trace({"kernels": RUN}), by=("rank",)).columns
     assert found.row(0) == (0, 80, 40, 40, None, 20, 20, None, 20, 0)

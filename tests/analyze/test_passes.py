@@ -1,7 +1,5 @@
 """Passes outside of steps: padding of data-parallel ranks."""
 
-from collections.abc import Callable
-
 import polars as pl
 
 from llmprof.analyze.passes import passes, with_passes
@@ -9,8 +7,8 @@ from llmprof.trace import Trace
 
 
 def test_a_pass_of_padding_has_a_step_of_its_own_and_its_tokens(
-    sample_trace: Callable[[str], Trace],
-) -> None:
+    sample_trace,
+):
     trace = sample_trace("torch_ep2_dp2_eager")
     found = passes(trace)
     assert found.select("rank", "step", "tokens").rows() == [(1, -1, 1)]
@@ -25,7 +23,7 @@ def test_a_pass_of_padding_has_a_step_of_its_own_and_its_tokens(
     )
 
 
-def test_part_of_a_pass_is_none(sample_trace: Callable[[str], Trace]) -> None:
+def test_part_of_a_pass_is_none(sample_trace):
     trace = sample_trace("torch_ep2_dp2_eager")
     begin = passes(trace)["start_ns"].item()
     late = pl.col("start_ns") > begin + 50_000_000
@@ -34,8 +32,8 @@ def test_part_of_a_pass_is_none(sample_trace: Callable[[str], Trace]) -> None:
 
 
 def test_recordings_whose_kernels_are_all_in_steps_have_none(
-    sample_trace: Callable[[str], Trace],
-) -> None:
+    sample_trace,
+):
     trace = sample_trace("torch_tp1_eager")
     assert passes(trace).is_empty()
     assert with_passes(trace).equals(trace.events)

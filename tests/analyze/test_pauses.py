@@ -8,7 +8,7 @@ from llmprof.trace import Trace
 from tests.analyze.builders import kernels, labels, ops
 
 
-def calls(*rows: tuple[str, int, int]) -> pl.DataFrame:
+def calls(*rows):
     frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns"], orient="row")
     return frame.with_columns(rank=pl.lit(0), thread=pl.lit(1), api=pl.lit("runtime"))
 
@@ -16,7 +16,7 @@ def calls(*rows: tuple[str, int, int]) -> pl.DataFrame:
 WORK = kernels([("k", 100), ("k", 100)], pause=300)  # idle from 100 to 400
 
 
-def test_kinds_and_idle_time() -> None:
+def test_kinds_and_idle_time():
     trace = Trace(
         {
             "kernels": WORK,
@@ -48,7 +48,7 @@ def test_kinds_and_idle_time() -> None:
     "name",
     ["aten::gcd", "graph_gc_pool", "cudaLaunchKernel", "cuModuleGetLoadingMode", "nn.Module: A"],
 )
-def test_other_names(name: str) -> None:
+def test_other_names(name):
     assert analyze.host_pauses(Trace({"kernels": WORK, "ops": ops([(name, 0, 10, 1)])})).is_empty()
 
 
@@ -62,6 +62,6 @@ def test_other_names(name: str) -> None:
         "<built-in: gc_collect>",
     ],
 )
-def test_names_of_garbage_collection(name: str) -> None:
+def test_names_of_garbage_collection(name):
     found = analyze.host_pauses(Trace({"kernels": WORK, "ops": ops([(name, 0, 10, 1)])}))
     assert found["kind"].to_list() == ["garbage_collection"]

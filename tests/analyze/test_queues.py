@@ -31,7 +31,7 @@ CALLS = pl.DataFrame(
 TRACE = Trace({"kernels": KERNELS, "runtime": CALLS})
 
 
-def test_over_time_and_in_sum() -> None:
+def test_over_time_and_in_sum():
     found = analyze.queue_length(TRACE, by="time")
     assert found.filter(stream=7).select("time_ns", "length").rows() == [
         (10, 1),
@@ -43,14 +43,14 @@ def test_over_time_and_in_sum() -> None:
     ]
     assert found.filter(stream=9).select("time_ns", "length").rows() == [(25, 1), (30, 0)]
     busy, side = analyze.queue_length(TRACE, full=2).rows(named=True)
-    assert (busy["launches"], busy["without_launch"], busy["max_length"]) == (3, 0, 3)
+    assert (busy["count"], busy["missing_count"], busy["max_length"]) == (3, 0, 3)
     assert busy["mean_length"] == (4 * 1 + 4 * 2 + 2 * 3 + 30 * 2 + 30 * 1) / 70
     assert busy["full_ns"] == 50 - 14
     assert (
-        busy["blocked_ns"] == 2 + 22
+        busy["wait_ns"] == 2 + 22
     )  # the second call from 14 on, and the third, which lasts until 40
-    assert (side["launches"], side["without_launch"], side["max_length"]) == (1, 1, 1)
-    assert (side["mean_length"], side["full_ns"], side["blocked_ns"]) == (1.0, 0, 0)
+    assert (side["count"], side["missing_count"], side["max_length"]) == (1, 1, 1)
+    assert (side["mean_length"], side["full_ns"], side["wait_ns"]) == (1.0, 0, 0)
     early = TRACE.kernels.filter(pl.col("correlation") == 1).with_columns(start_ns=pl.lit(8))
     found = analyze.queue_length(Trace({"kernels": early, "runtime": CALLS}), by="time")
     assert found["length"].to_list() == [0]

@@ -16,7 +16,7 @@ STEP = "execute_context_0(0)_generation_4(4)"
 RANKS, STEPS, PERIOD = 16, 10, 10_000
 
 
-def rank_of(rank: int, arrives: list[int]) -> dict[str, pl.DataFrame]:
+def rank_of(rank, arrives):
     """Steps of 10 us: a product of matrices until the rank arrives at its all-reduce, which all
     leave at 5 us.
     """
@@ -42,7 +42,7 @@ def rank_of(rank: int, arrives: list[int]) -> dict[str, pl.DataFrame]:
     return {"kernels": frame, "runtime": launches(frame), "markers": markers}
 
 
-def arrivals(rank: int) -> list[int]:
+def arrivals(rank):
     """Node 2 (ranks 8 to 11) comes at 4 us, a different one of its ranks last; in the last step
     rank 3 is last.
     """
@@ -51,13 +51,13 @@ def arrivals(rank: int) -> list[int]:
     return [1_000 + rank] * (STEPS - 1) + [4_500 if rank == 3 else 1_000 + rank]
 
 
-def run_of(**meta) -> Trace:
+def run_of(**meta):
     parts = [rank_of(rank, arrivals(rank)) for rank in range(RANKS)]
     tables = {name: pl.concat([part[name] for part in parts]) for name in parts[0]}
     return Trace(tables, {"world_size": RANKS, "world_size_from": "file", **meta})
 
 
-def on_hosts() -> dict[str, list[dict[str, object]]]:
+def on_hosts():
     files = [
         f"node{rank // 4}_{4000 + rank}.1694128201545000.pt.trace.json.gz" for rank in range(RANKS)
     ]
@@ -65,11 +65,11 @@ def on_hosts() -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.fixture(scope="module")
-def sixteen() -> Trace:
+def sixteen():
     return run_of(**on_hosts())
 
 
-def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
+def test_nodes_come_from_the_names_of_the_files(sixteen):
     files = [f"worker{rank}_step_12.1694128201545.pt.trace.json" for rank in range(RANKS)]
     trace = run_of(ranks=[{"rank": rank, "file": file} for rank, file in enumerate(files)])
     assert ranks(trace, by="place")["node"].null_count() == RANKS
@@ -82,7 +82,7 @@ def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
     assert ranks(trace, by="group").height == 0
 
 
-def test_places_by_file_name_of_vllm_and_sglang() -> None:
+def test_places_by_file_name_of_vllm_and_sglang():
     vllm = [
         f"dp{r // 8}_pp{r // 4 % 2}_tp{r % 4}_dcp0_ep{r % 8}_rank{r}.17737.pt.trace.json"
         for r in range(RANKS)
@@ -97,8 +97,8 @@ def test_places_by_file_name_of_vllm_and_sglang() -> None:
     assert groups.select("dp", "pp", "tp").row(13) == (3, None, 1)
 
 
-def test_places_by_descriptions_of_process_groups() -> None:
-    def told(rank: int) -> dict[str, object]:
+def test_places_by_descriptions_of_process_groups():
+    def told(rank):
         tensor, data = [rank // 4 * 4 + i for i in range(4)], [rank % 4 + 4 * i for i in range(4)]
         return {
             "rank": rank,
@@ -115,7 +115,7 @@ def test_places_by_descriptions_of_process_groups() -> None:
     )
 
 
-def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
+def test_sizes_fill_only_what_the_recording_leaves_open(sixteen):
     groups = ranks(sixteen, ranks_per_node=8, tp=4, pp=2, by="place")
     assert groups.select("node", "dp", "pp", "tp").row(13) == ("node3", 1, 1, 1)
     assert "node: file name" in groups["evidence"][0]
@@ -127,9 +127,9 @@ def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
             ranks(sixteen, **wrong, by="place")
 
 
-def test_the_late_node_by_hand(sixteen: Trace) -> None:
+def test_the_late_node_by_hand(sixteen):
     late = ranks(sixteen, by="group")
-    assert late.select("by", "group", "calls", "last").rows() == [
+    assert late.select("kind", "group", "count", "last_count").rows() == [
         ("node", "node2", 10, 9),
         ("node", "node0", 10, 1),
         ("node", "node3", 10, 0),
@@ -141,30 +141,30 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
     # rank 0 is first at 1,000; of the 40 arrivals of the node 10 are at 4,100 and 30 at 4,000
     assert row["late_median_ns"] == 3_000
     # the last comes at 4,100: rank r of the twelve others has waited 3,100 - r
-    assert row["others_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
+    assert row["other_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
     # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8; three of the four ranks come 3,000 after the
     # first, one 3,100
-    assert (row["worst_rank"], row["together"]) == (8, 3_000 / 3_100)
+    assert (row["last_rank"], row["together_share"]) == (8, 3_000 / 3_100)
     # in the last call rank 3 comes 3,500 after rank 0, ranks 1 and 2 come 1 and 2
-    assert late.row(1, named=True)["together"] == pytest.approx(1.5 / 3_500)
+    assert late.row(1, named=True)["together_share"] == pytest.approx(1.5 / 3_500)
 
 
-def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen: Trace) -> None:
+def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen):
     late = ranks(sixteen, by="group")
     assert latest_group(late)["who"] == "ranks 8 to 11 (one node, node2)"
-    alone = late.with_columns(together=pl.lit(0.1))
-    few = late.with_columns(calls=pl.lit(7, dtype=pl.Int64))
+    alone = late.with_columns(together_share=pl.lit(0.1))
+    few = late.with_columns(count=pl.lit(7, dtype=pl.Int64))
     chance = late.with_columns(expected_share=pl.lit(0.46))
     assert [latest_group(frame) for frame in (alone, few, chance, late.clear())] == [None] * 4
 
 
-def test_the_finding_names_the_node(sixteen: Trace) -> None:
+def test_the_finding_names_the_node(sixteen):
     row = findings(sixteen).filter(rule="arrival_skew").row(0, named=True)
     assert "ranks 8 to 11 (one node, node2)" in row["title"]
     assert all(told in row["detail"] for told in ("88.9 %", "3.00 us", "file name"))
 
 
-def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:
+def test_steps_of_ranks_by_hand(sixteen):
     rows = ranks(sixteen, by="step")
     assert rows.height == RANKS * STEPS
     first = rows.filter(rank=5, step=0).row(0, named=True)

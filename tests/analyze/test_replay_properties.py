@@ -13,12 +13,11 @@ import llmprof
 from llmprof.analyze import critical_path
 from llmprof.errors import LlmprofError
 from llmprof.replay.critical_path import step_ends
-from llmprof.replay.graph import Graph, graph
+from llmprof.replay.graph import graph
 from llmprof.replay.part import replayed_part
 from llmprof.replay.plan import ReplayPlan, times_of
-from llmprof.replay.schedule import NEVER, NodeNumbers, latest
+from llmprof.replay.schedule import NEVER, latest
 from llmprof.replay.what_if import replay_changes
-from llmprof.trace import Trace
 from tests.samples import sample
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -29,9 +28,7 @@ EVENTS = 12
 """Number of events on the critical path that are made shorter, each by itself."""
 
 
-def least_slack_beside(
-    built: Graph, last: int, rows: NodeNumbers
-) -> tuple[NodeNumbers, NodeNumbers]:
+def least_slack_beside(built, last, rows):
     """Rows of a device on the longest path to a node, and for each the least slack of all that
     happens beside it.
 
@@ -70,14 +67,14 @@ def least_slack_beside(
     return some, np.array(beside, dtype=np.int64)
 
 
-def shorter(built: Graph, row: int, ns: int) -> ReplayPlan:
+def shorter(built, row, ns):
     plan = ReplayPlan(built, "middle")
     chosen = np.arange(built.events.height) == row
     plan.set_duration(chosen, plan.own_duration() - ns)
     return plan
 
 
-def check_one_event_alone(trace: Trace) -> None:
+def check_one_event_alone(trace):
     """Removing ``x`` ns of work without slack gains at most ``x``, and exactly ``x`` if it is
     alone on the path.
     """
@@ -103,7 +100,7 @@ def check_one_event_alone(trace: Trace) -> None:
             assert gain == ns, built.events.row(int(row), named=True)
 
 
-def check_every_kind(trace: Trace) -> None:
+def check_every_kind(trace):
     """No removal lengthens a step, and a kind of work gains at most its time on the critical
     path of its rank.
     """
@@ -144,7 +141,7 @@ def check_every_kind(trace: Trace) -> None:
             assert gain <= on_path + twice_of[rank], (change, rank)
 
 
-def check(trace: Trace) -> None:
+def check(trace):
     trace = replayed_part(trace).trace
     check_one_event_alone(trace)
     check_every_kind(trace)
@@ -154,18 +151,18 @@ def check(trace: Trace) -> None:
     "name",
     ["torch_tp1_cudagraph", "run_torch_tp1", "torch_pp2_eager", "nsys_transformers_generate"],
 )
-def test_a_replay_agrees_with_its_critical_path(name: str) -> None:
+def test_a_replay_agrees_with_its_critical_path(name):
     check(sample(name))
 
 
-def test_a_replay_of_steps_agrees_with_its_critical_path() -> None:
+def test_a_replay_of_steps_agrees_with_its_critical_path():
     check(sample("torch_pp2_eager").select(step=[3, 4, 5, 9, 10]))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 @pytest.mark.parametrize("name", same.recordings(LARGEST, ""))
-def test_every_replay_agrees_with_its_critical_path(name: str) -> None:
+def test_every_replay_agrees_with_its_critical_path(name):
     try:
         trace = llmprof.read(same.ROOT / name)
         graph(trace)

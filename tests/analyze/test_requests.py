@@ -112,7 +112,7 @@ def test_parts_of_each_request_by_hand():
     waits = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
     assert ms(found, *waits) == [(0, 0, 5), (18, 0, 0), (0, 25, 7)]
     # B has 300 of the 301 tokens of its step
-    assert ms(found, "prefill_ns", "prefill_others_ns") == [(20, 0), (29.9, 0.1), (8, 0)]
+    assert ms(found, "prefill_ns", "prefill_other_ns") == [(20, 0), (29.9, 0.1), (8, 0)]
     # A decodes in 30 to 60 beside a prefill of B, where a step that only decodes takes 10
     assert ms(found, "decode_ns", "decode_prefill_ns") == [(30, 20), (40, 0), (10, 0)]
     assert ms(found, "between_ns", "left_out_ns", "delivery_ns") == [
@@ -129,7 +129,7 @@ def test_parts_of_each_request_by_hand():
     ]
     parts = pl.sum_horizontal(PARTS)
     assert found.select(parts.alias("sum"))["sum"].to_list() == found["e2e_ns"].to_list()
-    assert found["unexplained_ns"].to_list() == [0, 0, 0]
+    assert found["rest_ns"].to_list() == [0, 0, 0]
 
 
 def test_the_slow_first_tokens_are_named():
@@ -153,7 +153,7 @@ def test_a_request_that_was_left_out_and_preempted():
     found = analyze.requests(run)
     assert ms(found.filter(request=1), "left_out_ns") == [(10.0,)]
     assert found["preemptions"].to_list() == [0, 1, 0]
-    assert found["unexplained_ns"].to_list() == [0, 0, 0]
+    assert found["rest_ns"].to_list() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("traced", [(0, 5), (2, 7), (1, 4)])
@@ -162,7 +162,7 @@ def test_a_trace_of_a_stretch_of_the_steps_is_joined_where_the_labels_agree(trac
     on_trace = found.drop_nulls("trace_step").unique("step").sort("step")
     assert on_trace["step"].to_list() == list(range(*traced))
     assert on_trace["trace_step"].to_list() == list(range(traced[1] - traced[0]))
-    assert analyze.requests(made(traced=traced))["unexplained_ns"].to_list() == [0, 0, 0]
+    assert analyze.requests(made(traced=traced))["rest_ns"].to_list() == [0, 0, 0]
 
 
 def test_clocks_that_disagree_are_not_joined():
@@ -231,14 +231,14 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
         queue_decode_ns=pl.lit(0),
         queue_other_ns=pl.lit(0),
         prefill_ns=pl.lit(28 * MS),
-        prefill_others_ns=pl.lit(0),
-        ttft_others_ns=pl.lit(62 * MS),
+        prefill_other_ns=pl.lit(0),
+        ttft_other_ns=pl.lit(62 * MS),
     )
     first = analyze.findings(run.trace, requests=late).row(0, named=True)
     told = ("prefill of others", "62.0 ms", "90.0 ms")
     assert all(words in first["title"] for words in told)
     assert (first["order"], first["rule"], first["severity"]) == (1, "slow_first_tokens", "high")
-    assert first["share_of_time"] == pytest.approx(62 / 90)
+    assert first["share"] == pytest.approx(62 / 90)
     assert (first["figure"], first["gain_ns"], first["unit"]) == (62 * MS, 62 * MS, "ns a request")
     assert first["denominator"] == "their time to the first token, 90.0 ms on average"
     assert frame.filter(pl.sql_expr(first["where"])).height == 3
@@ -285,7 +285,7 @@ def test_compilation_in_the_prefill_of_another_is_told_by_what_the_host_did():
         "first_token_ns": 122 * MS,
         "ttft_ns": 117 * MS,
         "e2e_ns": 117 * MS,
-        "ttft_others_ns": 100 * MS,
+        "ttft_other_ns": 100 * MS,
     }
     found = analyze.findings(trace, requests=pl.DataFrame([parts | times])).filter(
         rule="slow_first_tokens"

@@ -62,7 +62,7 @@ def test_the_bound_of_a_stage_is_its_weights_over_the_bandwidth():
     decode = found.filter((pl.col("phase") == "decode") & (pl.col("stage") == "gate_up_proj"))
     # 28 layers, 1536 x 2 x 8960 weights of 2 bytes at 4.8 TB/s
     assert decode["bound_ns"][0] == pytest.approx(28 * 1536 * 2 * 8960 * 2 / 4.8e3)
-    assert decode["bound"].unique().to_list() == ["memory"]
+    assert decode["bound_by"].unique().to_list() == ["memory"]
     assert decode["mbu"].to_list() == pytest.approx(decode["bound_share"].to_list())
     assert decode.filter(pl.col("tokens") == 4)["flops"][0] == 28 * 2 * 4 * 1536 * 2 * 8960
 
@@ -72,12 +72,12 @@ def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
     found = analyze.roofline(trace, TINY)
     work = found.filter(pl.col("stage") != "idle")
     assert list(found.columns) == list(COLUMNS)
-    assert work["measured_ns"].sum() == trace.kernels["dur_ns"].sum()
+    assert work["total_ns"].sum() == trace.kernels["dur_ns"].sum()
     idle = found.filter(pl.col("stage") == "idle").sort("step")
     count = len(forward(2, DENSE))
     # up to the next step; within the last one, the pauses between kernels
-    assert idle["measured_ns"].to_list() == [999_000 - count * 10_000, (count - 1) * 1000]
-    assert idle["why"].unique().to_list() == ["launch gap"]
+    assert idle["total_ns"].to_list() == [999_000 - count * 10_000, (count - 1) * 1000]
+    assert idle["reason"].unique().to_list() == ["launch gap"]
     assert found.filter(pl.col("stage") == "attention")["tokens"].to_list() == [10, 2]
 
 

@@ -1,8 +1,6 @@
 """What ran, as far as a trace says it, on recordings whose model, engine and device are known."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -35,9 +33,7 @@ from tests.analyze.builders import GEMM, kernels, labels, launches
         ("real/nsys/nsysai_mfu_2gpu_before.sqlite", (None, None, "2 devices, name unknown"), None),
     ],
 )
-def test_what_ran(
-    path: str, known: tuple[str | None, ...], batch: int | None, shared: Path
-) -> None:
+def test_what_ran(path, known, batch, shared):
     trace = llmprof.read(shared / path)
     found = dict(run_facts(trace).select("what", "value").iter_rows())
     assert (found["model"], found["engine"], found["device"]) == known
@@ -55,7 +51,7 @@ def test_what_ran(
         )
 
 
-def test_long_first_steps_are_no_part_of_the_mean() -> None:
+def test_long_first_steps_are_no_part_of_the_mean():
     """Two steps of start-up (900 and 60 us), then six of 2 us (the last to its own end, 1 us)."""
     at = [0, 900, 960, 962, 964, 966, 968, 970]
     run = pl.concat([kernels([(GEMM, 1000)], start=1000 * us, first=1 + us) for us in at])
@@ -74,9 +70,7 @@ def test_long_first_steps_are_no_part_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch_tp1_eager", "nsys_tp2_cudagraph", "torch_pp2_eager"])
-def test_a_step_has_one_time_or_says_of_which_steps(
-    name: str, sample_trace: Callable[[str], Trace]
-) -> None:
+def test_a_step_has_one_time_or_says_of_which_steps(name, sample_trace):
     trace = sample_trace(name)
     scope = scope_of(trace)
     mean = scope.span_ns / scope.parts

@@ -3,11 +3,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from llmprof.analyze.ncu.hardware import speed_of_light, stalls
+from llmprof import Metrics, read_metrics
+from llmprof.analyze.ncu import speed_of_light, stalls
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.theory.hardware import TYPES, Device
-from llmprof.trace.metrics.data import Metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 CAPTURE = SHARED / "captures" / "ncu_tp1_eager"
@@ -28,7 +27,7 @@ SM, DRAM, L2 = (
 )
 
 
-def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
+def measured(*launches, device=None):
     rows = [
         (number, "k", name, "%" if ".pct_" in name else "1", float(value), None)
         for number, values in enumerate(launches)
@@ -50,7 +49,7 @@ def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
     )
 
 
-def first(*launches: dict[str, float], device: str | Device | None = TOY) -> dict:
+def first(*launches, device=TOY):
     return speed_of_light(measured(*launches), device=device).row(0, named=True)
 
 
@@ -69,13 +68,13 @@ def test_rates_intensity_and_place_under_the_flat_roof():
         }
     )
     assert row["flop_per_s"] == pytest.approx(50e12)
-    assert row["dram_bytes"] == 2e6
+    assert row["memory_bytes"] == 2e6
     assert row["bytes_per_s"] == pytest.approx(1e11)
     assert row["traffic_bytes"] == 2.5e6
     assert row["intensity"] == pytest.approx(500)
-    assert row["roof_flop_per_s"] == 100e12
-    assert row["roof_share"] == pytest.approx(0.5)
-    assert (row["dtype"], row["bound"], row["memory_level"], row["memory_share"]) == (
+    assert row["bound_flop_per_s"] == 100e12
+    assert row["bound_share"] == pytest.approx(0.5)
+    assert (row["dtype"], row["bound_by"], row["memory_level"], row["memory_share"]) == (
         "bf16",
         "latency",
         "l2",
@@ -83,11 +82,11 @@ def test_rates_intensity_and_place_under_the_flat_roof():
     )
     # 10 FLOP/B: the roof is 10 TFLOP/s, and 8 are reached
     row = first({DURATION: 10_000, TENSOR: 8e7, READ: 8e6, WRITE: 0})
-    assert row["roof_flop_per_s"] == pytest.approx(10e12)
-    assert row["roof_share"] == pytest.approx(0.8)
+    assert row["bound_flop_per_s"] == pytest.approx(10e12)
+    assert row["bound_share"] == pytest.approx(0.8)
     assert row["compute_share"] == pytest.approx(0.08)
     assert row["memory_share"] == pytest.approx(0.8)
-    assert (row["bound"], row["memory_level"]) == ("memory", "dram")
+    assert (row["bound_by"], row["memory_level"]) == ("memory", "dram")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_rates_intensity_and_place_under_the_flat_roof():
 )
 def test_the_busier_side_at_sixty_percent_is_the_bound(compute, dram, l2, bound, level):
     row = first({DURATION: 1000, SM: compute, DRAM: dram, L2: l2})
-    assert (row["bound"], row["memory_level"]) == (bound, level)
+    assert (row["bound_by"], row["memory_level"]) == (bound, level)
     assert row["flops"] is None
 
 
@@ -124,7 +123,7 @@ def test_operations_are_counted_once_whatever_names_count_them():
     row = first(names)
     assert row["flops"] == pytest.approx(100 + 30 + 7 + 5 + 4)
     assert row["dtype"] == "fp16"
-    assert row["flops_source"] == "tensor operations"
+    assert row["source"] == "tensor operations"
 
 
 def test_instructions_outside_the_tensor_cores_count_by_what_they_do():
@@ -141,7 +140,7 @@ def test_instructions_outside_the_tensor_cores_count_by_what_they_do():
     )
     assert row["flops"] == pytest.approx(2000 * (1 + 2 + 2 * 3 + 4 * 5 + 7) + 2 * 100)
     assert row["dtype"] == "fp16"
-    assert row["flops_source"] == "FP instructions"
+    assert row["source"] == "FP instructions"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_without_a_count_of_the_tensor_cores_operations_are_unknown_and_not_too_
     )
     assert row["flops"] is None
     assert row["flop_per_s"] is None
-    assert row["flops_source"] is None
+    assert row["source"] is None
 
 
 @pytest.mark.parametrize(
@@ -166,7 +165,7 @@ def test_without_a_count_of_the_tensor_cores_operations_are_unknown_and_not_too_
     ],
 )
 def test_memory_traffic_comes_from_what_was_collected(names, total):
-    assert first({DURATION: 1000, **names})["dram_bytes"] == (
+    assert first({DURATION: 1000, **names})["memory_bytes"] == (
         None if total is None else pytest.approx(total)
     )
 
@@ -194,11 +193,11 @@ def test_the_device_is_the_one_that_the_metrics_name():
     found = speed_of_light(
         measured({DURATION: 1000, TENSOR: 989.5e6, READ: 1, WRITE: 0}, device="NVIDIA H200")
     )
-    assert found["roof_share"].to_list() == [pytest.approx(1.0)]
+    assert found["bound_share"].to_list() == [pytest.approx(1.0)]
     unnamed = speed_of_light(
         measured({DURATION: 1000, TENSOR: 1e6, READ: 10, WRITE: 0, SM: 70, DRAM: 20})
     )
-    assert unnamed.select("bound", "flop_per_s", "roof_share").row(0) == (
+    assert unnamed.select("bound_by", "flop_per_s", "bound_share").row(0) == (
         "compute",
         pytest.approx(1e12),
         None,
@@ -229,9 +228,9 @@ def test_gemms_of_the_capture_agree_with_their_shapes_and_times(page):
     found = speed_of_light(read_metrics(CAPTURE / page))
     for launch, (k, n) in GEMMS.items():
         row = found.row(launch, named=True)
-        seconds = row["duration_ns"] / 1e9
+        seconds = row["dur_ns"] / 1e9
         assert row["flop_per_s"] == pytest.approx(2 * TOKENS * k * n / seconds, rel=1e-3)
-        assert (row["dtype"], row["bound"]) == ("bf16", "compute")
+        assert (row["dtype"], row["bound_by"]) == ("bf16", "compute")
         both = 2 * (TOKENS * k + k * n)
         result = 2 * TOKENS * n
         if n == GATE_UP:
@@ -239,7 +238,7 @@ def test_gemms_of_the_capture_agree_with_their_shapes_and_times(page):
             # inputs are read again
             assert 1.2 < row["traffic_bytes"] / (both + result) < 1.35
         else:
-            assert row["dram_read_bytes"] / seconds == pytest.approx(both / seconds, rel=0.01)
+            assert row["read_bytes"] / seconds == pytest.approx(both / seconds, rel=0.01)
             assert row["traffic_bytes"] / seconds == pytest.approx(
                 (both + result) / seconds, rel=0.01
             )
@@ -249,10 +248,10 @@ def test_the_share_of_memory_includes_l1_as_the_profiler_has_it():
     units = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
     l1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
     row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 70, l1: 75})
-    assert (row["memory_share"], row["memory_level"], row["bound"]) == (0.7, "l1", "memory")
+    assert (row["memory_share"], row["memory_level"], row["bound_by"]) == (0.7, "l1", "memory")
     row = first({DURATION: 1000, SM: 65, DRAM: 20, L2: 40, units: 70, l1: 75})
-    assert (row["memory_share"], row["memory_level"], row["bound"]) == (0.7, "l1", "compute"), (
+    assert (row["memory_share"], row["memory_level"], row["bound_by"]) == (0.7, "l1", "compute"), (
         "operands of a GEMM"
     )
     row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 40, l1: 75})
-    assert (row["memory_share"], row["memory_level"], row["bound"]) == (0.4, "l2", "latency")
+    assert (row["memory_share"], row["memory_level"], row["bound_by"]) == (0.4, "l2", "latency")

@@ -9,7 +9,7 @@ from tests.analyze.builders import ATTENTION, GEMM, kernels, labels, launches
 STEPS = 6
 
 
-def trace(slow: int, *, steps: int = STEPS) -> Trace:
+def trace(slow, *, steps=STEPS):
     """Steps of a GEMM of 10 and attention of 20; in the third the GEMM takes ``slow``."""
     runs = [
         kernels(
@@ -24,7 +24,7 @@ def trace(slow: int, *, steps: int = STEPS) -> Trace:
     return Trace({"kernels": work, "runtime": launches(work, lead=8), "markers": ranges})
 
 
-def test_kernels_and_ranges() -> None:
+def test_kernels_and_ranges():
     found = analyze.spikes(trace(30))
     row = found.row(0, named=True)
     assert found.height == 1

@@ -10,7 +10,7 @@ from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
 
-def trace(ops: list[dict], kernels: list[dict] | None = None) -> Trace:
+def trace(ops, kernels=None):
     shared = {"rank": 0, "process": 1, "thread": 1}
     tables = {"ops": pl.DataFrame([{**shared, **op} for op in ops], infer_schema_length=None)}
     if kernels is not None:
@@ -21,7 +21,7 @@ def trace(ops: list[dict], kernels: list[dict] | None = None) -> Trace:
 
 
 @pytest.fixture
-def nested() -> Trace:
+def nested():
     """main 0-100 calls forward 10-60, which runs aten::mm 20-40 and aten::mm 45-50; each mm
     launches a kernel.
     """

@@ -10,11 +10,11 @@ PREFILL = "execute_context_4(256)_generation_0(0)"
 EMPTY = "execute_context_0(0)_generation_0(0)"
 
 
-def decode(requests: int) -> str:
+def decode(requests):
     return f"execute_context_0(0)_generation_{requests}({requests})"
 
 
-def run_of(parts: list[tuple[str, int]], *, rank: int = 0) -> dict[str, pl.DataFrame]:
+def run_of(parts, *, rank=0):
     """A step every 10,000 ns, each with one kernel of the given duration; 0 for none."""
     frames = [
         kernels([(GEMM, dur)], start=10_000 * n + 100, rank=rank, first=1 + n + 1000 * rank)
@@ -26,18 +26,18 @@ def run_of(parts: list[tuple[str, int]], *, rank: int = 0) -> dict[str, pl.DataF
     return {"kernels": run, "runtime": launches(run), "markers": marks}
 
 
-def steady(parts: list[tuple[str, int]]) -> list[int]:
+def steady(parts):
     return steps(Trace(run_of(parts)), steady=True)["step"].to_list()
 
 
-def test_outliers_are_left_out() -> None:
+def test_outliers_are_left_out():
     times = [100, 101, 99, 100, 400, 102, 98, 100, 20, 101]
     assert steady([(decode(4), 100), *((decode(4), t) for t in times)]) == [1, 2, 3, 4, 6, 7, 8, 10]
     times = [100, 150, 200, 250, 300, 350]
     assert steady([(decode(4), 200), *((decode(4), t) for t in times)]) == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_usual_batch_and_the_longest_stretch_count() -> None:
+def test_the_usual_batch_and_the_longest_stretch_count():
     parts = [
         (PREFILL, 500),
         *[(decode(2), 80)] * 3,  # 1 to 3: another batch
@@ -50,7 +50,7 @@ def test_the_usual_batch_and_the_longest_stretch_count() -> None:
     assert steady(parts) == [11, 12, 13, 14, 15]
 
 
-def test_which_steps_are_never_steady() -> None:
+def test_which_steps_are_never_steady():
     assert steady([(PREFILL, 500)] * 5) == []
     assert steady([("capture_8_FULL", 500)] * 5) == []
     assert steady([("ProfilerStep#1", 500)] * 5) == []
@@ -61,7 +61,7 @@ def test_which_steps_are_never_steady() -> None:
     assert steady([(PREFILL, 500), *[(decode(4), 100)] * 3]) == [1, 2, 3]
 
 
-def test_each_rank_by_itself() -> None:
+def test_each_rank_by_itself():
     zero = run_of([(PREFILL, 500), *[(decode(4), 100)] * 5])
     one = run_of(
         [(PREFILL, 500), *[(decode(4), 100)] * 3, (decode(4), 900), (decode(4), 100)], rank=1

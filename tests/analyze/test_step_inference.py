@@ -2,8 +2,6 @@
 of real recordings.
 """
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 
@@ -23,7 +21,7 @@ from tests.analyze.builders import (
 )
 
 
-def test_kernels_only_three_forward_passes() -> None:
+def test_kernels_only_three_forward_passes():
     # 2 layers: 2 + 20 + 5 = 27 kernels of 10 ns without a pause; each pass begins with its input
     # kernel
     frames = [kernels(forward(2), start=1000 * n) for n in range(3)]
@@ -37,15 +35,15 @@ def test_kernels_only_three_forward_passes() -> None:
         "host_start_ns",
         "host_dur_ns",
         "name",
-        "context_requests",
-        "generation_tokens",
+        "prefill_requests",
+        "decode_tokens",
     ):
         assert found[unknown].null_count() == 3
     assert trace.events["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
     assert layers(trace).group_by("step").len()["len"].to_list() == [2, 2, 2]
 
 
-def test_embedding_operator_names_the_batch() -> None:
+def test_embedding_operator_names_the_batch():
     run = pl.concat([kernels(forward(2), start=1000 * n, first=100 * n) for n in range(3)])
     embedding = run.filter(pl.col("name") == EMBEDDING)
     run = run.with_columns(
@@ -62,7 +60,7 @@ def test_embedding_operator_names_the_batch() -> None:
         )
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
     batch = found.select(
-        "phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens"
+        "phase", "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens"
     )
     assert batch.rows() == [
         ("prefill", 4, 512, 0, 0),
@@ -72,8 +70,27 @@ def test_embedding_operator_names_the_batch() -> None:
     assert found["start_ns"].to_list() == [0, 1000, 2000]
 
 
+def test_tokens_of_an_engine_that_samples_on_the_host():
+    """Each begins with a look-up; the products after a router are its experts."""
+    layer = [
+        *("rms_norm_f32<512>", "mul_mat_vec_q<8>", "rope_norm<false>", "k_set_rows<float>"),
+        *("flash_attn_tile<64>", "mul_mat_vec_q<8>", "k_bin_bcast<op_add>", "rms_norm_f32<512>"),
+        *("mul_mat_vec_f<half>", "topk_moe_cuda<32>", "mul_mat_vec_q<6>", "mul_mat_vec_q<2>"),
+        "k_bin_bcast<op_add>",
+    ]
+    token = ["k_get_rows<16>", *layer * 3, "rms_norm_f32<512>", "mul_mat_vec_q<8>"]
+    run = [kernels(token, start=1000 * n, first=100 * n) for n in range(4)]
+    trace = Trace({"kernels": pl.concat(run)})
+    assert steps(trace)["start_ns"].to_list() == [0, 1000, 2000, 3000]
+    found = layers(trace, by="stage").select("stage", "count", "kernels").rows()
+    sums = {stage: (count, size) for stage, count, size in found}
+    assert sums["router"] == (12, 24)
+    assert sums["experts"] == (12, 24)
+    assert sums["combine"] == sums["residual"] == (12, 12)
+
+
 @pytest.mark.parametrize("seen", [5, 1])
-def test_the_pass_of_a_vision_tower_is_no_prefill(seen: int) -> None:
+def test_the_pass_of_a_vision_tower_is_no_prefill(seen):
     # a request is decoded, then an image is encoded, and its prompt of 96 tokens is read; the tower
     # looks up no token
     sees = [
@@ -102,10 +119,10 @@ def test_the_pass_of_a_vision_tower_is_no_prefill(seen: int) -> None:
     run = run.with_columns(op_id=pl.when(pl.col("name") == EMBEDDING).then("correlation"))
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
     assert found["phase"].to_list() == ["decode", "decode", "other", "prefill", "decode"]
-    assert found["context_tokens"].to_list() == [0, 0, None, 96, 0]
+    assert found["prefill_tokens"].to_list() == [0, 0, None, 96, 0]
 
 
-def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
+def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size():
     # no embedding, no lm_head: between two passes stand 4 kernels more than between two layers
     passes = [["recv", *DENSE * 3, "send", "update_kernel", "write_kernel"]] * 4
     run = pl.concat([kernels(p, start=1000 * n) for n, p in enumerate(passes)])
@@ -114,7 +131,7 @@ def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
     assert layers(Trace({"kernels": run})).group_by("step").len()["len"].to_list() == [3] * 4
 
 
-def test_start_up_before_the_first_pass_is_no_step() -> None:
+def test_start_up_before_the_first_pass_is_no_step():
     load = kernels(["weights_kernel"], start=0)
     run = pl.concat([load, *(kernels(forward(2), start=5000 + 1000 * n) for n in range(3))])
     found = steps(Trace({"kernels": run}))
@@ -137,14 +154,14 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
         [],
     ],
 )
-def test_no_steps_are_made_up(names: list[str]) -> None:
+def test_no_steps_are_made_up(names):
     trace = Trace({"kernels": kernels(names)})
     assert steps(trace).is_empty()
     assert trace.events["step"].null_count() == len(names)
     assert steps(trace).schema == steps(Trace({"kernels": kernels(forward(2))})).schema
 
 
-def test_only_ranks_without_labels_are_inferred() -> None:
+def test_only_ranks_without_labels_are_inferred():
     zero, one = kernels(forward(2), rank=0), kernels(forward(2), rank=1, first=100)
     run = pl.concat([zero, one])
     trace = Trace(
@@ -179,9 +196,7 @@ label gives them.
     ("name", "host"),
     [(name, host) for name in RECORDINGS for host in (True, False) if host or "cpu" not in name],
 )
-def test_inferred_steps_agree_with_the_labels(
-    name: str, host: bool, sample_trace: Callable[[str], Trace]
-) -> None:
+def test_inferred_steps_agree_with_the_labels(name, host, sample_trace):
     count, least = RECORDINGS[name]
     trace = sample_trace(name)
     tables = trace.tables

@@ -8,10 +8,10 @@ from llmprof.label.steps import labels
 COLUMNS = [
     "source",
     "phase",
-    "context_requests",
-    "context_tokens",
-    "generation_requests",
-    "generation_tokens",
+    "prefill_requests",
+    "prefill_tokens",
+    "decode_requests",
+    "decode_tokens",
 ]
 
 # as recorded
@@ -45,6 +45,35 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
         ("step[IDLE bs=0]", ("sglang", "empty", 0, 0, 0, 0)),
         ("step[IDLE]", ("sglang", "empty", 0, 0, 0, 0)),
         ("step[DUMMY_FIRST bs=1]", ("sglang", "other", None, None, None, None)),
+        (
+            "step[MIXED bs=7 c=2 g=5 c_sq=96 c_sk=160 c_sqsq=5120 c_sqsk=9000 g_sq=10 g_sk=70]",
+            ("sglang", "mixed", 2, 96, 5, 10),
+        ),
+        ("step[DECODE bs=6 g_sq=18 g_sk=900]", ("sglang", "decode", 0, 0, 6, 18)),
+        (
+            "prefill[bs=3 tok=900 ctx=[100, 300, 500] sqsq=1 sqsk=1 sk=900]",
+            ("atom", "prefill", 3, 900, 0, 0),
+        ),
+        ("prefill[bs=7 tok=77 ctx=[9, 9, 9]...+4]", ("atom", "prefill", 7, 77, 0, 0)),
+        ("prefill[bs=2]", ("atom", "prefill", 2, None, 0, 0)),
+        ("decode[bs=30/32 tok=30 d=30]", ("atom", "decode", 0, 0, 30, 30)),
+        ("eager_decode[bs=5 tok=20 d=5 spec=3]", ("atom", "decode", 0, 0, 5, 20)),
+        ("decode[bs=12 tok=48 p=2 d=10]", ("atom", "mixed", 2, None, 10, None)),
+        ("dummy_prefill[bs=1 tok=1 ctx=1]", ("atom", "empty", 0, 0, 0, 0)),
+        ("dummy_eager_decode[bs=1/8 tok=1 d=1]", ("atom", "empty", 0, 0, 0, 0)),
+        (
+            "[Executor] _forward_step 7: 0 ctx reqs, 3 gen reqs",
+            ("tensorrt_llm", "decode", 0, 0, 3, None),
+        ),
+        (
+            "[Executor] _forward_step 8: 2 ctx reqs, 70 ctx tokens, 3 gen reqs",
+            ("tensorrt_llm", "mixed", 2, 70, 3, None),
+        ),
+        (
+            "[Executor] _forward_step: 2 ctx reqs, 0 gen reqs",
+            ("tensorrt_llm", "prefill", 2, None, 0, 0),
+        ),
+        ("[Executor] _forward_step 9: 4 gen reqs", ("tensorrt_llm", "decode", 0, 0, 4, None)),
         ("capture_8192_PIECEWISE", ("capture", "other", None, None, None, None)),
         ("capture_4_FULL", ("capture", "other", None, None, None, None)),
         ("ProfilerStep#551", ("profiler_step", "other", None, None, None, None)),
@@ -54,7 +83,7 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
         ),
     ],
 )
-def test_every_form(name: str, expected: tuple[object, ...]) -> None:
+def test_every_form(name, expected):
     assert labels.parse_labels(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == expected
     assert pl.Series([name]).str.contains(labels.ANY).all()
 
@@ -70,6 +99,9 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
         "step[extend]",
         "step[",
         "step",
+        "draft[1/2 bs=4]",
+        "propose_decode",
+        "[Executor] _forward_step 4",
         "capture_graph",
         "capture_8_",
         "ProfilerStep",
@@ -78,7 +110,7 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
         "layer::model.layers.0",
     ],
 )
-def test_other_texts_are_no_labels(name: str) -> None:
+def test_other_texts_are_no_labels(name):
     assert not pl.Series([name]).str.contains(labels.ANY).any()
     assert labels.parse_labels(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (
         None,

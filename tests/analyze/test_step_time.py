@@ -5,7 +5,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.step_times import step_windows
-from llmprof.cli.analyze import _phases
+from llmprof.cli.info import _phases
 from llmprof.errors import NotCapturedError
 from llmprof.findings.facts import run_facts
 from llmprof.report import cards
@@ -15,7 +15,7 @@ from tests.analyze.builders import ALL_REDUCE, ATTENTION, GEMM, kernels, labels
 from tests.samples import sample
 
 
-def step(start: int, *, first: int, rank: int = 0) -> pl.DataFrame:
+def step(start, *, first, rank=0):
     """20 ns of compute, a pause of 5, and 10 ns of communication, twice; 20 ns of compute: 85 ns
     without an end.
     """
@@ -24,7 +24,7 @@ def step(start: int, *, first: int, rank: int = 0) -> pl.DataFrame:
 
 
 @pytest.fixture
-def trace() -> Trace:
+def trace():
     """A prefill and two decode steps on two ranks, and an empty step."""
     rows, marks = [], []
     for rank in range(2):
@@ -61,7 +61,7 @@ def test_parts_add_up_to_the_steps(trace):
         )
 
 
-def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition() -> None:
+def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition():
     run = sample("torch_tp4_eager_nccl")
     ends = analyze.steps(run).drop_nulls("start_ns").sort("rank", "start_ns")
     ends = ends.with_columns(apart=(pl.col("start_ns") + pl.col("dur_ns")).diff().over("rank"))
@@ -108,10 +108,10 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     assert of_ranks.join(steps, on=["rank", "step", "dur_ns"]).height == 40
     # mean from step to step of all decode steps: theory; streams side by side count twice there
     joined = analyze.roofline(run, "Qwen2.5-7B").filter(phase="decode")
-    assert joined["measured_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
+    assert joined["total_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
 
 
-def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
+def test_a_share_of_a_finding_is_of_the_time_that_its_card_names():
     run = sample("torch_tp4_eager_nccl")
     every = step_windows(run)
     steady = every.join(analyze.steps(run, steady=True), on=["rank", "step"], how="semi")
@@ -125,7 +125,7 @@ def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
         )
         own = steps.filter(rank=3) if "of rank 3" in row["denominator"] else steps
         own = steps.filter(pl.col("rank") < 3) if "ranks 0, 1 and 2" in row["denominator"] else own
-        assert row["share_of_time"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row[
+        assert row["share"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row[
             "denominator"
         ]
         assert format_ns(own["dur_ns"].mean()) in row["denominator"]

@@ -15,9 +15,7 @@ DECODE = "execute_context_0(0)_generation_4(4)"
 EMPTY = "execute_context_0(0)_generation_0(0)"
 
 
-def launched_at(
-    times: list[int], starts: list[int], *, dur: int = 10, rank: int = 0
-) -> dict[str, pl.DataFrame]:
+def launched_at(times, starts, *, dur=10, rank=0):
     """Kernels that start at some times and were launched at others."""
     run = kernels([GEMM] * len(times), rank=rank, dur=dur, first=1 + 1000 * rank)
     run = run.with_columns(start_ns=pl.Series(starts, dtype=pl.Int64))
@@ -27,7 +25,7 @@ def launched_at(
     return {"kernels": run, "runtime": calls}
 
 
-def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
+def test_a_step_has_what_was_launched_from_its_label_to_the_next():
     # the host is ahead: the second step is labelled at 100 while the first one's kernels run until
     # 190
     tables = launched_at([10, 20, 90, 110, 120], [50, 100, 180, 190, 300])
@@ -49,7 +47,7 @@ def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
         (0, 1, "decode", 100, 50, 190, 120),
     ]
     assert found.select(
-        "context_requests", "context_tokens", "generation_requests", "generation_tokens"
+        "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens"
     ).rows() == [
         (4, 256, 0, 0),
         (0, 0, 4, 4),
@@ -60,7 +58,7 @@ def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
     assert step_of_events(trace)["step_by"].unique().to_list() == ["launch"]
 
 
-def test_passes_of_padding_after_an_empty_step_belong_to_no_step() -> None:
+def test_passes_of_padding_after_an_empty_step_belong_to_no_step():
     """A rank without requests runs passes for the experts of other ranks, which nothing labels;
     then requests come.
     """
@@ -78,7 +76,7 @@ def test_passes_of_padding_after_an_empty_step_belong_to_no_step() -> None:
     assert steps(Trace(tables))["phase"].to_list() == ["decode", "empty", "decode"]
 
 
-def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream() -> None:
+def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream():
     tables = launched_at([10, 20, 110, 120], [50, 60, 200, 210])
     unknown = kernels([GEMM] * 3, first=900).with_columns(start_ns=pl.Series([5, 70, 220]))
     other_stream = kernels([GEMM], first=990, stream=8).with_columns(
@@ -101,7 +99,7 @@ def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream() 
     ]
 
 
-def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next() -> None:
+def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next():
     tables = launched_at([10, 130, 210], [20, 140, 220])
     tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 200, 50)])
     found = steps(Trace(tables))
@@ -112,7 +110,7 @@ def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next() -> None:
     ]
 
 
-def test_labels_on_the_device_only() -> None:
+def test_labels_on_the_device_only():
     # the profiler projects a label onto each stream it reached; 7 has them all
     run = pl.concat([kernels([GEMM] * 6, pause=10), kernels([GEMM], start=35, stream=9, first=50)])
     on_7 = labels([(PREFILL, 0, 50), (DECODE, 60, 50)], on_device=True).with_columns(
@@ -133,7 +131,7 @@ def test_labels_on_the_device_only() -> None:
     assert step_of_events(trace)["step_by"].unique().to_list() == ["time"]
 
 
-def test_labels_on_the_host_count_where_launches_are_known() -> None:
+def test_labels_on_the_host_count_where_launches_are_known():
     run = kernels([GEMM] * 4, pause=10)
     host = labels([(PREFILL, -100, 50), (DECODE, -50, 50)])
     device = labels([(PREFILL, 0, 30), (DECODE, 40, 30)], on_device=True)
@@ -154,7 +152,7 @@ def test_labels_on_the_host_count_where_launches_are_known() -> None:
     assert steps(Trace(tables))["host_start_ns"].to_list() == [0, 100]
 
 
-def test_a_label_inside_another_begins_a_step_of_its_own() -> None:
+def test_a_label_inside_another_begins_a_step_of_its_own():
     tables = launched_at([10, 30, 60], [100, 200, 300])
     tables["markers"] = labels(
         [("step[DECODE bs=4 toks=4]", 0, 100), ("step[TARGET_VERIFY bs=4 toks=16]", 20, 30)]
@@ -164,17 +162,17 @@ def test_a_label_inside_another_begins_a_step_of_its_own() -> None:
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 1, 1]
 
 
-def test_labels_in_the_form_of_vllm_beside_those_of_sglang_are_sglangs() -> None:
+def test_labels_in_the_form_of_vllm_beside_those_of_sglang_are_sglangs():
     tables = launched_at([10, 30, 60], [100, 200, 300])
     tables["markers"] = labels([(DECODE, 0, 100), ("step[DECODE bs=4]", 5, 80)])
-    assert steps(Trace(tables)).select("source", "generation_requests").rows() == [("sglang", 4)]
+    assert steps(Trace(tables)).select("source", "decode_requests").rows() == [("sglang", 4)]
 
 
 @pytest.mark.parametrize(
     ("inner", "source"),
     [(DECODE, "vllm"), ("step[DECODE bs=4 toks=4]", "sglang"), ("capture_8_FULL", "capture")],
 )
-def test_the_engines_labels_count_before_the_profilers(inner: str, source: str) -> None:
+def test_the_engines_labels_count_before_the_profilers(inner, source):
     tables = launched_at([10, 30, 80], [40, 50, 90])
     tables["markers"] = labels([("ProfilerStep#3", 0, 100), (inner, 20, 50)])
     found = steps(Trace(tables))
@@ -186,7 +184,7 @@ def test_the_engines_labels_count_before_the_profilers(inner: str, source: str) 
         assert step_of_events(Trace(tables))["step"].to_list() == [None, 0, 0]
 
 
-def test_profiler_steps() -> None:
+def test_profiler_steps():
     tables = launched_at([10, 110], [20, 120])
     tables["markers"] = labels(
         [("ProfilerStep#7", 0, 100), ("ProfilerStep#8", 100, 100), ("Optimizer.step", 50, 10)]
@@ -196,10 +194,10 @@ def test_profiler_steps() -> None:
         (0, "other", "profiler_step", "ProfilerStep#7"),
         (1, "other", "profiler_step", "ProfilerStep#8"),
     ]
-    assert found["context_requests"].null_count() == 2
+    assert found["prefill_requests"].null_count() == 2
 
 
-def test_runs_of_an_onnx_session() -> None:
+def test_runs_of_an_onnx_session():
     tables = launched_at([10, 110], [20, 120])
     runs = [("model_run", 5, 50), ("SequentialExecutor::Execute", 6, 40), ("model_run", 105, 50)]
     tables["markers"] = labels([("session_initialization", 0, 4), *runs])
@@ -207,7 +205,7 @@ def test_runs_of_an_onnx_session() -> None:
     assert found == [(0, "other", "onnxruntime", 20), (1, "other", "onnxruntime", 120)]
 
 
-def test_ranks_have_steps_of_their_own() -> None:
+def test_ranks_have_steps_of_their_own():
     zero = launched_at([10, 110], [20, 120])
     one = launched_at([15, 65, 215], [30, 70, 220], rank=1)
     tables = {name: pl.concat([zero[name], one[name]]) for name in zero}
@@ -226,7 +224,7 @@ def test_ranks_have_steps_of_their_own() -> None:
     ]
 
 
-def test_steps_of_the_profiler_among_operators() -> None:
+def test_steps_of_the_profiler_among_operators():
     tables = launched_at([10, 110], [20, 120])
     tables["ops"] = ops(
         [("ProfilerStep#7", 0, 100, 1), ("aten::mm", 5, 10, 2), ("ProfilerStep#8", 100, 100, 3)]
@@ -237,7 +235,7 @@ def test_steps_of_the_profiler_among_operators() -> None:
     ]
 
 
-def test_each_step_of_the_optimizer_ends_a_step() -> None:
+def test_each_step_of_the_optimizer_ends_a_step():
     # kernels launched at 10 and 90, at 110 and 190, and one after the last step of the optimizer
     tables = launched_at([10, 90, 110, 190, 310], [20, 95, 115, 195, 320])
     ranges = [
@@ -258,7 +256,7 @@ def test_each_step_of_the_optimizer_ends_a_step() -> None:
     assert steps(Trace(tables)).is_empty()  # one says nothing of how the program repeats
 
 
-def test_of_ranges_around_execute_model_the_outermost_is_a_step() -> None:
+def test_of_ranges_around_execute_model_the_outermost_is_a_step():
     tables = launched_at([10, 110], [20, 120])
     ranges = [
         ("Worker.execute_model", 0, 50),
@@ -288,10 +286,8 @@ CONTEXT = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 128> >"
         ((10, 10, 10, 10, 10), False, ["other"] * 5),
     ],
 )
-def test_phases_by_the_work_of_steps_without_labels(
-    lengths: tuple[int, ...], context: bool, phases: list[str]
-) -> None:
-    passes: list[str | tuple[str, int]] = []
+def test_phases_by_the_work_of_steps_without_labels(lengths, context, phases):
+    passes = []
     for length in lengths:
         for name in forward(2):
             passes.append((name, length if name == GEMM else 10))
@@ -300,3 +296,21 @@ def test_phases_by_the_work_of_steps_without_labels(
     found = steps(Trace({"kernels": run, "runtime": launches(run)}))
     assert found["phase"].to_list() == phases
     assert found["source"].unique().to_list() == ["inferred"]
+
+
+def test_labels_of_one_program_on_several_devices_are_steps_of_one():
+    marks = [labels([(f"jit_step({9})", 1000 * n, 900) for n in range(4)], on_device=True)] * 2
+    marks = [
+        one.with_columns(device=pl.lit(device, dtype=pl.Int32), stream=pl.lit(7, dtype=pl.Int64))
+        for device, one in enumerate(marks)
+    ]
+    run = [
+        kernels([GEMM, GEMM], start=1000 * n, first=10 * n).with_columns(
+            device=pl.lit(device, dtype=pl.Int32)
+        )
+        for n in range(4)
+        for device in range(2)
+    ]
+    trace = Trace({"kernels": pl.concat(run), "markers": pl.concat(marks)})
+    assert steps(trace)["start_ns"].to_list() == [0, 1000, 2000, 3000]
+    assert trace.events["step"].to_list() == [n for n in range(4) for _ in range(4)]

@@ -2,8 +2,6 @@
 each token.
 """
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 
@@ -12,10 +10,10 @@ from llmprof.label.steps.stored import stored_tokens
 from llmprof.trace import Trace
 from tests.analyze.builders import CACHE, forward, kernels
 
-COUNTS = ("phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
+COUNTS = ("phase", "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 
 
-def passes(*tokens: int | None, second: int = 0) -> Trace:
+def passes(*tokens, second=0):
     """Passes of two layers, a microsecond each; ``second`` is added to the grid of the second
     layer.
     """
@@ -49,25 +47,21 @@ def passes(*tokens: int | None, second: int = 0) -> Trace:
         ),
     ],
 )
-def test_few_tokens_generate_and_many_before_them_are_prompts(
-    tokens: tuple, expected: list
-) -> None:
+def test_few_tokens_generate_and_many_before_them_are_prompts(tokens, expected):
     assert analyze.steps(passes(*tokens)).select(COUNTS).rows() == expected
 
 
-def test_layers_that_disagree_and_grids_that_were_not_recorded_say_nothing() -> None:
-    assert analyze.steps(passes(300, 3, 3, second=1))["context_tokens"].null_count() == 3
+def test_layers_that_disagree_and_grids_that_were_not_recorded_say_nothing():
+    assert analyze.steps(passes(300, 3, 3, second=1))["prefill_tokens"].null_count() == 3
     trace = passes(300, 3, 3)
     assert stored_tokens(trace)["tokens"].to_list() == [300, 300, 3, 3, 3, 3]
     bare = Trace({"kernels": trace.kernels.drop("grid_x")})
     assert stored_tokens(bare).is_empty()
-    assert analyze.steps(bare)["context_tokens"].null_count() == 3
+    assert analyze.steps(bare)["prefill_tokens"].null_count() == 3
 
 
 @pytest.mark.parametrize("name", ["nsys_tp1_layer_nvtx", "run_torch_tp1"])
-def test_without_its_labels_a_recording_has_the_same_batches(
-    sample_trace: Callable[[str], Trace], name: str
-) -> None:
+def test_without_its_labels_a_recording_has_the_same_batches(sample_trace, name):
     labelled = sample_trace(name)
     bare = Trace({name: labelled.table(name) for name in ("kernels", "runtime")}, labelled.meta)
     found, said = analyze.steps(bare), analyze.steps(labelled)
@@ -76,11 +70,11 @@ def test_without_its_labels_a_recording_has_the_same_batches(
 
 
 def test_the_launches_of_labelled_steps_have_the_tokens_of_their_labels(
-    sample_trace: Callable[[str], Trace],
-) -> None:
+    sample_trace,
+):
     for name in ("torch_tp1_eager", "torch_pp2_eager", "nsys_tp2_cudagraph", "torch_ep2_dp2_eager"):
         trace = sample_trace(name)
-        tokens = pl.col("context_tokens") + pl.col("generation_tokens")
+        tokens = pl.col("prefill_tokens") + pl.col("decode_tokens")
         said = analyze.steps(trace).select("rank", "step", said=tokens)
         place = trace.events.select("event", "rank", "step")
         both = stored_tokens(trace).join(place, on="event").join(said, on=["rank", "step"])

@@ -42,29 +42,27 @@ TOLD = {
 @pytest.mark.parametrize(
     ("told", "name"), [(told, name) for told, names in TOLD.items() for name in names]
 )
-def test_what_a_name_tells(told: bool | None, name: str) -> None:
+def test_what_a_name_tells(told, name):
     assert by_name(pl.Series([name])).to_list() == [told]
 
 
-def test_time_with_and_without() -> None:
+def test_time_with_and_without():
     run = kernels(
         [(GEMM, 30), (SPLIT_K, 10), (NORM, 50), ("fused_moe_kernel", 20), (ATTENTION, 40)]
     )
     found = analyze.tensor_cores(Trace({"kernels": run}), by=("category",))
-    assert found.select(
-        "category", "kernels", "total_ns", "with_ns", "without_ns", "unknown_ns", "with_share"
-    ).rows() == [
-        ("attention", 1, 40, 40, 0, 0, 1.0),
-        ("linear", 2, 40, 30, 10, 0, 0.75),
-        ("moe_experts", 1, 20, 0, 0, 20, None),
+    assert found.select("category", "count", "total_ns", "known_share", "tensor_share").rows() == [
+        ("attention", 1, 40, 1.0, 1.0),
+        ("gemm", 2, 40, 1.0, 0.75),
+        ("moe_experts", 1, 20, 0.0, None),
     ]
 
 
-def test_a_share_of_a_small_part_is_unknown() -> None:
+def test_a_share_of_a_small_part_is_unknown():
     found = analyze.tensor_cores(
         Trace({"kernels": kernels([(GEMM, 3), ("dpsk_gemm_kernel", 997)])}), by=()
     )
-    assert found.select("with_share", "known_share").row(0) == (None, 0.003)
+    assert found.select("tensor_share", "known_share").row(0) == (None, 0.003)
     assert analyze.tensor_cores(
         Trace({"kernels": kernels([(GEMM, 30), ("dpsk_gemm_kernel", 20)])}), by=()
-    ).select("with_share", "known_share").row(0) == (1.0, 0.6)
+    ).select("tensor_share", "known_share").row(0) == (1.0, 0.6)

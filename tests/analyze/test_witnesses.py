@@ -5,7 +5,6 @@ kernel's name.
 import functools
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -21,8 +20,6 @@ from tests.analyze.builders import DENSE_STAGES, kernels
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fidelity
 
-Samples = Callable[[str], Trace]
-
 GEMMS = [
     "nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT",
     "void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4, 4, false, true>",
@@ -35,13 +32,13 @@ knows.
 
 
 @functools.cache
-def read(path: Path) -> Trace:
+def read(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return llmprof.read(path)
 
 
-def renamed(trace: Trace, kernels: pl.Series, name: str) -> Trace:
+def renamed(trace, kernels, name):
     """The trace with another name for some kernels, given by their number."""
     frame = trace.kernels.with_row_index("_row")
     new = pl.when(pl.col("_row").is_in(kernels.implode())).then(pl.lit(name)).otherwise("name")
@@ -52,19 +49,17 @@ def renamed(trace: Trace, kernels: pl.Series, name: str) -> Trace:
     )
 
 
-def gemms_of(trace: Trace, by: str) -> pl.Series:
+def gemms_of(trace, by):
     """Numbers of the kernels that are GEMMs, as their operators say (or their names, where
     modules are known).
     """
     events = trace.events.filter(pl.col("source") == "kernel").with_row_index("_row")
-    gemm = (pl.col("category") == "linear") & pl.col("name").str.contains("nvjet|gemm")
+    gemm = (pl.col("category") == "gemm") & pl.col("name").str.contains("nvjet|gemm")
     return events.filter(gemm & (pl.col("category_by") == by))["_row"]
 
 
 @pytest.mark.parametrize("name", GEMMS)
-def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(
-    name: str, sample_trace: Samples
-) -> None:
+def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(name, sample_trace):
     trace = sample_trace("torch_tp1_eager")
     kernels = gemms_of(trace, "operator")
     assert kernels.len() > 1500
@@ -74,13 +69,11 @@ def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GEMMS)
-def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(
-    name: str, shared: Path
-) -> None:
+def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(name, shared):
     trace = read(shared / "captures" / "nsys_tp1_layer_nvtx")
     inside = trace.events.filter((pl.col("source") == "kernel") & (pl.col("evidence") == "module"))
     linear = inside.filter(
-        (pl.col("category") == "linear") & ~pl.col("name").str.contains("splitK(?:reduce)")
+        (pl.col("category") == "gemm") & ~pl.col("name").str.contains("splitK(?:reduce)")
     )
     numbers = (
         trace.events.filter(pl.col("source") == "kernel")
@@ -96,7 +89,7 @@ def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(
 HOST = {"rank": 0, "process": 1, "thread": 1, "on_device": False, "domain": "module"}
 
 
-def modules(spans: list[tuple[int, int, str]]) -> pl.DataFrame:
+def modules(spans):
     rows = [
         {**HOST, "start_ns": start, "dur_ns": dur, "name": f"nn.Module: {name}"}
         for start, dur, name in spans
@@ -104,7 +97,7 @@ def modules(spans: list[tuple[int, int, str]]) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def layer_of(number: int, at: int) -> list[tuple[int, int, str]]:
+def layer_of(number, at):
     """Calls of a layer: norm, attention with two linear modules, MLP with two and an activation."""
     first = 4 * number
     return [
@@ -120,7 +113,7 @@ def layer_of(number: int, at: int) -> list[tuple[int, int, str]]:
     ]
 
 
-def test_layers_are_the_siblings_that_hold_attention() -> None:
+def test_layers_are_the_siblings_that_hold_attention():
     """Two layers of attention and MLP between an embedding and a norm; a head with two blocks of
     no attention.
     """
@@ -154,7 +147,7 @@ def test_layers_are_the_siblings_that_hold_attention() -> None:
     assert set(found["first_layer_ns"]) == {100}
 
 
-def launched(spans: list[tuple[int, int, str]], layers: tuple[int, ...]) -> pl.DataFrame:
+def launched(spans, layers):
     """Labels of seven kernels of each layer, whose names say nothing but for the attention's."""
     launches = [(at + offset) for at in layers for offset in (2, 12, 40, 62, 102, 132, 152)]
     names = ["k1", "k2", "flash_fwd_kernel", "k3", "k4", "k5", "k6"] * len(layers)
@@ -195,12 +188,12 @@ def launched(spans: list[tuple[int, int, str]], layers: tuple[int, ...]) -> pl.D
 OF_A_LAYER = ["norm", "qkv_proj", "attention", "o_proj", "gate_up_proj", "activation", "down_proj"]
 
 
-def test_modules_decide_the_labels_of_what_they_launched() -> None:
+def test_modules_decide_the_labels_of_what_they_launched():
     """A layer whose kernels have names that say nothing, after one that the modules do not hold."""
     events = launched([(0, 1000, "AcmeModel_0"), *layer_of(0, 100), *layer_of(1, 300)], (100, 300))
     assert events["layer"].to_list() == [0] * 7 + [1] * 7
     assert events["stage"].to_list() == OF_A_LAYER * 2
-    assert events["category"].to_list()[1::7] == ["linear", "linear"]
+    assert events["category"].to_list()[1::7] == ["gemm", "gemm"]
     assert set(events["evidence"]) == {"module"}
     assert set(events["confidence"]) == {1.0}
 
@@ -208,9 +201,7 @@ def test_modules_decide_the_labels_of_what_they_launched() -> None:
 @pytest.mark.parametrize(
     ("beside", "encodes"), [("AcmeTextTransformer_0", False), ("AcmeTextModel_0", True)]
 )
-def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(
-    beside: str, encodes: bool
-) -> None:
+def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(beside, encodes):
     """Beside the text tower of a detector, which encodes as well, it is a part of the model with
     stages.
     """
@@ -226,7 +217,7 @@ def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(
     assert stages[14:] == OF_A_LAYER * 2
 
 
-def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
+def test_a_layer_whose_modules_were_not_recorded_has_no_residual():
     """Only where the modules inside of a layer are known does what lies between them say that it
     is the residual.
     """
@@ -260,7 +251,7 @@ def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
         "name": "ProfilerStep#1",
     }
 
-    def stages(marks: list[tuple[int, int, str]]) -> list[str]:
+    def stages(marks):
         rows = [
             {**HOST, "domain": "user_annotation", "start_ns": s, "dur_ns": d, "name": n}
             for s, d, n in marks
@@ -318,7 +309,7 @@ LABELLED = {
 """Least share of device time whose layer and stage are right without the modules, as measured."""
 
 
-def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
+def labelled(name, request):
     if "/" in name:
         return read(request.getfixturevalue("shared") / name)
     return read(OWN / (name if name.endswith(".sqlite") else f"{name}.pt.trace.json.gz"))
@@ -326,19 +317,17 @@ def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LABELLED)
-def test_labels_without_modules_agree_with_those_of_modules(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_labels_without_modules_agree_with_those_of_modules(name, request):
     both = fidelity.compare(name.events)
     layers, stages = LABELLED[name]
     assert both.height > 100
     assert fidelity.share(both.filter("said"), "right_layer") >= layers
     assert fidelity.share(both, "right_stage") >= stages
     sure = both.filter(pl.col("confidence") >= 0.9)
-    assert sure["right_layer"].mean() >= 0.99  # type: ignore[operator]
+    assert sure["right_layer"].mean() >= 0.99
 
 
-def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest) -> None:
+def test_replayed_layers_are_those_that_ran_eager(request):
     """With 5 requests the decode steps run eager, with 4 they replay a graph: the same kernels
     without modules.
     """
@@ -358,7 +347,7 @@ def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest
         assert [s for n, s in enumerate(one) if n == 0 or s != one[n - 1]] == DENSE_STAGES
 
 
-def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
+def test_shared_experts_beside_have_the_layer_that_launched_them():
     """On a stream of their own, 5 of 6 layers in 4 steps: up, activation, down."""
     trace = fidelity.without_modules(read(OWN / "mla_moe_stacks.pt.trace.json.gz"))
     by_launch = trace.events
@@ -370,7 +359,7 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
     for stages in each["stage"]:
         assert set(stages) == {"shared_experts"}
     # what runs there long after the last layer belongs to none
-    end = trace.kernels["start_ns"].max() + 10**9  # type: ignore[operator]
+    end = trace.kernels["start_ns"].max() + 10**9
     at = pl.lit(end, dtype=pl.Int64) + 10_000 * pl.int_range(3)
     late = trace.kernels.filter(stream=21).head(3)
     late = late.with_columns(start_ns=at, correlation=10**7 + pl.int_range(3), op_id=None)
@@ -390,7 +379,7 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
     assert found["layer"].null_count() == found.height == 3
 
 
-def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) -> None:
+def test_a_draft_model_has_no_layers_of_its_own(request):
     """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill,
     by names alone.
     """
@@ -418,7 +407,7 @@ def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) 
         (["softmax_backward"], False),
     ],
 )
-def test_a_softmax_between_two_products_is_attention(between: list[str], attention: bool) -> None:
+def test_a_softmax_between_two_products_is_attention(between, attention):
     named = {
         "scale": "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float> >",
         "softmax": "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>",
@@ -433,7 +422,7 @@ def test_a_softmax_between_two_products_is_attention(between: list[str], attenti
     assert set(found["category"] == "attention") == {attention}
 
 
-def test_annotations_of_graph_kernels_are_modules() -> None:
+def test_annotations_of_graph_kernels_are_modules():
     """Two replays of a graph whose capture was annotated, as torch 2.13's exporter writes it.
 
     Made by hand out of `graphs_stacks`: numbers of graph and nodes were added and the GEMMs
@@ -452,7 +441,7 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     assert trace.markers.filter(pl.col("domain") == "graph_host_node").height == 1
     found = trace.events.filter(pl.col("name") == "acme_kernel")
     assert set(found["evidence"]) == {"module"}
-    assert set(found["category"]) == {"linear"}
+    assert set(found["category"]) == {"gemm"}
     each = found.group_by("step", "layer", maintain_order=True).agg("stage")
     assert each.height == 2 * 28
     assert (
@@ -461,7 +450,7 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     )
 
 
-def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared: Path) -> None:
+def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared):
     [path] = (shared / "real/chrome/tracelens").glob("h100__Qwen_Qwen1.5*")
     found = read(path).events
     before = found.filter(pl.col("step").is_null())
@@ -469,11 +458,11 @@ def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared:
     assert before["layer"].null_count() == before.height
     unknown = found.filter(pl.col("stage").is_null() | (pl.col("stage") == "other"))
     assert unknown["dur_ns"].sum() < 0.05 * found["dur_ns"].sum()  # measured: 0.9 %
-    counts = dict(before.filter(pl.col("category") == "linear").group_by("stage").len().iter_rows())
+    counts = dict(before.filter(pl.col("category") == "gemm").group_by("stage").len().iter_rows())
     assert counts["qkv_proj"] == 3 * counts["o_proj"]
 
 
-def test_an_exchange_made_of_sends_is_what_its_call_says(shared: Path) -> None:
+def test_an_exchange_made_of_sends_is_what_its_call_says(shared):
     """NCCL's kernels of all-to-all are called SendRecv; 42 calls of it and 18 all-reduces, as
     the ranges around say.
     """

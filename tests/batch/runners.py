@@ -1,14 +1,10 @@
 """What stands in for real runs in the tests of sweeps."""
 
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from llmprof.errors import LaunchError, NotCapturedError
 from llmprof.run.launch import ExperimentConfig, RunFolder
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
-from llmprof.trace import Trace
 from tests.launch.test_run import worker_with
 from tests.report.builders import build
 
@@ -16,20 +12,18 @@ from tests.report.builders import build
 class FakeRun:
     """A run whose batch takes a tenth of a second for each request."""
 
-    def __init__(self, config: ExperimentConfig, trace: Trace | None) -> None:
+    def __init__(self, config, trace):
         self.config, self._trace = config, trace
         self.folder = RunFolder.create(config)
         self.folder.set_state("finished", stage="done")
         wall = config.batch_size / 10
-        self.worker: dict[str, Any] = worker_with((wall, wall * 1.02), (wall * 2,)) | {
-            "kv_cache": {"tokens": 7}
-        }
+        self.worker = worker_with((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
         self.requests = requests_of(self.worker)
-        self.summary: dict[str, Any] = {}
+        self.summary = {}
         self.engine_steps = engine_steps_of({})
 
     @property
-    def trace(self) -> Trace:
+    def trace(self):
         if self._trace is None:
             raise NotCapturedError("no timeline")
         return self._trace
@@ -38,19 +32,19 @@ class FakeRun:
 class Runs:
     """A runner for BatchRunner that notes what it ran, and fails or stops where it is told to."""
 
-    def __init__(self, **on: Callable[[], None]) -> None:
-        self.ran: list[tuple[Any, ...]] = []
+    def __init__(self, **on):
+        self.ran = []
         self.on = on
-        self.trace: Trace | None = build(ranks=2, steps=2)
+        self.trace = build(ranks=2, steps=2)
 
     def __call__(
         self,
-        config: ExperimentConfig,
+        config,
         *,
-        progress: Callable[[str, int, int], None],
-        check: bool = True,
-    ) -> SimpleNamespace:
-        def run() -> FakeRun:
+        progress,
+        check=True,
+    ):
+        def run():
             point = (config.batch_size, config.max_tokens)
             self.ran.append(point)
             progress("plain", 1, 3)
@@ -61,13 +55,13 @@ class Runs:
         return SimpleNamespace(run=run)
 
 
-def fail() -> None:
+def fail():
     raise LaunchError("out of memory", hint="lower batch_size")
 
 
-def interrupt() -> None:
+def interrupt():
     raise KeyboardInterrupt
 
 
-def config(folder: Path, **values: Any) -> ExperimentConfig:
+def config(folder, **values):
     return ExperimentConfig(model="random:tiny", results_dir=str(folder), **values)

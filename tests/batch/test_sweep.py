@@ -15,7 +15,7 @@ from tests.batch.runners import Runs, config, fail, interrupt
 GRID = {"batch_size": [1, 2, 4], "max_tokens": [8, 16]}
 
 
-def states(sweep) -> list[str]:
+def states(sweep):
     return sweep.comparison["state"].to_list()
 
 
@@ -129,7 +129,7 @@ def test_folders_that_cannot_be_taken_are_refused(tmp_path):
 def test_the_state_is_whole_at_every_moment(tmp_path):
     seen = []
 
-    def look() -> None:
+    def look():
         (folder,) = tmp_path.glob("*_sweep_*")
         seen.append(
             [point["state"] for point in json.loads((folder / "sweep.json").read_text())["points"]]
@@ -188,7 +188,7 @@ def test_synthetic_lengths_take_the_place_of_prompts(tmp_path):
 
 
 def test_the_report_of_a_sweep(tmp_path):
-    def broken() -> None:
+    def broken():
         raise LaunchError("out of memory <b>")
 
     sweep = BatchRunner(config(tmp_path), runner=Runs(b4=broken)).run_parameter_sweep(

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,10 +23,7 @@ import nbformat
 import pytest
 from jupyter_client import BlockingKernelClient
 from playwright.sync_api import (
-    Browser,
-    ConsoleMessage,
     Error,
-    Locator,
     Page,
     expect,
     sync_playwright,
@@ -35,7 +31,6 @@ from playwright.sync_api import (
 
 from tests.browser.host import PATIENCE_S, SLOW, Host, artefacts, faults
 
-ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(
     (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))),
     None,
@@ -63,7 +58,7 @@ kernel starts: it is in the list before it has the time of its last activity.
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Browser tests but those of the smoke are slow, and share one JupyterLab: one process runs
     them. xdist reads the mark after this.
     """
@@ -88,7 +83,7 @@ class Lab:
     notebooks: Path
     runtime: Path
 
-    def kernel(self, path: str) -> str:
+    def kernel(self, path):
         """Id of the kernel of a notebook, once it has one."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
@@ -101,7 +96,7 @@ class Lab:
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory):
     """JupyterLab on a free port, with folders of its own and no token."""
     home = tmp_path_factory.mktemp("lab")
     notebooks = home / "notebooks"
@@ -156,7 +151,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
                 server.wait()
 
 
-def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(url, server, log):
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -170,7 +165,7 @@ def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"JupyterLab did not start:\n{log.read_text('utf-8', 'replace')[-4000:]}")
 
 
-def patient(page: Page) -> Page:
+def patient(page):
     """A page that waits long enough for a busy machine."""
     page.set_default_timeout(PATIENCE_S * 1000)
     if SLOW > 1:
@@ -179,7 +174,7 @@ def patient(page: Page) -> Page:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     """Chromium without a network."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -191,11 +186,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def host(browser: Browser) -> Iterator[Callable[..., Host]]:
+def host(browser):
     """Show a widget in a page of its own, without JupyterLab."""
-    opened: list[Host] = []
+    opened = []
 
-    def show(widget: object, **options: object) -> Host:
+    def show(widget, **options):
         opened.append(Host(browser, widget, **options))
         return opened[-1]
 
@@ -217,7 +212,7 @@ class Notebook:
     asked: set[str] = field(default_factory=set)
     """Addresses outside this machine that the page asked for."""
 
-    def run(self, code: str) -> None:
+    def run(self, code):
         """Run code in the notebook's kernel, after what is queued there."""
         reply = self.client.execute_interactive(code, timeout=CELL_S, output_hook=lambda _: None)
         if reply["content"]["status"] != "ok":
@@ -225,7 +220,7 @@ class Notebook:
                 "\n".join(reply["content"].get("traceback", [str(reply["content"])]))
             )
 
-    def python(self, expression: str) -> object:
+    def python(self, expression):
         """Value of an expression in the notebook's kernel; it must fit in JSON."""
         asked = {"value": f"__import__('json').dumps({expression})"}
         reply = self.client.execute_interactive(
@@ -240,7 +235,7 @@ class Notebook:
             raise RuntimeError(f"{expression}: {value['ename']}: {value['evalue']}")
         return json.loads(ast.literal_eval(value["data"]["text/plain"]))
 
-    def wait(self, expression: str, *, seconds: float = PATIENCE_S) -> object:
+    def wait(self, expression, *, seconds=PATIENCE_S):
         """The expression's value once it is true; gestures reach the kernel a moment later."""
         deadline = time.monotonic() + seconds
         while not (value := self.python(expression)):
@@ -249,18 +244,18 @@ class Notebook:
             self.page.wait_for_timeout(50)
         return value
 
-    def output(self, cell: int = -1) -> Locator:
+    def output(self, cell=-1):
         """What a code cell has shown."""
         cells = self.page.locator(".jp-Notebook .jp-CodeCell")
         return (cells.last if cell == -1 else cells.nth(cell)).locator(".jp-OutputArea-output").last
 
-    def shot(self, name: str, target: Locator | None = None) -> Path:
+    def shot(self, name, target=None):
         """Screenshot of the page or of a part, kept for people to look at."""
         path = artefacts() / f"{name}.png"
         (target or self.page).screenshot(path=path)
         return path
 
-    def faults(self, selector: str) -> list[str]:
+    def faults(self, selector):
         """Moderate, serious and critical accessibility faults that axe finds in a part of the
         page.
         """
@@ -274,16 +269,16 @@ class Desk:
     Loading JupyterLab is most of what a notebook costs a browser.
     """
 
-    def __init__(self, lab: Lab, browser: Browser) -> None:
+    def __init__(self, lab, browser):
         self.lab, self.browser = lab, browser
-        self.page: Page | None = None
-        self.shown: Notebook | None = None
-        self._ended: list[str] = []
+        self.page = None
+        self.shown = None
+        self._ended = []
         """Kernels that were ended: what the page still asks of them is no problem of the
         notebook after.
         """
 
-    def show(self, path: str, shown: Notebook) -> None:
+    def show(self, path, shown):
         """Open a notebook; its problems are those of the page from now on."""
         self.shown = shown
         if self.page is None:
@@ -298,7 +293,7 @@ class Desk:
             )
         shown.page = self.page
 
-    def _new_page(self) -> Page:
+    def _new_page(self):
         page = patient(self.browser.new_page())
         page.on("pageerror", lambda error: self.shown.problems.append(str(error)))
         page.on("console", self._keep)
@@ -311,13 +306,13 @@ class Desk:
         )
         return page
 
-    def _keep(self, message: ConsoleMessage) -> None:
+    def _keep(self, message):
         if not any(
             kernel in message.text + message.location.get("url", "") for kernel in self._ended
         ):
             _keep(self.shown.problems, message)
 
-    def clear(self) -> None:
+    def clear(self):
         """Close the notebook and end its kernel: one that nobody asks any more keeps its memory."""
         if kernel := self.page.evaluate(
             "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.id"
@@ -328,7 +323,7 @@ class Desk:
         self.page.locator(".jp-Notebook").wait_for(state="detached")
         self.page.mouse.move(0, 0)
 
-    def leave(self) -> None:
+    def leave(self):
         """Close the page: the next notebook is opened in a new one."""
         if self.page is not None:
             with contextlib.suppress(Error):  # it may have crashed
@@ -338,7 +333,7 @@ class Desk:
 
 
 @pytest.fixture(scope="session")
-def desk(lab: Lab, browser: Browser) -> Iterator[Desk]:
+def desk(lab, browser):
     """JupyterLab in a page, for one notebook after the other."""
     desk = Desk(lab, browser)
     yield desk
@@ -349,7 +344,7 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item):
     """Note in a test that it failed."""
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
@@ -357,20 +352,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture
-def notebook(
-    lab: Lab, desk: Desk, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Notebook]]:
+def notebook(lab, desk, request):
     """Open a notebook made of cells and run them all; one at a time."""
-    opened: list[BlockingKernelClient] = []
+    opened = []
 
     def open_notebook(
-        cells: list[str],
+        cells,
         *,
-        width: int = 1400,
-        height: int = 1000,
-        theme: str = "light",
-        reduced_motion: bool = True,
-    ) -> Notebook:
+        width=1400,
+        height=1000,
+        theme="light",
+        reduced_motion=True,
+    ):
         assert not opened, "one notebook at a time"
         name = f"test-{time.time_ns()}.ipynb"
         kernel = {
@@ -420,7 +413,7 @@ def notebook(
         assert (problems, asked) == ([], set())
 
 
-def _keep(problems: list[str], message: ConsoleMessage) -> None:
+def _keep(problems, message):
     url = message.location.get("url", "")
     if KERNELS in url and "status of 500" in message.text:
         return

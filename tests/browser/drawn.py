@@ -1,8 +1,6 @@
 """Waiting for a picture: explorers say in data-… attributes of their root what they have drawn."""
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 from tests.browser.host import PAINTED, PATIENCE_S
 
@@ -18,7 +16,7 @@ DRAWN = """([root, needs, shows]) => {
 }"""
 
 
-def settled(shown, root: str, *needs: str, **shows) -> None:
+def settled(shown, root, *needs, **shows):
     """Wait until the last widget has drawn, and drawn this:
 
     ``shows`` are the arguments of its last request.
@@ -27,7 +25,7 @@ def settled(shown, root: str, *needs: str, **shows) -> None:
     shown.page.wait_for_function("!document.querySelector('.lp-working')")
 
 
-def wait_until(true: Callable[[], Any]) -> Any:
+def wait_until(true):
     """What ``true()`` gives, once it is true: a page may show an older state for a moment."""
     deadline = time.monotonic() + PATIENCE_S
     while not (value := true()):
@@ -37,13 +35,13 @@ def wait_until(true: Callable[[], Any]) -> Any:
     return value
 
 
-def painted(page: Any) -> None:
+def painted(page):
     """Wait until what a page has drawn is on the screen, and nothing is computed for it."""
     page.wait_for_function("!document.querySelector('.lp-working')")
     page.evaluate(PAINTED)
 
 
-def exact(page: Any, nth: int = 0) -> None:
+def exact(page, nth=0):
     """Wait until a timeline has found its rows, and shows all that it has asked for."""
     page.wait_for_function(
         """nth => { const { found, exact } = document.querySelectorAll(".lpt")[nth]?.dataset ?? {};
@@ -53,7 +51,7 @@ def exact(page: Any, nth: int = 0) -> None:
     painted(page)
 
 
-def drag(page: Any, begin: tuple[float, float], end: tuple[float, float]) -> None:
+def drag(page, begin, end):
     """Press the button of the mouse at a place of the page, move, and release it."""
     page.mouse.move(*begin)
     page.mouse.down()
@@ -61,7 +59,7 @@ def drag(page: Any, begin: tuple[float, float], end: tuple[float, float]) -> Non
     page.mouse.up()
 
 
-def tab_to(page: Any, words: str) -> None:
+def tab_to(page, words):
     """Press Tab until the focus is on what is called so, and stands out."""
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -74,7 +72,7 @@ def tab_to(page: Any, words: str) -> None:
     raise AssertionError(f"Tab does not lead to {words!r}")
 
 
-def still(locator: Any) -> dict[str, float]:
+def still(locator):
     """Box of a part of a timeline (px) once it stays where it is: rows are made anew while more
     is found.
     """

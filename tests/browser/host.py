@@ -11,12 +11,9 @@ import os
 import queue
 import random
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
 
 PATIENCE_S = 120
 """How long a test waits for what it looks for: a busy machine is slow, and a wait that succeeds
@@ -82,25 +79,25 @@ class Host:
 
     def __init__(
         self,
-        browser: Browser,
-        widget: Any,
+        browser,
+        widget,
         *,
-        width: int = 1200,
-        height: int = 900,
-        theme: str = "light",
-        hold: Sequence[str] = (),
-    ) -> None:
+        width=1200,
+        height=900,
+        theme="light",
+        hold=(),
+    ):
         self.widget = widget
-        self._asked: dict[str, str] = {}
+        self._asked = {}
         """Requests of the page that have not been answered, and their kinds."""
         self._count = 0
         self._held = set(hold)
-        self._kept: list[tuple[dict[str, Any], list[str]]] = []
-        self.problems: list[str] = []
-        self._news: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()
-        self._given: dict[str, Any] = {}
-        self._due: list[tuple[float, dict[str, Any]]] = []
-        self.page: Page = browser.new_page(
+        self._kept = []
+        self.problems = []
+        self._news = queue.SimpleQueue()
+        self._given = {}
+        self._due = []
+        self.page = browser.new_page(
             viewport={"width": width, "height": height}, reduced_motion="reduce"
         )
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
@@ -127,7 +124,7 @@ class Host:
         )
         self.page.evaluate(MODEL)
 
-    def _changed(self, change: dict[str, Any]) -> None:
+    def _changed(self, change):
         name, value = change["name"], change["new"]
         if (
             self._given.get(name, self) == value
@@ -135,38 +132,38 @@ class Host:
             return
         self._tell({"state": {change["name"]: change["new"]}})
 
-    def _send(self, content: dict[str, Any], buffers: Any = ()) -> None:
+    def _send(self, content, buffers=()):
         texts = [base64.b64encode(bytes(buffer)).decode("ascii") for buffer in buffers or ()]
         if content.get("what") in self._held:
             self._kept.append((content, texts))
         else:
             self._tell({"content": content, "buffers": texts})
 
-    def hold(self, *whats: str) -> None:
+    def hold(self, *whats):
         """Keep back the answers to these kinds of requests, as a busy kernel does."""
         self._held |= set(whats)
 
-    def held(self, what: str) -> int:
+    def held(self, what):
         """Number of answers to requests of this kind that are kept back."""
         return sum(content["what"] == what for content, _ in self._kept)
 
-    def let_go(self) -> None:
+    def let_go(self):
         """Send the answers that were kept back, and keep back no more."""
         kept, self._kept, self._held = self._kept, [], set()
         for content, texts in kept:
             self._tell({"content": content, "buffers": texts})
 
-    def _tell(self, news: dict[str, Any]) -> None:
+    def _tell(self, news):
         late = random.uniform(0, 0.1 * SLOW) if SLOW > 1 else 0
         self._news.put((time.monotonic() + late, news))
 
-    def _set(self, text: str) -> None:
+    def _set(self, text):
         for name, value in json.loads(text).items():
             self._given = {name: value}
             setattr(self.widget, name, value)
         self._given = {}
 
-    def _receive(self, text: str) -> None:
+    def _receive(self, text):
         content = json.loads(text)
         if content.get("kind") == "ask":
             self._count += 1
@@ -177,7 +174,7 @@ class Host:
             }
         self.widget._handle_custom_msg(content, [])
 
-    def _poll(self) -> str:
+    def _poll(self):
         while not self._news.empty():
             self._due.append(self._news.get())
         news = []
@@ -186,10 +183,10 @@ class Host:
             self._asked.pop(news[-1].get("content", {}).get("id"), None)
         return json.dumps(news)
 
-    def quiet(self) -> None:
+    def quiet(self):
         """Wait until every request is answered, and what the answers brought is painted."""
 
-        def calm() -> bool:
+        def calm():
             count = self._count
             if self._asked or self._due or not self._news.empty():
                 return False
@@ -198,7 +195,7 @@ class Host:
 
         self.wait(calm)
 
-    def wait(self, true: Any, *, seconds: float = PATIENCE_S) -> Any:
+    def wait(self, true, *, seconds=PATIENCE_S):
         """What ``true()`` gives, once it is true."""
         deadline = time.monotonic() + seconds
         while not (value := true()):
@@ -207,11 +204,11 @@ class Host:
             self.page.wait_for_timeout(30)
         return value
 
-    def faults(self) -> list[str]:
+    def faults(self):
         """Moderate, serious and critical faults of accessibility that axe finds in the widget."""
         return faults(self.page, "#host")
 
-    def shot(self, path: Path | str) -> Path:
+    def shot(self, path):
         """Screenshot of the widget: into a file, or under a name where people look at them."""
         where = artefacts() / f"{path}.png" if isinstance(path, str) else path
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +216,7 @@ class Host:
         return where
 
 
-def until(page: Page, expression: str, arg: Any = None) -> None:
+def until(page, expression, arg=None):
     """Wait until an expression is true in a page whose security policy forbids `eval`, as that of a
     report does.
 
@@ -233,7 +230,7 @@ def until(page: Page, expression: str, arg: Any = None) -> None:
         page.wait_for_timeout(30)
 
 
-def artefacts() -> Path:
+def artefacts():
     """Folder of the pictures that tests keep for people to look at."""
     folder = Path(
         os.environ.get("LLMPROF_ARTEFACTS", Path(__file__).resolve().parents[2] / ".artefacts")
@@ -242,9 +239,7 @@ def artefacts() -> Path:
     return folder
 
 
-def faults(
-    page: Page, selector: str, impacts: Sequence[str] = ("moderate", "serious", "critical")
-) -> list[str]:
+def faults(page, selector, impacts=("moderate", "serious", "critical")):
     """Faults of accessibility that axe finds in a part of a page."""
     found = Axe().run(page, context={"include": [[selector]]}).response["violations"]
     return [

@@ -4,7 +4,6 @@ becomes HTML.
 
 import io
 import json
-from collections.abc import Callable, Iterator
 
 import altair as alt
 import nbformat
@@ -13,10 +12,9 @@ from altair.utils import _show
 from ipywidgets import Widget
 from ipywidgets.embed import embed_snippet
 from nbconvert import HTMLExporter
-from playwright.sync_api import Browser, Page
 
 import llmprof
-from llmprof import analyze, charts, explore, report
+from llmprof import charts, explore, report
 from llmprof.charts.base.dark import _mime_bundle
 from tests.charts.test_every_chart import named
 
@@ -25,29 +23,29 @@ RAN = "Boolean(window.ran || document.querySelector('img[src=x]'))"
 STATE = "application/vnd.jupyter.widget-state+json"
 
 
-def given(chart: object, renderer: str) -> str:
+def given(chart, renderer):
     """HTML that a notebook is given with a renderer of Altair."""
     with alt.renderers.enable(renderer):
         shown = chart._repr_mimebundle_()
     return (shown[0] if isinstance(shown, tuple) else shown)["text/html"]
 
 
-def saved(chart: object, **options: object) -> str:
+def saved(chart, **options):
     file = io.StringIO()
     chart.save(file, format="html", **options)
     return file.getvalue()
 
 
-def opened(chart: object, monkeypatch: pytest.MonkeyPatch) -> str:
+def opened(chart, monkeypatch):
     """The page that Altair would open in a browser."""
-    pages: list[str] = []
+    pages = []
     monkeypatch.setattr(_show, "open_html_in_browser", lambda page, **_: pages.append(page))
     with alt.renderers.enable("browser"):
         chart.show()
     return pages[0]
 
 
-def exported(*shown: object, template: str = "lab") -> str:
+def exported(*shown, template="lab"):
     """A notebook with these outputs, as nbconvert writes it."""
     bundles = [one if isinstance(one, tuple) else (one, {}) for one in shown]
     outputs = [
@@ -76,7 +74,7 @@ CHARTS = [
 """Charts of kernels, operators, runs and models: of layers, columns, rows and one mark."""
 
 HTML_OF_ALTAIR = ["default", "html", "colab", "kaggle", "zeppelin", "olli"]
-DOORS: dict[str, Callable[[object], str]] = {
+DOORS = {
     **{f"renderer {name}": lambda chart, name=name: given(chart, name) for name in HTML_OF_ALTAIR},
     "to_html": lambda chart: chart.to_html(),
     "to_html of a part": lambda chart: chart.to_html(
@@ -94,7 +92,7 @@ DOORS: dict[str, Callable[[object], str]] = {
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     """A page that asks nothing of a network."""
     page = browser.new_page()
     page.route("http*://**", lambda route: route.abort())
@@ -102,14 +100,14 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def ran(page: Page, html: str) -> bool:
+def ran(page, html):
     """Whether a page runs what a name in it says."""
     page.goto("about:blank")
     page.set_content(html)
     return page.evaluate(RAN)
 
 
-def titled(name: str) -> alt.TopLevelMixin:
+def titled(name):
     return named(name, EVIL).properties(title=EVIL)
 
 
@@ -204,7 +202,7 @@ def test_what_holds_charts_and_names_runs_nothing(page, tmp_path):
     ops = [{**event, "cat": "cpu_op", "name": EVIL, "tid": 1, "ts": 10 * i} for i in range(9)]
     recording.write_text(json.dumps({"traceEvents": kernels + ops}), "utf-8")
     trace = llmprof.read(recording, cache=False)
-    found = analyze.findings(trace)
+    found = trace.findings()
     widgets = [
         alt.JupyterChart(titled("timeline")),
         explore.kernels(trace),

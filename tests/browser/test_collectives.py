@@ -3,7 +3,7 @@ from tests.browser import drawn
 from tests.explore.test_collectives import forty_ranks
 
 
-def settled(shown, **shows) -> None:
+def settled(shown, **shows):
     """Wait until the widget has drawn, and drawn this."""
     drawn.settled(shown, ".lp-collectives", "call", **shows)
 

@@ -44,7 +44,7 @@ def test_what_a_user_has_in_hand_stays_while_the_widget_is_drawn_anew(host, samp
     page = shown.page
     aligned(shown)
 
-    def drawn(place: int) -> None:
+    def drawn(place):
         shown.wait(lambda: aligned(shown)["place"] == place)
 
     # half a number is not written over, and counts when it is finished

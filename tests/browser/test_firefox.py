@@ -6,13 +6,10 @@ import base64
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 from llmprof.report import write
 from tests.browser.drawn import wait_until
@@ -28,7 +25,7 @@ LANES = "[...document.querySelectorAll('.lp canvas')].filter(c => c.clientHeight
 class Firefox:
     """A page of Firefox: values of its scripts, gestures and what it said on its console."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket):
         self.socket, self.numbers, self.problems = socket, count(1), []
         self.call("session.new", capabilities={})
         self.call("session.subscribe", events=["log.entryAdded"])
@@ -39,7 +36,7 @@ class Firefox:
             viewport={"width": 1300, "height": 1000},
         )
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
+    def call(self, method, **params):
         number = next(self.numbers)
         self.socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while (said := json.loads(self.socket.recv(timeout=300))).get("id") != number:
@@ -48,10 +45,10 @@ class Firefox:
         assert said["type"] == "success", said
         return said["result"]
 
-    def go(self, address: str) -> None:
+    def go(self, address):
         self.call("browsingContext.navigate", context=self.page, url=address, wait="complete")
 
-    def ask(self, expression: str) -> Any:
+    def ask(self, expression):
         target = {"context": self.page}
         told = self.call(
             "script.evaluate",
@@ -61,23 +58,23 @@ class Firefox:
         )
         return json.loads(told.get("result", {}).get("value") or "null")
 
-    def act(self, *sources: tuple[str, list[dict[str, Any]]]) -> None:
+    def act(self, *sources):
         actions = [{"type": kind, "id": kind, "actions": ticks} for kind, ticks in sources]
         self.call("input.performActions", context=self.page, actions=actions)
 
-    def click(self, element: str) -> tuple[int, int]:
+    def click(self, element):
         x, y = map(int, wait_until(lambda: self.ask(f"{element} && {PLACE.format(element)}")))
         press = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
         self.act(("pointer", [{"type": "pointerMove", "x": x, "y": y}, *press]))
         return x, y
 
-    def shot(self, name: str) -> None:
+    def shot(self, name):
         picture = self.call("browsingContext.captureScreenshot", context=self.page)["data"]
         (artefacts() / f"{name}.png").write_bytes(base64.b64decode(picture))
 
 
 @pytest.fixture
-def firefox(tmp_path: Path) -> Iterator[Firefox]:
+def firefox(tmp_path):
     (tmp_path / "profile").mkdir()
     options = [
         "--headless",
@@ -102,11 +99,11 @@ def firefox(tmp_path: Path) -> Iterator[Firefox]:
             running.kill()
 
 
-def tab(name: str) -> str:
+def tab(name):
     return f"[...document.querySelectorAll('[role=tab]')].find(one => one.textContent.trim() === '{name}')"
 
 
-def test_explorers_draw_zoom_and_select(firefox: Firefox, server):  # noqa: F811
+def test_explorers_draw_zoom_and_select(firefox, server):  # noqa: F811
     firefox.go(server[1])
     firefox.click(tab("Timeline"))
     x, y = firefox.click(LANES)
@@ -127,7 +124,7 @@ def test_explorers_draw_zoom_and_select(firefox: Firefox, server):  # noqa: F811
     firefox.shot("firefox_kernels")
 
 
-def test_a_report_draws_its_charts(firefox: Firefox, sample_trace, tmp_path: Path):
+def test_a_report_draws_its_charts(firefox, sample_trace, tmp_path):
     write(sample_trace("torch_tp1_cudagraph"), tmp_path / "report")
     firefox.go((tmp_path / "report" / "index.html").as_uri())
     drawn = (

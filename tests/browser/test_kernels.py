@@ -133,9 +133,9 @@ def test_no_two_kernels_look_alike(host, width, theme):
     rows = shown.page.locator("[aria-busy=false] tr[data-row]")
     rows.first.wait_for()
     grid = shown.page.get_by_role("grid", name="Kernels")
-    seen: dict[str, str] = {}
+    seen = {}
 
-    def look() -> bool:
+    def look():
         found = rows.evaluate_all("all => all.map((row) => row.dataset.row)")
         seen.update(zip(found, rows.evaluate_all(SEEN), strict=True))
         return len(seen) == widget.table.height

@@ -22,7 +22,7 @@ def show(host, request):
     return lambda widget: host(widget, width=1100, height=2000, theme=request.param)
 
 
-def press(shown, *keys: str) -> None:
+def press(shown, *keys):
     for key in keys:
         shown.page.keyboard.press(key)
 

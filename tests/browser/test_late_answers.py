@@ -32,19 +32,19 @@ def shown(host, tmp_path):
     return one
 
 
-def row_of(shown, kind: str) -> int:
+def row_of(shown, kind):
     return next(number for number, row in enumerate(shown.widget._data.rows) if row.kind == kind)
 
 
-def button(shown, name: str):
+def button(shown, name):
     return shown.page.get_by_role("button", name=name, exact=True)
 
 
-def title(shown, text: str):
+def title(shown, text):
     return shown.page.locator(".lpt-details strong").get_by_text(text, exact=True)
 
 
-def asked(shown, what: str, count: int = 1) -> None:
+def asked(shown, what, count=1):
     shown.wait(lambda: shown.held(what) >= count)
 
 
@@ -76,7 +76,7 @@ def test_of_two_keys_in_a_row_both_count(shown):
     canvas.press("]")
     canvas.press("[")
     asked(shown, "neighbour")
-    chosen: list[object] = []
+    chosen = []
     shown.widget.observe(lambda change: chosen.append(change["new"]["id"]), "selection")
     shown.let_go()
     shown.wait(lambda: chosen == [1, 0])
@@ -160,7 +160,7 @@ def test_two_times_next_outlier_is_the_second(host, sample_trace):
     widget = explore.layers(sample_trace(SAMPLE))
     shown = host(widget, height=1400)
     drawn.settled(shown, ".lp-layers")
-    places: list[tuple[int, int]] = []
+    places = []
     widget.observe(lambda _: places.append((widget.step, widget.layer)), ["step", "layer"])
     following = button(shown, "Next outlier (n)")
     expected = []

@@ -9,7 +9,7 @@ LEFT, TOP, ROW = 38, 46 + 3 * 16, 15
 """Where the cells of 28 layers and three phases begin, and how tall they are (px)."""
 
 
-def settled(shown, **shows) -> None:
+def settled(shown, **shows):
     """Wait until the widget has drawn, and drawn this."""
     drawn.settled(shown, ".lp-layers", **shows)
 
@@ -18,7 +18,7 @@ def heat(shown):
     return shown.output().locator("canvas[aria-label^='Heat map']")
 
 
-def cell(shown, column: int, layer: int, *, columns: int = 12) -> dict[str, float]:
+def cell(shown, column, layer, *, columns=12):
     """Middle of a cell."""
     across = min(heat(shown).bounding_box()["width"] - LEFT - 12, columns * 92)
     return {"x": LEFT + (column + 0.5) * across / columns, "y": TOP + (layer + 0.5) * ROW}

@@ -7,12 +7,11 @@ import re
 
 import polars as pl
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import changes
-from llmprof.analyze.layers import layer_gaps
+from llmprof.analyze import changes, layer_gaps
 from llmprof.units import format_ns
 from tests.browser.drawn import painted
 
@@ -33,10 +32,10 @@ class Hand:
     keys.
     """
 
-    def __init__(self, opened, *, pointer: bool) -> None:
+    def __init__(self, opened, *, pointer):
         self.opened, self.page, self.pointer, self.actions = opened, opened.page, pointer, 0
 
-    def reach(self, target: Locator) -> None:
+    def reach(self, target):
         """Move the focus to something by Tab or Shift + Tab; the arrows lead on inside of a bar
         or a list.
         """
@@ -61,7 +60,7 @@ class Hand:
         at = self.page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
         raise AssertionError(f"no key leads to {target}; the focus is on {at}")
 
-    def press(self, target: Locator) -> None:
+    def press(self, target):
         """Press a button, a tab or a row."""
         self.actions += 1
         if self.pointer:
@@ -70,29 +69,29 @@ class Hand:
             self.reach(target)
             self.page.keyboard.press("Enter")
 
-    def press_here(self) -> None:
+    def press_here(self):
         """Click where the pointer is."""
         self.actions += 1
         self.page.mouse.down()
         self.page.mouse.up()
 
-    def key(self, keys: str) -> None:
+    def key(self, keys):
         """Press a chord of keys."""
         self.actions += 1
         self.page.keyboard.press(keys)
 
-    def write(self, text: str) -> None:
+    def write(self, text):
         """Type a text in place of what is in the field."""
         self.actions += 1
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(text)
 
 
-def tab(opened, name: str) -> Locator:
+def tab(opened, name):
     return opened.output(1).get_by_role("tab", name=name, exact=True)
 
 
-def visible(opened) -> Locator:
+def visible(opened):
     """The explorer of the tab that is shown."""
     one = opened.output(1).locator(".lp:not(.lph):visible").first
     one.wait_for()
@@ -293,7 +292,7 @@ TASKS = {
 }
 
 
-def counts(root) -> dict[str, int]:
+def counts(root):
     """Actions of llmprof in the table of the docs."""
     rows = re.findall(
         r"^\| (.+?) \| (\d+) \|", (root / "docs" / "ten_tasks.md").read_text("utf-8"), re.MULTILINE

@@ -48,7 +48,7 @@ LIGHTNESS = """() => {
 }"""
 
 
-def still(one) -> list[float]:
+def still(one):
     """Lightness of the widget's parts, once it has drawn all that it asked for."""
     one.page.locator("canvas, tr[data-row]").first.wait_for()
     one.quiet()
@@ -93,12 +93,12 @@ def opened(browser, address, *, scheme="light", width=1200):
     return page
 
 
-def drawn(page, scheme: str) -> None:
+def drawn(page, scheme):
     wanted = {"light": "yes", "dark": "dark"}[scheme]
     until(page, "word => document.documentElement.dataset.drawn === word", wanted)
 
 
-def grounds(page) -> set[str]:
+def grounds(page):
     """Colours of the grounds of the charts."""
     colours = page.evaluate(
         "[...document.querySelectorAll('.chart svg.marks')].map((one) => getComputedStyle(one).backgroundColor)"

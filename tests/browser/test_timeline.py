@@ -11,7 +11,7 @@ SETUP = "import llmprof, polars as pl\nfrom llmprof import explore\ntrace = llmp
 SHOWN = "timeline = explore.timeline(trace)\ntimeline"
 
 
-def settled(shown, nth: int = 0):
+def settled(shown, nth=0):
     """The widget, once it shows its window in full."""
     host = shown.page.locator(".lpt").nth(nth)
     host.locator(".lpt-main canvas").wait_for()
@@ -19,17 +19,17 @@ def settled(shown, nth: int = 0):
     return host
 
 
-def window(host) -> tuple[float, float]:
+def window(host):
     low, high = json.loads(host.get_attribute("data-shown"))
     return low, high
 
 
-def box(host) -> dict[str, float]:
+def box(host):
     host.scroll_into_view_if_needed()
     return host.locator(".lpt-main canvas").bounding_box()
 
 
-def row(host, name: str) -> float:
+def row(host, name):
     """Middle of the first row of a name, from the top of the canvas (px)."""
     return host.evaluate(
         """(host, name) => { const row = [...host.querySelectorAll('.lpt-main .lpt-row')]

@@ -39,32 +39,32 @@ def shown(host, request, tmp_path):
     return one
 
 
-def window(shown) -> list[int]:
+def window(shown):
     return json.loads(shown.page.locator(".lpt").get_attribute("data-shown") or "[0, 0]")
 
 
-def button(shown, name: str):
+def button(shown, name):
     return shown.page.get_by_role("button", name=name, exact=True)
 
 
-def row_of(shown, kind: str) -> int:
+def row_of(shown, kind):
     return next(number for number, row in enumerate(shown.widget._data.rows) if row.kind == kind)
 
 
-def place(shown, name: str) -> float:
+def place(shown, name):
     """Middle of a row, from the top of the page (px)."""
     box = still(shown.page.locator(".lpt-main .lpt-name").get_by_text(name, exact=True))
     return box["y"] + min(box["height"], 12) / 2
 
 
-def x_of(shown, time: float) -> float:
+def x_of(shown, time):
     """Where a time lies, from the left of the page (px)."""
     area = shown.page.locator(".lpt-main canvas").bounding_box()
     low, high = (float(ns) for ns in shown.widget.window or shown.widget._data.whole)
     return area["x"] + (time - low) / (high - low) * area["width"]
 
 
-def length(shown) -> int:
+def length(shown):
     low, high = window(shown)
     return high - low
 
@@ -91,7 +91,7 @@ def test_arrow_keys_in_the_menu_move_through_it_and_not_through_time(shown):
 def test_from_a_kernel_to_its_launch_and_back(shown, way):
     stream, calls = row_of(shown, "stream"), row_of(shown, "runtime")
 
-    def go(name: str) -> None:
+    def go(name):
         button(shown, name).wait_for()
         if way == "button":
             button(shown, name).click()
@@ -170,7 +170,7 @@ def flame(shown):
     return shown.page.get_by_role("group", name="Flame graph of the selection")
 
 
-def drawn(shown, by: str, selected: str | None = None) -> None:
+def drawn(shown, by, selected=None):
     """Wait until the flame graph shows stacks of a kind."""
     shown.page.wait_for_function(
         """([by, selected]) => { const of = document.querySelector('.lpt-flame').dataset.of;
@@ -222,13 +222,13 @@ def test_a_flame_graph_of_the_selection(shown, tmp_path):
     flame(shown).wait_for(state="hidden")
 
 
-def rows_above(shown) -> int:
+def rows_above(shown):
     """Rows of tools above the timeline."""
     middles = sorted(shown.page.evaluate(MIDDLES))
     return 1 + sum(below - above > 10 for above, below in itertools.pairwise(middles))
 
 
-def actions(shown) -> list[str]:
+def actions(shown):
     """Names of all tools."""
     return sorted(
         shown.page.locator(".lpt-bar :is(button, input, select, summary)").evaluate_all(

@@ -26,11 +26,11 @@ def canvas(shown):
     return shown.page.locator(".lpt-main canvas").bounding_box()
 
 
-def window(shown) -> list[int]:
+def window(shown):
     return json.loads(shown.page.locator(".lpt").get_attribute("data-shown"))
 
 
-def group(shown, rank: int):
+def group(shown, rank):
     return shown.page.locator(".lpt-group", has_text=f"rank {rank}")
 
 
@@ -126,7 +126,7 @@ def test_rows_scroll_by_the_wheel_and_by_keys_and_then_the_page_does(shown):
     pane.evaluate("el => el.scrollTo(0, el.scrollHeight)")
     shown.page.mouse.move(area["x"] + 300, area["y"] + 60)
 
-    def page_scrolls() -> bool:  # a wheel that began on the rows stays theirs for a moment
+    def page_scrolls():  # a wheel that began on the rows stays theirs for a moment
         shown.page.mouse.wheel(0, 100)
         return shown.page.evaluate("scrollY") > 0
 

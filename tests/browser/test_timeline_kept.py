@@ -25,7 +25,7 @@ def shown(host, sample_trace, request, tmp_path):
     return one
 
 
-def window(shown) -> list[int]:
+def window(shown):
     return json.loads(shown.page.locator(".lpt").get_attribute("data-shown"))
 
 
@@ -102,12 +102,12 @@ def test_few_tab_stops_lie_before_the_rows(shown):
     shown.wait(lambda: shown.page.locator(".lpt-main .lpt-row").count() > 0)
 
 
-def names(shown) -> list[str]:
+def names(shown):
     """Names of the rows of rank 1, from the top; rank 1 alone is open."""
     return shown.page.locator(".lpt-main .lpt-name").all_inner_texts()
 
 
-def ranks(shown) -> list[str]:
+def ranks(shown):
     return shown.page.locator(".lpt-main .lpt-group strong").all_inner_texts()
 
 

@@ -16,7 +16,7 @@ PIXELS = """() => [...document.querySelectorAll(".lpt-head, .lpt-pane:not([hidde
     .map((one) => one.toDataURL())"""
 
 
-def named(shown) -> dict[str, str]:
+def named(shown):
     """Colour of each entry of the legend."""
     return dict(
         shown.page.locator(".lpt-legend .lpt-chip").evaluate_all(
@@ -35,7 +35,7 @@ def test_colours_are_chosen_and_named_at_390_px(host, sample_trace, tmp_path, th
     assert shown.page.evaluate(OUTSIDE) == []
 
     shown.page.get_by_role("combobox", name="Colour").select_option("category")
-    shown.wait(lambda: shown.widget.color_by == "category" and "linear" in named(shown))
+    shown.wait(lambda: shown.widget.color_by == "category" and "gemm" in named(shown))
     exact(shown.page)
     by_category = named(shown)
     assert "qkv proj" not in by_category

@@ -8,12 +8,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser
 
 from tests.browser.drawn import painted
 from tests.browser.host import artefacts, faults
@@ -22,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def server():
     """The command, and the address that it says."""
     argv = [
         "-m",
@@ -50,12 +48,12 @@ def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.smoke
-def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Browser):
+def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser):
     running, address = server
     assert address.startswith("http://127.0.0.1:")
     children = psutil.Process(running.pid).children(recursive=True)
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    outside: set[str] = set()
+    outside = set()
     page.on(
         "request",
         lambda r: r.url.startswith(("http://127.0.0.1", "data:", "blob:")) or outside.add(r.url),

@@ -34,7 +34,7 @@ def test_a_watch_is_shown_and_read_again(host, tmp_path, theme):
     found = {
         "rule": "r",
         "severity": "high",
-        "share_of_recorded": 0.25,
+        "recorded_share": 0.25,
         "title": "The device waits for the host",
     }
     files.write_json(tmp_path / CAPTURES / "one" / FINDINGS, [found])

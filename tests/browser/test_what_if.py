@@ -10,7 +10,7 @@ from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
 
 
-def settled(shown, changes: list[str]) -> None:
+def settled(shown, changes):
     """Wait until the widget has drawn the prediction of these changes."""
     drawn.settled(shown, ".lp-what_if", changes=changes)
 
@@ -27,14 +27,14 @@ def test_changes_are_made_with_sliders_and_predicted(host):
     # faster GEMMs change nothing here, since the host does not wait for them; the slider by key,
     # then other work
     page.get_by_role("button", name="+ Faster or slower").click()
-    settled(shown, ["scale:linear:0.5"])
+    settled(shown, ["scale:gemm:0.5"])
     page.get_by_text(
         "A step of decode (median, end to end) stays at 100 us: something else sets its pace"
     ).wait_for()
     work = page.get_by_role("combobox", name="of", exact=True)
     slider = page.get_by_role("slider", name="takes")
     slider.press("ArrowRight")
-    settled(shown, ["scale:linear:0.55"])
+    settled(shown, ["scale:gemm:0.55"])
     work.select_option("norm")
     settled(shown, ["scale:norm:0.55"])
     # of 49 us of norm 26.95 us are left
@@ -51,11 +51,11 @@ def test_changes_are_made_with_sliders_and_predicted(host):
     page.get_by_text("Add a change to see what it would bring").wait_for()
 
     # what Python sets is shown; the code gives the same
-    widget.changes = ["scale:norm:0.25", "remove:linear"]
-    settled(shown, ["scale:norm:0.25", "remove:linear"])
+    widget.changes = ["scale:norm:0.25", "remove:gemm"]
+    settled(shown, ["scale:norm:0.25", "remove:gemm"])
     expect(slider).to_have_value("0.25")
-    page.get_by_text("changes.remove('linear'),").wait_for()
-    page.get_by_text("llmprof what-if PATH scale:norm:0.25 remove:linear").wait_for()
+    page.get_by_text("changes.remove('gemm'),").wait_for()
+    page.get_by_text("llmprof what-if PATH scale:norm:0.25 remove:gemm").wait_for()
     assert shown.faults() == []
     shown.shot("what_if-light")
     page.get_by_role("button", name="Remove: Without", exact=True).click()

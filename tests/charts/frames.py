@@ -16,7 +16,7 @@ RANKS, LAYERS, STEPS = 4, 28, 8
 
 _LAYER = [
     ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
-    ("qkv_proj", "linear", 8_100, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
+    ("qkv_proj", "gemm", 8_100, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
     (
         "rope",
         "rope",
@@ -35,39 +35,39 @@ _LAYER = [
         11_000,
         "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90>>",
     ),
-    ("o_proj", "linear", 6_900, "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"),
+    ("o_proj", "gemm", 6_900, "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"),
     ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
     ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
-    ("gate_up_proj", "linear", 19_000, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
+    ("gate_up_proj", "gemm", 19_000, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
     (
         "activation",
         "activation",
         2_400,
         "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>",
     ),
-    ("down_proj", "linear", 11_500, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNN"),
+    ("down_proj", "gemm", 11_500, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNN"),
     ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
 ]
 
 
 @cache
-def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> pl.DataFrame:
+def attributed(ranks=RANKS, steps=STEPS, layers=LAYERS):
     """Rows as ``trace.events`` returns them."""
     rng = random.Random(1)
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for rank in range(ranks):
         now = 500_000
         for step in range(steps):
             phase, slow = ("prefill", 6) if step == 0 else ("decode", 1)
 
             def put(  # noqa: PLR0917
-                stage: str,
-                category: str,
-                dur: int,
-                name: str,
-                layer: int | None,
-                at: tuple[int, int, str],
-            ) -> None:
+                stage,
+                category,
+                dur,
+                name,
+                layer,
+                at,
+            ):
                 nonlocal now
                 if category == "collective":
                     dur += 0 if at[0] == ranks - 1 else rng.randrange(20_000, 90_000)
@@ -106,7 +106,7 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
                 for stage, category, dur, name in _LAYER:
                     put(stage, category, int(dur * slow * rng.uniform(0.96, 1.1)), name, layer, at)
             put("final_norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0", None, at)
-            put("lm_head", "linear", 61_000, "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNN", None, at)
+            put("lm_head", "gemm", 61_000, "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNN", None, at)
             put(
                 "sampling",
                 "sampling",
@@ -132,11 +132,11 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
         "confidence",
     ]
     types = {"rank": pl.Int32, "step": pl.Int32, "layer": pl.Int32}
-    return pl.DataFrame(rows, schema=schema, orient="row").cast(types).sort("rank", "start_ns")  # type: ignore[arg-type]
+    return pl.DataFrame(rows, schema=schema, orient="row").cast(types).sort("rank", "start_ns")
 
 
 @cache
-def layered() -> pl.DataFrame:
+def layered():
     """Rows as ``layers(trace)`` returns them."""
     return (
         attributed()
@@ -152,7 +152,7 @@ def layered() -> pl.DataFrame:
 
 
 @cache
-def overlapped() -> pl.DataFrame:
+def overlapped():
     """Rows as ``overlap(trace)`` returns them; compute, exposed and idle parts add up to the
     total.
     """
@@ -171,7 +171,7 @@ def overlapped() -> pl.DataFrame:
 
 
 @cache
-def called() -> pl.DataFrame:
+def called():
     """Rows as ``collectives(trace)`` returns them."""
     rng = random.Random(2)
     rows = []
@@ -203,7 +203,7 @@ def called() -> pl.DataFrame:
 
 
 @cache
-def idled() -> pl.DataFrame:
+def idled():
     """Rows as ``idle(trace)`` returns them."""
     rng = random.Random(3)
     rows = []
@@ -224,7 +224,7 @@ def idled() -> pl.DataFrame:
 
 
 @cache
-def path() -> pl.DataFrame:
+def path():
     """Rows as ``critical_path(trace)`` returns them: two decode steps, one of them longer, and a
     prefill.
     """
@@ -241,10 +241,10 @@ def path() -> pl.DataFrame:
 
 
 @cache
-def compared() -> pl.DataFrame:
+def compared():
     """Rows as ``diff(a, b)`` returns them."""
     rng = random.Random(4)
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for phase, slow in (("prefill", 6), ("decode", 1)):
         for stage, category, dur, _ in {row[0]: row for row in _LAYER}.values():
             a = int(dur * slow * LAYERS * (1.9 if stage in ("norm", "all_reduce") else 1))
@@ -276,7 +276,7 @@ def compared() -> pl.DataFrame:
 
 
 @cache
-def delayed() -> pl.DataFrame:
+def delayed():
     """Rows as ``launch_delay(trace)`` returns them."""
     rng = random.Random(5)
     rows = []
@@ -288,7 +288,7 @@ def delayed() -> pl.DataFrame:
                 / (3 if rank == 3 else 1)
             )
             rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
-    names = "rank step launched launched_share host_call_ns median_ns p95_ns max_ns min_ns"
+    names = "rank step launched launched_share host_dur_ns median_ns p95_ns max_ns min_ns"
     return pl.DataFrame(rows, schema=names.split(), orient="row")
 
 
@@ -361,7 +361,7 @@ _LAUNCHES = [
 
 
 @cache
-def profiled() -> pl.DataFrame:
+def profiled():
     """Rows as ``speed_of_light(metrics)`` returns them, with the stages of
     ``ncu.layers(metrics)``: two layers.
     """
@@ -383,24 +383,24 @@ def profiled() -> pl.DataFrame:
                 stage,
             )
         )
-    names = "kernel_id kernel_name duration_ns dtype intensity flop_per_s roof_flop_per_s roof_share bound"
+    names = "kernel_id kernel_name dur_ns dtype intensity flop_per_s bound_flop_per_s bound_share bound_by"
     return pl.DataFrame(rows, schema=[*names.split(), "stage"], orient="row")
 
 
 @cache
-def operated() -> pl.DataFrame:
+def operated():
     """Rows of ``operators(trace, by=("stage",))`` of a bundled trace."""
     return analyze.operators(sample("torch_transformers_generate"), by=("stage",))
 
 
 @cache
-def gained() -> pl.DataFrame:
+def gained():
     """Rows of ``opportunities(trace)`` of the same trace."""
     return analyze.opportunities(sample("torch_transformers_generate"))
 
 
 @cache
-def stalled() -> pl.DataFrame:
+def stalled():
     """Rows as ``stalls(metrics)`` returns them, joined with the names, durations and stages of
     the launches.
     """
@@ -423,15 +423,15 @@ def stalled() -> pl.DataFrame:
             rows.append((kernel_id, reason, share))
     frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
     return frame.join(
-        profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id"
+        profiled().select("kernel_id", "kernel_name", "dur_ns", "stage"), on="kernel_id"
     )
 
 
 @cache
-def sampled() -> pl.DataFrame:
+def sampled():
     """Counters of a trace as the monitors of two GPUs and the host give them, four a second."""
     rng = random.Random(7)
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for turn in range(-40, 120):
         time_ns, busy = turn * 250_000_000, 0 < turn < 90
         for device in range(2):
@@ -454,12 +454,12 @@ def sampled() -> pl.DataFrame:
 
 
 @cache
-def requested() -> pl.DataFrame:
+def requested():
     """Rows of ``run.requests``: 3 repeats of 8 requests without profiler, one under it, and a
     warm-up.
     """
     rng = random.Random(8)
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for phase, repeat, slow in (
         ("warmup", 0, 9),
         ("plain", 0, 1),
@@ -475,7 +475,7 @@ def requested() -> pl.DataFrame:
 
 
 @cache
-def joined_requests() -> pl.DataFrame:
+def joined_requests():
     """Rows as ``analyze.requests(run)`` returns them: 24 requests every 6 ms, whose prefills of
     11 ms queue.
     """
@@ -513,15 +513,15 @@ def joined_requests() -> pl.DataFrame:
         "queue_decode_ns",
         "queue_other_ns",
         "prefill_ns",
-        "prefill_others_ns",
+        "prefill_other_ns",
         "e2e_ns",
-        "ttft_others_ns",
+        "ttft_other_ns",
     ]
     return pl.DataFrame(rows, schema=[*names, "reason"], orient="row")
 
 
 @cache
-def called_api() -> pl.DataFrame:
+def called_api():
     """Rows as ``cuda_api_sum(trace)`` returns them."""
     rows = [
         ("cudaEventSynchronize", 352_000_000, 12, 29_600_000.0),
@@ -535,7 +535,7 @@ def called_api() -> pl.DataFrame:
 
 
 @cache
-def summarised() -> pl.DataFrame:
+def summarised():
     """Rows as ``launch.run.requests.summarize(run.requests)`` returns them."""
     medians = {"ttft_ns": 15e6, "tpot_ns": 4.6e6, "queue_ns": 9e3, "e2e_ns": 84e6, "wall_ns": 9e7}
     rows = [
@@ -549,7 +549,7 @@ def summarised() -> pl.DataFrame:
 
 
 @cache
-def swept() -> pl.DataFrame:
+def swept():
     """``sweep.comparison`` of four batch sizes and two lengths; the last point failed."""
     rows = []
     for point, (batch, tokens) in enumerate((b, t) for b in (1, 2, 4, 8) for t in (16, 64)):
@@ -581,7 +581,7 @@ def swept() -> pl.DataFrame:
 
 
 @cache
-def went() -> pl.DataFrame:
+def went():
     """``sweep.where`` of the points of :func:`swept`."""
     rows = []
     for point, label in swept().select("point", "label").head(7).rows():
@@ -602,7 +602,7 @@ def went() -> pl.DataFrame:
 
 
 @cache
-def tried() -> pl.DataFrame:
+def tried():
     """``verdict.effects`` of a trial: one metric better, one worse, one without an effect."""
     gains = {"output_tokens_per_s": 0.9, "ttft_ns": 1.04, "e2e_ns": 1.0}
     rows = [
@@ -621,7 +621,7 @@ def tried() -> pl.DataFrame:
 
 
 @cache
-def studied() -> pl.DataFrame:
+def studied():
     """``study.pareto``: three points on the front, one behind it."""
     rows = [
         ("as it is", 20e6, 900.0, "start", True),
@@ -634,7 +634,7 @@ def studied() -> pl.DataFrame:
 
 
 @cache
-def sliced() -> pl.DataFrame:
+def sliced():
     """``study.slices`` of two settings."""
     rows = [
         ("max_num_seqs", "16", 900.0, True),
@@ -647,7 +647,7 @@ def sliced() -> pl.DataFrame:
 
 
 @cache
-def summed() -> pl.DataFrame:
+def summed():
     """Rows as ``analyze.kernels(trace)`` returns them."""
     return (
         attributed()
@@ -656,28 +656,28 @@ def summed() -> pl.DataFrame:
     )
 
 
-def by_theory() -> pl.DataFrame:
+def by_theory():
     """Components of a model on a device."""
     return theory.profile("Qwen3-30B-A3B", "H200", batch_size=16, tp_size=2).components
 
 
-def weighed() -> pl.DataFrame:
+def weighed():
     """Parameters of the parts of a model."""
     return theory.profile("Qwen3-30B-A3B", "H200").parameter_table
 
 
-def ranged() -> pl.DataFrame:
+def ranged():
     """Theory over batches, with predicted times."""
     return theory.sweep("Qwen3-8B", "H200", calibration=theory.calibrated("H200"))
 
 
 @cache
-def joined() -> pl.DataFrame:
+def joined():
     """Measured time beside its bound."""
     return analyze.roofline(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
 
 
-def predictions() -> pl.DataFrame:
+def predictions():
     """Predicted beside measured times."""
     read = theory.shape("Qwen3-8B")
     made = [
@@ -687,7 +687,7 @@ def predictions() -> pl.DataFrame:
     return theory.calibrated("H200").predict(made)
 
 
-def stacked() -> pl.DataFrame:
+def stacked():
     """Call stacks of two threads, one with a name that is markup."""
     return pl.DataFrame(
         {
@@ -707,7 +707,7 @@ def stacked() -> pl.DataFrame:
 
 
 @cache
-def ranked() -> pl.DataFrame:
+def ranked():
     """Rows as ``rank_steps(trace)`` returns them."""
     first = pl.col("start_ns").min()
     return (
@@ -727,15 +727,15 @@ def ranked() -> pl.DataFrame:
 
 
 @cache
-def late() -> pl.DataFrame:
+def late():
     """Rows as ``late_groups(trace)`` returns them."""
     return pl.DataFrame(
         {
-            "by": ["node", "node", "tp", "tp"],
+            "kind": ["node", "node", "tp", "tp"],
             "group": ["a", "b", "0", "1"],
             "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
-            "calls": 40,
-            "last": [36, 4, 20, 20],
+            "count": 40,
+            "last_count": [36, 4, 20, 20],
             "last_share": [0.9, 0.1, 0.5, 0.5],
             "expected_share": 0.5,
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],
@@ -744,6 +744,6 @@ def late() -> pl.DataFrame:
 
 
 @cache
-def used() -> pl.DataFrame:
+def used():
     """Rows as ``gpu_time_util_map(trace)`` returns them."""
     return analyze.nsys.gpu_time_util_map(sample("torch_tp4_eager_nccl"), bins=60)

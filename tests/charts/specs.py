@@ -2,17 +2,14 @@
 
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Any
 
-import altair as alt
 import numpy as np
 
 
-def marks(spec: Any) -> Iterator[dict[str, Any]]:
+def marks(spec):
     """Every unit of a specification that has a mark, with its rows under ``rows``."""
 
-    def walk(node: dict[str, Any], data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def walk(node, data):
         data = node.get("data", data)
         if "mark" in node:
             rows = (
@@ -26,7 +23,7 @@ def marks(spec: Any) -> Iterator[dict[str, Any]]:
     yield from walk(spec, {})
 
 
-def rows(chart: alt.TopLevelMixin, mark: str, *columns: str) -> list[dict[str, Any]]:
+def rows(chart, mark, *columns):
     """Rows of all marks of a kind whose rows have these columns."""
     found = [
         row
@@ -39,16 +36,16 @@ def rows(chart: alt.TopLevelMixin, mark: str, *columns: str) -> list[dict[str, A
     return found
 
 
-def texts(chart: alt.TopLevelMixin) -> list[str]:
+def texts(chart):
     """Everything that is written into the chart by text marks, titles and subtitles."""
     return texts_of(chart.to_dict())
 
 
-def texts_of(spec: Any) -> list[str]:
+def texts_of(spec):
     """Everything that a specification writes into its chart by text marks, titles and subtitles."""
-    found: list[str] = []
+    found = []
 
-    def walk(node: Any) -> None:
+    def walk(node):
         if isinstance(node, dict):
             title = node.get("title")
             if isinstance(title, str):
@@ -75,7 +72,7 @@ def texts_of(spec: Any) -> list[str]:
     return found
 
 
-def size(png: bytes) -> tuple[int, int]:
+def size(png):
     """Width and height of an RGBA PNG without interlacing."""
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height, depth, kind, _, _, interlaced = struct.unpack(">IIBBBBB", png[16:29])
@@ -83,7 +80,7 @@ def size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-def pixels(png: bytes) -> np.ndarray:
+def pixels(png):
     """Pixels (height, width, 3) of a PNG whose rows have the filter Sub, as those of vl-convert."""
     at, data, head = 8, b"", b""
     while at < len(png):
@@ -102,7 +99,7 @@ def pixels(png: bytes) -> np.ndarray:
     return np.cumsum(rows[:, 1:].reshape(height, width, channels), axis=1, dtype=np.uint8)[:, :, :3]
 
 
-def image(png: bytes) -> tuple[int, int, int]:
+def image(png):
     """Width, height and number of colours of a PNG of vl-convert."""
     found = pixels(png)
     return found.shape[1], found.shape[0], len(np.unique(found.reshape(-1, 3), axis=0))

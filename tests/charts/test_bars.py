@@ -3,11 +3,11 @@ import pytest
 
 from llmprof import charts
 from llmprof.charts.base.theme import CATEGORIES, REST
-from llmprof.charts.breakdown import PARTS
+from llmprof.charts.subjects.breakdown import PARTS
 from tests.charts import frames, specs
 
 
-def test_breakdown_adds_up_to_the_frame() -> None:
+def test_breakdown_adds_up_to_the_frame():
     frame = frames.attributed()
     parts = pl.DataFrame(
         specs.rows(charts.breakdown(frame, color="category"), "bar", "part", "row_ns")
@@ -18,11 +18,11 @@ def test_breakdown_adds_up_to_the_frame() -> None:
         outer = bars.filter(row_ns=total).unique("part")
         assert outer["ns"].sum() == total
         assert outer["percent"].sum() == pytest.approx(100)
-    linear = frame.filter(phase="decode", category="linear")["dur_ns"].sum()
-    assert linear in parts.filter(row="decode", part="linear")["ns"]
+    linear = frame.filter(phase="decode", category="gemm")["dur_ns"].sum()
+    assert linear in parts.filter(row="decode", part="gemm")["ns"]
 
 
-def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
+def test_breakdown_gathers_small_parts_and_takes_them_apart():
     chart = charts.breakdown(frames.attributed(), color="category")
     scale = next(
         u["encoding"]["color"]["scale"]
@@ -56,7 +56,7 @@ def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     ]
 
 
-def test_overlap_parts_add_up_to_the_total() -> None:
+def test_overlap_parts_add_up_to_the_total():
     frame = frames.overlapped()
     bars = pl.DataFrame(specs.rows(charts.overlap(frame), "bar", "part"))
     for rank in range(frames.RANKS):
@@ -71,7 +71,7 @@ def test_overlap_parts_add_up_to_the_total() -> None:
     assert [p for p in PARTS if p in set(bars["part"])] == whole
 
 
-def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so() -> None:
+def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so():
     exposed = pl.col("exposed_communication_ns")
     parts = {
         "exposed_wait_ns": exposed // 2,
@@ -91,7 +91,7 @@ def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so()
     assert "of it waiting" in " ".join(chart.title.text)
 
 
-def test_diff_is_sorted_by_the_size_of_the_change() -> None:
+def test_diff_is_sorted_by_the_size_of_the_change():
     chart = charts.diff(frames.compared())
     bars = specs.rows(chart, "bar", "delta_ns")
     frame = frames.compared().sort(pl.col("delta_ns").abs(), descending=True)
@@ -102,7 +102,7 @@ def test_diff_is_sorted_by_the_size_of_the_change() -> None:
         assert shown == mine[: len(shown)]
 
 
-def test_diff_gathers_changes_that_do_not_matter() -> None:
+def test_diff_gathers_changes_that_do_not_matter():
     rows = [
         ("a", 100_000, 50_000),
         ("b", 100_000, 100_050),
@@ -111,7 +111,7 @@ def test_diff_gathers_changes_that_do_not_matter() -> None:
     ]
     frame = pl.DataFrame(rows, schema=["stage", "a_ns", "b_ns"], orient="row").with_columns(
         phase=pl.lit("decode"),
-        category=pl.lit("linear"),
+        category=pl.lit("gemm"),
         delta_ns=pl.col("b_ns") - pl.col("a_ns"),
         status=pl.lit("same"),
     )

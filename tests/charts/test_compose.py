@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # what Altair does with equal parameters
 
 
-def bars(name: str) -> alt.Chart:
+def bars(name):
     return (
         alt.Chart({"values": ({"a": 1, "b": name},)}, width=100)
         .mark_bar()
@@ -29,12 +29,12 @@ def of(rows, columns, layers):
     )
 
 
-def of_altair() -> alt.VConcatChart:
+def of_altair():
     return of(alt.vconcat, alt.hconcat, alt.layer)
 
 
 @pytest.fixture
-def chart() -> alt.VConcatChart:
+def chart():
     return of(compose.vconcat, compose.hconcat, compose.overlay)
 
 

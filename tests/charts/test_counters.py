@@ -2,11 +2,11 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.counters import condense, counter_scale, lines_of
+from llmprof.charts.subjects.counters import condense, counter_scale, lines_of
 from tests.charts import frames, specs
 
 
-def rows(name: str, unit: str | None, *values: float, device: int | None = None) -> pl.DataFrame:
+def rows(name, unit, *values, device=None):
     times = [1_000_000_000 * i for i in range(len(values))]
     types = {
         "time_ns": pl.Int64,

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from llmprof import analyze, charts
+from llmprof.charts import themed
 from llmprof.charts.base.dark import (
     GROUND,
     NEUTRAL,
@@ -16,7 +17,6 @@ from llmprof.charts.base.dark import (
     in_the_dark,
     lightened,
     notebook_style,
-    themed,
 )
 from llmprof.charts.base.theme import (
     CATEGORIES,
@@ -40,7 +40,7 @@ PALETTES = {"stage": STAGES, "category": CATEGORIES, "phase": PHASES, "cause": C
 COLOURS = sorted({IDLE, MISSING, REST}.union(*(table.values() for table in PALETTES.values())))
 
 
-def test_text_can_be_read_in_both_themes() -> None:
+def test_text_can_be_read_in_both_themes():
     for colour in COLOURS:
         ink = ink_on(colour)
         assert in_the_dark(ink) == ink
@@ -51,14 +51,14 @@ def test_text_can_be_read_in_both_themes() -> None:
         assert contrast(in_the_dark(text), GROUND) >= 4.5
 
 
-def test_the_style_of_a_notebook_is_of_charts_of_this_package_in_dark_pages_alone() -> None:
+def test_the_style_of_a_notebook_is_of_charts_of_this_package_in_dark_pages_alone():
     for rule in notebook_style().splitlines():
         assert rule.startswith(":is(body[data-jp-theme-light=")
         assert "254, 254, 254" in rule  # PAPER
     charts.follow_theme()  # nothing happens where there is no notebook
 
 
-def test_a_chart_for_a_notebook_is_drawn_there_and_has_a_picture() -> None:
+def test_a_chart_for_a_notebook_is_drawn_there_and_has_a_picture():
     make, frame = CHARTS["overlap"]
     spec = make(frame()).to_dict(validate=False)
     bundle, metadata = _mime_bundle(spec)
@@ -70,7 +70,7 @@ def test_a_chart_for_a_notebook_is_drawn_there_and_has_a_picture() -> None:
     assert metadata == {mime: {"embed_options": {"renderer": "svg"}}}
 
 
-def test_a_theme_is_a_pure_function_of_the_specification() -> None:
+def test_a_theme_is_a_pure_function_of_the_specification():
     spec = {
         "mark": {"color": INK},
         "data": [{"ink": WHITE, "fill": "#0b3c73", "name": f"a {INK}"}],
@@ -87,10 +87,10 @@ def test_a_theme_is_a_pure_function_of_the_specification() -> None:
     assert themed(spec, "light") == spec
     assert dark_colours([before]) == {INK: NEUTRAL[INK], "#0b3c73": lightened("#0b3c73")}
     with pytest.raises(LlmprofError, match="theme"):
-        themed(spec, "solarized")  # type: ignore[arg-type]
+        themed(spec, "solarized")
 
 
-def test_dark_images_and_files(sample_trace, tmp_path) -> None:
+def test_dark_images_and_files(sample_trace, tmp_path):
     chart = charts.overlap(analyze.overlap(sample_trace("torch_tp1_eager"), by=("rank",)))
     light, dark = charts.to_png_bytes(chart), charts.to_png_bytes(chart, theme="dark")
     assert light != dark

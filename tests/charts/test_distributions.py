@@ -5,14 +5,14 @@ from llmprof.charts.base.theme import CAUSES
 from tests.charts import frames, specs
 
 
-def test_every_kernel_is_in_the_histograms() -> None:
+def test_every_kernel_is_in_the_histograms():
     frame = frames.called()
     bins = specs.rows(charts.collectives(frame), "rect", "n")
     assert sum(row["n"] for row in bins) == 2 * frame.height  # durations, and transfers
     assert sum(row["sum_ns"] for row in bins) == frame["dur_ns"].sum() + frame["transfer_ns"].sum()
 
 
-def test_wait_and_transfer_of_each_rank() -> None:
+def test_wait_and_transfer_of_each_rank():
     frame = frames.called()
     bars = pl.DataFrame(specs.rows(charts.collectives(frame), "bar", "part"))
     for rank in range(frames.RANKS):
@@ -25,7 +25,7 @@ def test_wait_and_transfer_of_each_rank() -> None:
     assert "until the last rank has started" in " ".join(title["subtitle"])
 
 
-def test_idle_time_by_cause_and_rank() -> None:
+def test_idle_time_by_cause_and_rank():
     frame = frames.idled()
     chart = charts.idle(frame)
     bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
@@ -47,7 +47,7 @@ def test_idle_time_by_cause_and_rank() -> None:
     assert sum(row["sum_ns"] for row in bins) == 2 * frame["dur_ns"].sum()
 
 
-def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
+def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic():
     far = frames.delayed().with_columns(
         pl.when(pl.col("rank") == 3).then(pl.col("median_ns") // 20).otherwise("median_ns")
     )
@@ -62,7 +62,7 @@ def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
     assert kinds == [{"linear"}, {"log"}]
 
 
-def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:
+def test_the_critical_path_is_a_mean_step_of_each_phase():
     chart = charts.critical_path(frames.path())
     said = " ".join(specs.texts(chart))
     # decode: 1 and 3 ms of the host, 2 and 2 of compute, 0.1 unexplained in one of two steps: 2 + 2

@@ -3,7 +3,6 @@ the same.
 """
 
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -24,12 +23,12 @@ STACKS = pl.DataFrame(
 )
 
 
-def boxes(frame: pl.DataFrame) -> dict[tuple[str, int], tuple[float, float]]:
+def boxes(frame):
     drawn = specs.rows(charts.flame(frame), "rect", "x2", "name")
     return {(row["name"], row["y"]): (row["x"], row["x2"]) for row in drawn}
 
 
-def test_frames_are_as_wide_as_what_is_below_them() -> None:
+def test_frames_are_as_wide_as_what_is_below_them():
     found = boxes(STACKS)
     width = {key: round(b - a, 6) for key, (a, b) in found.items()}
     # what all begin with is named in the title and not drawn
@@ -41,7 +40,7 @@ def test_frames_are_as_wide_as_what_is_below_them() -> None:
         assert found["a", 0][0] <= found[name, 1][0] < found[name, 1][1] <= found["a", 0][1]
 
 
-def test_frames_too_narrow_to_draw_are_told() -> None:
+def test_frames_too_narrow_to_draw_are_told():
     tiny = pl.DataFrame(
         {
             "stack": [[f"f{n}"] for n in range(1001)],
@@ -54,7 +53,7 @@ def test_frames_too_narrow_to_draw_are_told() -> None:
     assert "too narrow to draw" in " ".join(specs.texts(chart))
 
 
-def test_speedscope_holds_every_stack(tmp_path: Path) -> None:
+def test_speedscope_holds_every_stack(tmp_path):
     file = charts.speedscope(STACKS, tmp_path / "x.speedscope.json", name="run")
     found = json.loads(file.read_text())
     assert found["$schema"] == "https://www.speedscope.app/file-format-schema.json"

@@ -4,13 +4,13 @@ from llmprof import charts
 from tests.charts import frames, specs
 
 
-def frame(*ttft_ms: float, phase: str = "plain", **more: object) -> pl.DataFrame:
+def frame(*ttft_ms, phase="plain", **more):
     rows = pl.DataFrame({"ttft_ns": [int(value * 1e6) for value in ttft_ms]})
     columns = {"phase": phase, "repeat": 0, "tpot_ns": None, "e2e_ns": None} | more
     return rows.with_columns(pl.lit(value).alias(name) for name, value in columns.items())
 
 
-def points(chart) -> list[tuple[float, float]]:
+def points(chart):
     return [(row["value"], row["share"]) for row in specs.rows(chart, "line", "share")]
 
 

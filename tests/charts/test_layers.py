@@ -1,5 +1,3 @@
-from typing import Any
-
 import polars as pl
 import pytest
 
@@ -9,7 +7,7 @@ from tests.charts import frames, specs
 
 
 @pytest.mark.parametrize("value", ["dur_ns", "busy_ns"])
-def test_a_cell_is_a_layer_of_a_step(value: str) -> None:
+def test_a_cell_is_a_layer_of_a_step(value):
     frame = frames.layered()
     cells = specs.rows(charts.layers(frame, value=value), "rect", "layer", value)
     assert len(cells) == frame.height
@@ -17,7 +15,7 @@ def test_a_cell_is_a_layer_of_a_step(value: str) -> None:
     assert {round(cell[value] / cell["time"]) for cell in cells} == {1_000}  # us
 
 
-def test_a_null_and_a_missing_row_are_not_captured() -> None:
+def test_a_null_and_a_missing_row_are_not_captured():
     frame = frames.layered().filter(
         ~((pl.col("step") == 3) & (pl.col("layer") == 5) & (pl.col("rank") == 0))
     )
@@ -32,7 +30,7 @@ def test_a_null_and_a_missing_row_are_not_captured() -> None:
     assert any("not captured (2 of 896 cells)" in text for text in specs.texts(chart))
 
 
-def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others() -> None:
+def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others():
     frame = frames.layered()
     plain = _scales(charts.layers(frame))
     slow = frame.with_columns(
@@ -55,7 +53,7 @@ def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others() -> None:
     assert any("and more (" in text and "up to 90.0 ms" in text for text in specs.texts(chart))
 
 
-def test_many_steps_become_medians_and_the_chart_says_so() -> None:
+def test_many_steps_become_medians_and_the_chart_says_so():
     rows = [
         (0, step, "decode", layer, 1_000 * (step % 3) + 1_000)
         for step in range(300)
@@ -69,10 +67,10 @@ def test_many_steps_become_medians_and_the_chart_says_so() -> None:
     assert any("median of 3 consecutive steps" in text for text in specs.texts(chart))
 
 
-def _scales(chart: object) -> set[str]:
-    units = specs.marks(chart.to_dict())  # type: ignore[attr-defined]
+def _scales(chart):
+    units = specs.marks(chart.to_dict())
     return {unit["encoding"]["color"]["scale"]["type"] for unit in units if _shaded(unit)}
 
 
-def _shaded(unit: dict[str, Any]) -> bool:
+def _shaded(unit):
     return "scheme" in unit["encoding"].get("color", {}).get("scale", {})

@@ -20,12 +20,12 @@ _PROTAN = (
 )
 
 
-def _linear(colour: str) -> list[float]:
+def _linear(colour):
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
 
 
-def _lab(linear: list[float]) -> tuple[float, float, float]:
+def _lab(linear):
     r, g, b = (min(1.0, max(0.0, c)) for c in linear)
     x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047
     y = 0.2126 * r + 0.7152 * g + 0.0722 * b
@@ -34,7 +34,7 @@ def _lab(linear: list[float]) -> tuple[float, float, float]:
     return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
 
 
-def _distance(a: str, b: str, matrix: tuple[tuple[float, ...], ...] | None) -> float:
+def _distance(a, b, matrix):
     ends = []
     for colour in (a, b):
         linear = _linear(colour)
@@ -51,8 +51,8 @@ def _distance(a: str, b: str, matrix: tuple[tuple[float, ...], ...] | None) -> f
     "matrix", [None, _DEUTAN, _PROTAN], ids=["all cones", "deuteranopia", "protanopia"]
 )
 def test_families_stay_apart_for_colour_blind_readers(
-    matrix: tuple[tuple[float, ...], ...] | None,
-) -> None:
+    matrix,
+):
     families = [
         STAGES[name]
         for name in ("attention", "gate_up_proj", "all_reduce", "copy", "norm", "experts")
@@ -63,7 +63,7 @@ def test_families_stay_apart_for_colour_blind_readers(
         assert _distance(a, b, matrix) > 12, (a, b)
 
 
-def test_unknown_names_come_last_with_spare_colours() -> None:
+def test_unknown_names_come_last_with_spare_colours():
     table = colours("stage", ["zeta", "attention", "alpha", "norm"])
     assert list(table) == ["norm", "attention", "alpha", "zeta"]
     assert len(set(table.values())) == 4
@@ -82,11 +82,11 @@ def test_unknown_names_come_last_with_spare_colours() -> None:
         (None, "ns"),
     ],
 )
-def test_unit_of_an_axis(ns: float | None, symbol: str) -> None:
+def test_unit_of_an_axis(ns, symbol):
     assert time_unit(ns).symbol == symbol
 
 
-def test_percentages_never_say_all_or_nothing_for_less() -> None:
+def test_percentages_never_say_all_or_nothing_for_less():
     figures = [0, 0.2, 0.6, 42.4, 99.4, 99.6, 99.99, 100]
     assert [percent(f) for f in figures] == [
         "0 %",
@@ -102,7 +102,7 @@ def test_percentages_never_say_all_or_nothing_for_less() -> None:
     assert range_text("3 %", "9 %") == "3 % to 9 %"
 
 
-def test_inline_data_has_a_limit_of_its_own() -> None:
+def test_inline_data_has_a_limit_of_its_own():
     with pytest.raises(AnalysisError, match="60,001 rows"):
         inline(pl.DataFrame({"a": range(MAX_ROWS + 1)}))
     values = inline(

@@ -8,7 +8,7 @@ from llmprof.errors import LlmprofError
 from tests.charts import frames, specs
 
 
-def test_bars_go_from_the_step_to_its_targets_and_the_rest_adds_up() -> None:
+def test_bars_go_from_the_step_to_its_targets_and_the_rest_adds_up():
     frame = frames.gained().filter(phase=frames.gained()["phase"][0])
     step = frame.filter(part="step").row(0, named=True)
     chart = charts.opportunities(frames.gained())

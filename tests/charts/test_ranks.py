@@ -13,7 +13,7 @@ def sixteen():
     return run_of(**on_hosts())
 
 
-def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
+def test_a_cell_is_a_step_of_a_rank(sixteen):
     rows = analyze.ranks(sixteen, by="step")
     chart = charts.ranks(rows, value="wait_ns", groups=analyze.ranks(sixteen, by="place"))
     cells = specs.rows(chart, "rect", "row", "time")
@@ -31,7 +31,7 @@ def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
     )
 
 
-def test_one_late_rank_of_a_thousand_stays_visible() -> None:
+def test_one_late_rank_of_a_thousand_stays_visible():
     rank = np.repeat(np.arange(1024), 300)
     rows = pl.DataFrame(
         {"rank": rank, "step": np.tile(np.arange(300), 1024), "phase": "decode"}
@@ -45,7 +45,7 @@ def test_one_late_rank_of_a_thousand_stays_visible() -> None:
     assert "most on rank 999 (30.0 ms)" in text
 
 
-def test_unknown_waiting_is_grey(sixteen) -> None:
+def test_unknown_waiting_is_grey(sixteen):
     rows = analyze.ranks(sixteen, by="step")
     hole = rows.with_columns(wait_ns=pl.when(pl.col("rank") != 3).then("wait_ns"))
     assert any(
@@ -54,7 +54,7 @@ def test_unknown_waiting_is_grey(sixteen) -> None:
     )
 
 
-def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sample_trace) -> None:
+def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl")
     for drawing in (figures.RANK_STEPS, figures.RANK_WAITS, figures.LATE_GROUPS):
         assert figures.make_figure(sixteen, drawing).spec
@@ -64,7 +64,7 @@ def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sampl
     assert absent.found == "the recording does not say which ranks share a node or a parallel group"
 
 
-def test_a_cell_is_the_use_of_a_rank_in_a_bin_and_the_least_busy_of_many_ranks_shows() -> None:
+def test_a_cell_is_the_use_of_a_rank_in_a_bin_and_the_least_busy_of_many_ranks_shows():
     rank = np.repeat(np.arange(200), 10)
     bins = pl.DataFrame(
         {"rank": rank, "device": 0, "start_ns": np.tile(np.arange(10), 200) * 1000, "dur_ns": 1000}

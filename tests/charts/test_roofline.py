@@ -1,22 +1,20 @@
 """Roofline: points are the launches, roofs are those that are known, texts keep apart."""
 
 import itertools
-from typing import Any
 
-import altair as alt
 import polars as pl
 import pytest
 
 from llmprof import charts
 from llmprof.charts.base.save import Box
 from llmprof.charts.base.theme import text_px
-from llmprof.charts.roofline import BOUNDS, derived, given
+from llmprof.charts.subjects.roofline import BOUNDS, derived, given
 from llmprof.errors import LlmprofError
 from llmprof.theory import hardware
 from tests.charts import frames, specs
 
 
-def labels(chart: alt.LayerChart) -> list[tuple[str, Box]]:
+def labels(chart):
     """Names of launches and where they are."""
     out = []
     for unit in specs.marks(chart.to_dict()):
@@ -28,22 +26,22 @@ def labels(chart: alt.LayerChart) -> list[tuple[str, Box]]:
     return out
 
 
-def table(chart: alt.LayerChart) -> dict[str, str]:
+def table(chart):
     points = next(u for u in specs.marks(chart.to_dict()) if u["mark"]["type"] == "point")
-    scale: dict[str, Any] = points["encoding"]["color"]["scale"]
+    scale = points["encoding"]["color"]["scale"]
     return dict(zip(scale["domain"], scale["range"], strict=True))
 
 
-def test_points_are_the_launches_with_operations() -> None:
-    frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("duration_ns", descending=True)
+def test_points_are_the_launches_with_operations():
+    frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("dur_ns", descending=True)
     points = specs.rows(charts.roofline(frames.profiled()), "point", "intensity")
     assert [point["intensity"] for point in points] == frame["intensity"].to_list()
     assert [point["rate"] * 1e12 for point in points] == pytest.approx(
         frame["flop_per_s"].to_list()
     )
-    assert [point["duration_ns"] for point in points] == frame["duration_ns"].to_list()
+    assert [point["dur_ns"] for point in points] == frame["dur_ns"].to_list()
     assert [point["group"] for point in points] == frame["stage"].to_list()
-    ns, areas = frame["duration_ns"].to_list(), [point["area"] for point in points]
+    ns, areas = frame["dur_ns"].to_list(), [point["area"] for point in points]
     assert areas[1] / areas[0] == pytest.approx(ns[1] / ns[0])
     assert min(areas) >= 36
     written = " ".join(charts.roofline(frames.profiled()).to_dict()["title"]["subtitle"])
@@ -61,7 +59,7 @@ def test_points_are_the_launches_with_operations() -> None:
     assert {"rope", "norm"}.isdisjoint(row["group"] for row in specs.rows(chart, "point", "group"))
 
 
-def test_roofs_of_launches_and_devices() -> None:
+def test_roofs_of_launches_and_devices():
     rows = frames.profiled().filter(pl.col("flop_per_s") > 0)
     roofs = derived(rows)
     assert roofs.bandwidth == pytest.approx(frames.BANDWIDTH)
@@ -80,7 +78,7 @@ def test_roofs_of_launches_and_devices() -> None:
     assert "The roofs are not known." in texts
     assert "TB/s" not in texts
     none = frames.profiled().with_columns(
-        roof_flop_per_s=pl.lit(None, pl.Float64), roof_share=pl.lit(None, pl.Float64)
+        bound_flop_per_s=pl.lit(None, pl.Float64), bound_share=pl.lit(None, pl.Float64)
     )
     assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
     device = hardware.device("NVIDIA H200")
@@ -98,7 +96,7 @@ def test_roofs_of_launches_and_devices() -> None:
     assert "The roofs are not known." in " ".join(specs.texts(nothing_stated))
 
 
-def test_colours_are_those_of_stages_else_of_bounds() -> None:
+def test_colours_are_those_of_stages_else_of_bounds():
     assert list(table(charts.roofline(frames.profiled()))) == [
         "norm",
         "qkv_proj",
@@ -109,13 +107,13 @@ def test_colours_are_those_of_stages_else_of_bounds() -> None:
     ]
     plain = frames.profiled().drop("stage")
     assert table(charts.roofline(plain)) == BOUNDS
-    unbound = plain.with_columns(bound=pl.when(pl.col("bound") != "latency").then("bound"))
+    unbound = plain.with_columns(bound_by=pl.when(pl.col("bound_by") != "latency").then("bound_by"))
     assert list(table(charts.roofline(unbound))) == ["compute", "memory", "unknown"]
 
 
 @pytest.mark.parametrize("peaks", [None, "H200"])
 @pytest.mark.parametrize("by_stage", [True, False])
-def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
+def test_labels_keep_apart(by_stage, peaks):
     frame = frames.profiled() if by_stage else frames.profiled().drop("stage")
     found = labels(charts.roofline(frame, peaks=peaks))
     assert len(found) >= 5
@@ -127,7 +125,7 @@ def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
         assert {"gate_up_proj", "down_proj", "attention", "norm"} <= {text for text, _ in found}
 
 
-def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
+def test_operators_are_points_under_the_roofs_of_their_own_bounds():
     rows = frames.operated().filter(pl.col("flops") > 0)
     rows = rows.filter(pl.col("total_ns") >= 0.0005 * frames.operated()["total_ns"].sum())
     rows = rows.sort("total_ns", descending=True)
@@ -137,7 +135,9 @@ def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
     assert [point["rate"] for point in points] == pytest.approx(
         (rows["flop_per_s"] / 1e12).to_list()
     )
-    assert [point["roof_share"] for point in points] == pytest.approx(rows["bound_share"].to_list())
+    assert [point["bound_share"] for point in points] == pytest.approx(
+        rows["bound_share"].to_list()
+    )
     assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(specs.texts(chart))
     # without a device the roofs follow from the bounds
     assert "memory: 4.8 TB/s" in specs.texts(charts.roofline(frames.operated()))

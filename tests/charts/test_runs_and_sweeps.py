@@ -7,7 +7,7 @@ from llmprof import charts
 from tests.charts import frames, specs
 
 
-def title(chart) -> str:
+def title(chart):
     text = chart.to_dict()["title"]["text"]
     return text if isinstance(text, str) else " ".join(text)
 
@@ -15,8 +15,8 @@ def title(chart) -> str:
 class TestKernels:
     def test_variants_of_a_function_are_one_bar_and_the_rest_is_gathered(self):
         rows = [
-            ("void ns::gemm<4>(int)", "linear", 60, 2),
-            ("void ns::gemm<8>(int)", "linear", 20, 1),
+            ("void ns::gemm<4>(int)", "gemm", 60, 2),
+            ("void ns::gemm<8>(int)", "gemm", 20, 1),
             (
                 "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<int> >>",
                 "attention",

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from llmprof.errors import OutputError
 from tests.charts import frames, specs
 
 
-def test_png_has_two_pixels_for_each_of_the_chart(tmp_path: Path) -> None:
+def test_png_has_two_pixels_for_each_of_the_chart(tmp_path):
     chart = charts.overlap(frames.overlapped())
     path = charts.save(chart, tmp_path / "deep" / "er" / "overlap.png")
     assert path == tmp_path / "deep" / "er" / "overlap.png"
@@ -18,7 +17,7 @@ def test_png_has_two_pixels_for_each_of_the_chart(tmp_path: Path) -> None:
     assert specs.size(path.read_bytes()) == (2 * width, 2 * height)
 
 
-def test_svg_is_text_and_loads_nothing(tmp_path: Path) -> None:
+def test_svg_is_text_and_loads_nothing(tmp_path):
     text = charts.save(charts.diff(frames.compared()), str(tmp_path / "diff.SVG")).read_text(
         encoding="utf-8"
     )
@@ -30,7 +29,7 @@ def test_svg_is_text_and_loads_nothing(tmp_path: Path) -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == json.loads(json.dumps(chart.to_dict()))
 
 
-def test_html_needs_no_network(tmp_path: Path) -> None:
+def test_html_needs_no_network(tmp_path):
     chart = charts.idle(frames.idled())
     page = charts.save(chart, tmp_path / "idle.html").read_text(encoding="utf-8")
     assert not re.search(r"<(script|link)[^>]*\b(src|href)=", page, re.IGNORECASE)
@@ -44,13 +43,13 @@ def test_html_needs_no_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["chart.pdf", "chart", "chart.png.txt"])
-def test_an_unknown_suffix_is_an_error(tmp_path: Path, name: str) -> None:
+def test_an_unknown_suffix_is_an_error(tmp_path, name):
     with pytest.raises(OutputError, match=r"expected one of \.png, \.svg, \.html, \.json"):
         charts.save(charts.overlap(frames.overlapped()), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(OutputError, match=r"cannot write .*choose a folder that can be written"):
         charts.save(charts.overlap(frames.overlapped()), tmp_path / "file" / "chart.json")

@@ -6,24 +6,24 @@ import pytest
 from llmprof import charts
 from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.theme import IDLE, REST
-from llmprof.charts.kernels import READY, REASONS
+from llmprof.charts.subjects.kernels import READY, REASONS
 from tests.charts import frames, specs
 
 BARE = ["kernel_id", "reason", "share"]
 
 
-def bars(frame: pl.DataFrame) -> pl.DataFrame:
+def bars(frame):
     return pl.DataFrame(specs.rows(charts.stalls(frame), "bar", "part"))
 
 
-def test_parts_are_means_weighted_by_duration() -> None:
+def test_parts_are_means_weighted_by_duration():
     frame, drawn = frames.stalled(), bars(frames.stalled())
     for stage in frame["stage"].unique():
         mine = frame.filter(stage=stage)
-        whole = mine.unique("kernel_id")["duration_ns"].sum()
+        whole = mine.unique("kernel_id")["dur_ns"].sum()
         for reason in ("long_scoreboard", "barrier", "wait"):
             some = mine.filter(reason=reason)
-            share = float_of((some["share"] * some["duration_ns"]).sum()) / float_of(whole)
+            share = float_of((some["share"] * some["dur_ns"]).sum()) / float_of(whole)
             part = drawn.filter(row=stage, part=reason)["percent"]
             assert part.sum() == pytest.approx(100 * share)
     assert drawn.group_by("row").agg(pl.col("percent").sum())["percent"].to_list() == pytest.approx(
@@ -34,12 +34,12 @@ def test_parts_are_means_weighted_by_duration() -> None:
     )
 
 
-def test_bars_are_ordered_gathered_and_named() -> None:
+def test_bars_are_ordered_gathered_and_named():
     order = (
         frames.profiled()
         .group_by("stage")
-        .agg(pl.col("duration_ns").sum())
-        .sort("duration_ns", descending=True)
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", descending=True)
     )
     assert (
         bars(frames.stalled())["row"].unique(maintain_order=True).to_list()

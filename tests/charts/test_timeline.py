@@ -9,7 +9,7 @@ from tests.charts import frames, specs
 WINDOW = (26_500_000, 27_300_000)
 
 
-def event(start: int, dur: int, stage: str = "attention", **more: object) -> dict[str, object]:
+def event(start, dur, stage="attention", **more):
     row = {
         "rank": 0,
         "stream": 7,
@@ -22,7 +22,7 @@ def event(start: int, dur: int, stage: str = "attention", **more: object) -> dic
     return {**row, "layer": 0, "stage": stage, "category": "other", **more}
 
 
-def test_a_bar_is_an_event_with_its_figures() -> None:
+def test_a_bar_is_an_event_with_its_figures():
     frame = frames.attributed()
     bars = specs.rows(charts.timeline(frame, window=WINDOW), "rect", "name")
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -36,7 +36,7 @@ def test_a_bar_is_an_event_with_its_figures() -> None:
         assert (rank, start, stage) in exact
 
 
-def test_bars_of_odd_events() -> None:
+def test_bars_of_odd_events():
     chart = charts.timeline(pl.DataFrame([event(0, 10), event(500_000, 500_000)]))
     pixel = 1 / chart.to_dict()["width"]
     bars = specs.rows(chart, "rect", "name")
@@ -46,7 +46,7 @@ def test_bars_of_odd_events() -> None:
     assert len(row["name"]) == 120
     assert re.fullmatch(r"void x+…x+_end", row["name"])
     bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
-    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]
+    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)
     chart = charts.timeline(frame)
     assert {row["stage"] for row in specs.rows(chart, "rect", "name")} == {"attention", "other"}
     assert {"host", "stream 7"} <= set(specs.texts(chart))
@@ -54,7 +54,7 @@ def test_bars_of_odd_events() -> None:
     assert specs.rows(charts.timeline(frame), "rect", "name")
 
 
-def test_slices_hold_all_the_time() -> None:
+def test_slices_hold_all_the_time():
     frame = frames.attributed()
     chart = charts.timeline(frame, max_bars=100)
     slices = specs.rows(chart, "rect", "busy_ns")
@@ -72,7 +72,7 @@ def test_slices_hold_all_the_time() -> None:
     assert "10,912 of 10,912 events, merged into slices" in " ".join(specs.texts(chart))
 
 
-def test_a_slice_is_as_high_as_the_lane_was_busy() -> None:
+def test_a_slice_is_as_high_as_the_lane_was_busy():
     # one event of 1 us every 4 us, so thin that bars would look like a busy device
     frame = pl.DataFrame([event(i * 4_000, 1_000) for i in range(2_500)])
     chart = charts.timeline(frame, max_bars=100_000)
@@ -98,7 +98,7 @@ def test_a_slice_is_as_high_as_the_lane_was_busy() -> None:
     assert heights.max() == pytest.approx(1, abs=1e-3)
 
 
-def test_only_crowded_lanes_are_merged() -> None:
+def test_only_crowded_lanes_are_merged():
     crowded = [event(i * 4_000, 1_000, rank=1) for i in range(2_500)]
     frame = pl.DataFrame([event(0, 6_000_000), event(6_500_000, 3_500_000), *crowded])
     chart = charts.timeline(frame)

@@ -1,21 +1,19 @@
 """Files of a few ranks, made by hand: small, and with the same calls on each."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 _NONE = (0, 0, 0)
 
 
 def rank_file(
-    folder: Path,
-    rank: int,
+    folder,
+    rank,
     *,
-    world: int = 3,
-    late_us: float = 0,
-    base_us: float = 1e9,
-    jitter_us: Sequence[float] = _NONE,
-) -> Path:
+    world=3,
+    late_us=0,
+    base_us=1e9,
+    jitter_us=_NONE,
+):
     """Three steps of a rank: a label, two launches, a matrix product and an all-reduce that ends on
     all ranks at once.
 
@@ -57,7 +55,7 @@ def rank_file(
     return path
 
 
-def _launch(rank: int, at: float, correlation: int) -> dict[str, object]:
+def _launch(rank, at, correlation):
     about = {
         "ph": "X",
         "cat": "cuda_runtime",
@@ -67,7 +65,7 @@ def _launch(rank: int, at: float, correlation: int) -> dict[str, object]:
     return {**about, "pid": 100 + rank, "tid": 1, "ts": at, "dur": 5}
 
 
-def _kernel(rank: int, name: str, at: float, dur: float, correlation: int) -> dict[str, object]:
+def _kernel(rank, name, at, dur, correlation):
     args = {"device": rank, "stream": 7, "correlation": correlation}
     return {
         "ph": "X",
@@ -81,7 +79,7 @@ def _kernel(rank: int, name: str, at: float, dur: float, correlation: int) -> di
     }
 
 
-def run_folder(folder: Path, ranks: int = 3, **late_us: float) -> Path:
+def run_folder(folder, ranks=3, **late_us):
     """Files of all ranks; ``rank1=200`` makes that one late."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(ranks):

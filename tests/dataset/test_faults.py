@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -54,7 +53,7 @@ def warned(*matches):
         assert any(re.search(match, words) for words in said), (match, said)
 
 
-def partition_of(folder: Path, rank: int) -> Path:
+def partition_of(folder, rank):
     return next(
         path.parent
         for path in folder.glob(f"*/{PART_FILE}")
@@ -68,7 +67,7 @@ def same(one, other):
         assert_frame_equal(one.table(name), other.table(name))
 
 
-def whole(folder: Path) -> None:
+def whole(folder):
     """Each partition is there as it was written, and nothing else."""
     assert not list(folder.glob(f"{UNFINISHED}*"))
     for part in folder.glob("part-*"):
@@ -101,7 +100,7 @@ def test_a_partition_that_is_not_whole_is_named_and_the_rest_answers(many, run, 
     assert trace.coverage["events"] == sum(file["events"] for file in trace.coverage["files"])
     calls = llmprof.map("collectives", trace, client=False)
     assert calls["wait_ns"].null_count() == calls.height == 6
-    assert calls["unmatched"].n_unique() == 1
+    assert calls["reason"].n_unique() == 1
     with pytest.warns(TraceWarning, match=said):
         assert llmprof.read(many).ranks == [0, 2]
     same(
@@ -216,7 +215,7 @@ def test_ranks_whose_clocks_share_nothing_have_no_waits_and_it_is_said(run, tmp_
     assert trace.span_ns[0] == 0
     calls = analyze.collectives(trace)
     assert calls.filter(rank=1)["wait_ns"].null_count() == 3
-    assert calls.filter(rank=1)["unmatched"].null_count() == 0
+    assert calls.filter(rank=1)["reason"].null_count() == 0
     assert_frame_equal(llmprof.map("collectives", trace, client=False), calls)
     out = str(tmp_path / "again")
     assert (
@@ -299,7 +298,7 @@ def test_ctrl_c_ends_the_processes_of_a_command_and_leaves_nothing(run, many, tm
     assert not list(scratch.iterdir())
 
 
-def _of_session(number: int) -> list[int]:
+def _of_session(number):
     """Processes of a session that have not ended."""
     found = []
     for one in psutil.process_iter(["status"]):
@@ -336,7 +335,7 @@ def test_a_disk_that_fills_in_the_middle_ends_it_and_the_next_call_goes_on(run, 
     same(llmprof.convert(run, out, client=False), llmprof.read(run, cache=False))
 
 
-def _converted(run: Path, out: Path) -> Path:
+def _converted(run, out):
     llmprof.convert(run, out, client=False)
     return out
 
@@ -428,7 +427,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path):
 
 
 @contextmanager
-def _processes_of_dask(folder: Path):
+def _processes_of_dask(folder):
     """A scheduler and one worker, each a process; gives the address and the scheduler."""
     about = folder / "scheduler.json"
     common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}

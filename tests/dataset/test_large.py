@@ -49,7 +49,7 @@ def test_clocks_late_ranks_and_waits_are_those_of_the_truth(run, trace):
         assert own["wait_ns"].unique().to_list() == [late - truth.late_ns[rank]]
         assert own["last_rank"].unique().to_list() == [truth.late_rank(group)]
         assert own["group"].unique().to_list() == [f"tp{group}"]
-        assert own["matched_by"].unique().to_list() == ["group"]
+        assert own["evidence"].unique().to_list() == ["group"]
     base = analyze.collectives(sample("torch_tp4_eager_nccl")).filter(rank=3).sort("start_ns")
     first = calls.filter(rank=0).sort("start_ns")
     expected = (base["dur_ns"] * truth.slower[0]).round()

@@ -57,7 +57,7 @@ from llmprof.theory.profiler import machine_for
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 
 
-def points_file(folder: Path, *rows: dict) -> Path:
+def points_file(folder, *rows):
     usual = {
         "tp": 1,
         "pp": 1,
@@ -382,7 +382,7 @@ history.append(sys.argv[1], {{"step_s": [2.0]}})
         assert pl.read_parquet(path).columns == ["a"]
 
     def test_watch_waits_between_runs(self, tmp_path):
-        waited: list[float] = []
+        waited = []
         track_measure(
             lambda: {"a": [1.0, 1.0, 1.0]},
             tmp_path / "h.parquet",
@@ -548,7 +548,7 @@ def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
     assert sequence_length(points).height == 4
 
 
-def times(*requests: tuple[int, int, int]) -> pl.DataFrame:
+def times(*requests):
     """Requests of 21 tokens by start, time to the first and to the last token, ms."""
     frame = (
         pl.DataFrame(requests, schema=["start_epoch_ns", "ttft_ns", "e2e_ns"], orient="row")
@@ -582,7 +582,7 @@ class TestCalibration:
 
     FILE = DATA / "latency_analysis_tp1.json"
 
-    def points(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def points(self):
         points = read_points(self.FILE)
         seen = pl.col("prompt").is_in([128, 1024, 4096]) & (pl.col("batch") < 32)
         return points.filter(seen), points.filter(~seen)
@@ -623,7 +623,7 @@ class TestCalibration:
         ]
 
     def test_the_file_is_what_predictions_use(self, tmp_path, monkeypatch, capsys):
-        def measured(config: ExperimentConfig, folder: Path, **_: object) -> pl.DataFrame:
+        def measured(config, folder, **_):
             Path(folder).mkdir(exist_ok=True)
             shutil.copy(self.FILE, Path(folder) / "points.json")
             return read_points(self.FILE)
@@ -664,7 +664,7 @@ class TestCalibration:
     def test_a_calibration_is_of_the_device_that_was_measured(
         self, tmp_path, monkeypatch, asked, measured
     ):
-        def points(_: ExperimentConfig, folder: Path, **__: object) -> pl.DataFrame:
+        def points(_, folder, **__):
             document = json.loads(self.FILE.read_text()) | {"gpu": measured}
             (folder / "points.json").write_text(json.dumps(document))
             return read_points(self.FILE)

@@ -19,17 +19,18 @@ from llmprof.explore.collectives.explorer import (
 )
 from llmprof.trace import Trace, schema
 from tests.analyze.test_collectives import calls
+from tests.explore.asking import ask
 
 # two calls; rank 1 comes 10 us and 50 us after rank 0, and both leave together
 ROWS = [(0, 0, 104_000), (1, 10_000, 104_000), (0, 200_000, 254_000), (1, 250_000, 254_000)]
 COLUMNS = {"bytes": 8_000, "bytes_source": "metadata", "dtype": "BFloat16", "world": 2}
 
 
-def two_ranks() -> Trace:
+def two_ranks():
     return calls(ROWS, meta={"device": "NVIDIA H200", "world_size": 2}, **COLUMNS)
 
 
-def test_a_picked_call_has_its_ranks_aligned() -> None:
+def test_a_picked_call_has_its_ranks_aligned():
     found = call_by_rank(two_ranks(), 1)
     assert found.select("rank", "aligned_ns", "wait_ns", "transfer_ns", "last_rank").rows() == [
         (0, 0, 50_000, 4_000, 1),
@@ -37,10 +38,10 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
     ]
     shown = explore.collectives(two_ranks())
     assert shown.selected.height == 4
-    shown._on_pick(call=1)
+    ask(shown, "pick", call=1)
     assert (shown.call, shown.window) == (1, [200_000, 254_000])
     assert shown.selected.select("rank", "late_ns").rows() == [(0, 0), (1, 50_000)]
-    shown._on_pick(call=99)
+    ask(shown, "pick", call=99)
     assert shown.call == 1
     rows = calls_in_window(two_ranks(), kind="all_reduce")
     assert [neighbouring_calls(rows, call) for call in (None, 0, 1, 99)] == [
@@ -52,7 +53,7 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
     assert neighbouring_calls(rows.clear(), None) == (None, None)
 
 
-def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_over_time(monkeypatch):
     found = over_time(calls_in_window(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "kernels", "wait_ns", "transfer_ns", "call").rows() == [
         (0, 1, 94_000 - 84_000, 94_000, 0),
@@ -68,7 +69,7 @@ def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[no-untyped-def]
+def test_views_are_what_the_analyses_say(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl")
     rows = calls_in_window(trace, kind="all_reduce")
     found = collective_view(trace, rows)
@@ -86,7 +87,7 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     assert len(over_time(rows)) <= explorer.MAX_BARS
 
 
-def test_kinds_phases_and_windows(sample_trace) -> None:
+def test_kinds_phases_and_windows(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl")
     assert collective_choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]
     decode = calls_in_window(trace, kind="all_gather", phase="decode")
@@ -94,25 +95,25 @@ def test_kinds_phases_and_windows(sample_trace) -> None:
     first = decode["start_ns"].min()
     assert calls_in_window(trace, kind="all_gather", window=(first, first + 1)).height > 0
     shown = explore.collectives(trace)
-    shown._on_choices()
+    ask(shown, "choices")
     assert shown.kind == "all_reduce"
     gathers = explore.collectives(trace, kind="all_gather", phase="decode", rank=2)
     assert gathers.selected["rank"].unique().to_list() == [2]
     assert gathers.picture().startswith(b"\x89PNG")
     shown = explore.collectives(two_ranks(), kind="gossip")
-    shown._on_choices()
+    ask(shown, "choices")
     assert shown.kind == "all_reduce"
 
 
-def test_without_collectives_there_is_nothing_to_choose() -> None:
+def test_without_collectives_there_is_nothing_to_choose():
     shown = explore.collectives(Trace({"kernels": schema.empty("kernels")}))
-    assert shown._on_choices()[0]["kinds"] == []
+    assert ask(shown, "choices")[0]["kinds"] == []
     assert shown.kind is None
     assert shown.selected.is_empty()
     assert "image/png" not in shown._repr_mimebundle_()[0]
     assert collectives(shown.trace).is_empty()
     with pytest.raises(NotCapturedError):
-        explore.collectives(Trace({}))._on_choices()
+        ask(explore.collectives(Trace({})), "choices")
 
 
 def test_many_ranks_share_rows_that_show_the_latest_of_them():
@@ -127,7 +128,7 @@ def test_many_ranks_share_rows_that_show_the_latest_of_them():
     assert banded(few, "aligned_ns").equals(few)
 
 
-def forty_ranks() -> Trace:
+def forty_ranks():
     """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank
     4 300 us.
 
@@ -146,7 +147,7 @@ def forty_ranks() -> Trace:
     return calls(rows, meta={"device": "NVIDIA H200", "world_size": 40}, **COLUMNS | {"world": 40})
 
 
-def by_bin(bins: list[dict[str, object]]) -> list[tuple[object, ...]]:
+def by_bin(bins):
     return [(b["low_ns"], b["high_ns"], b["words"], b["last"]) for b in bins if b["ranks"]]
 
 
@@ -180,15 +181,16 @@ def test_a_histogram_of_ranks_by_hand():
 def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
     shown = explore.collectives(forty_ranks(), kind="all_reduce")
     assert (
-        shown._on_view(kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"] == []
+        ask(shown, "view", kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"]
+        == []
     )
     asked = {"kind": "all_reduce", "phase": None, "window": None, "ranks": None}
-    answer, _ = shown._on_spread(measure="late", call=None, **asked)
+    answer, _ = ask(shown, "spread", measure="late", call=None, **asked)
     assert (
         answer["words"]
         == "39 of 40 ranks lie between 0 ns and 20.0 us; the highest is above 500 us: rank 39."
     )
-    second, _ = shown._on_spread(measure="late", call=1, **asked)
+    second, _ = ask(shown, "spread", measure="late", call=1, **asked)
     assert second["bins"][15]["ranks"] == [4]
     with pytest.raises(LlmprofError, match="no rank is picked"):
         shown.timeline()
@@ -197,7 +199,7 @@ def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
     shown.call = 1
     assert shown.selected.select("rank", "late_ns").rows() == [(4, 300_000), (39, 500_000)]
     assert shown.timeline().trace.ranks == [4, 39]
-    rows = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[4, 39])[0]["rows"]
+    rows = ask(shown, "call", call=1, kind="all_reduce", phase=None, ranks=[4, 39])[0]["rows"]
     assert [row["rank"] for row in rows] == [4, 39]
-    shared = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[])[0]["rows"]
+    shared = ask(shown, "call", call=1, kind="all_reduce", phase=None, ranks=[])[0]["rows"]
     assert (shared[0]["label"], shared[0]["rank"]) == ("ranks 0 to 1", 1)

@@ -13,6 +13,7 @@ from llmprof.explore.compare import explorer
 from llmprof.explore.compare.explorer import Aligned, align
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
+from tests.explore.asking import ask
 from tests.samples import sample
 
 VIEW = {
@@ -27,7 +28,7 @@ VIEW = {
 }
 
 
-def run(*, attention: int = 10, norm: str = NORM, steps: int = 2) -> Trace:
+def run(*, attention=10, norm=NORM, steps=2):
     """Decode steps of two layers, whose attention takes so long."""
     names = [(name, attention if name == ATTENTION else 10) for name in forward(2)]
     names = [(norm if name == NORM else name, dur) for name, dur in names]
@@ -44,16 +45,16 @@ def run(*, attention: int = 10, norm: str = NORM, steps: int = 2) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def a() -> Trace:
+def a():
     return run()
 
 
 @pytest.fixture(scope="module")
-def b() -> Trace:
+def b():
     return run(attention=30)
 
 
-def test_changes_are_those_of_diff(a: Trace, b: Trace) -> None:
+def test_changes_are_those_of_diff(a, b):
     widget = explore.compare(a, b, by=["stage", "category"])
     assert widget.changes.equals(diff_events(a, b))
     first = widget.table.row(0, named=True)
@@ -68,7 +69,7 @@ def test_changes_are_those_of_diff(a: Trace, b: Trace) -> None:
     assert rows == [(0, 10.0, 30.0, 3.0), (1, 10.0, 30.0, 3.0)]
 
 
-def test_rows_are_narrowed_and_sorted(a: Trace, b: Trace) -> None:
+def test_rows_are_narrowed_and_sorted(a, b):
     widget = explore.compare(a, b, status="slower")
     assert widget.table["stage"].to_list() == ["attention"]
     widget.status, widget.search = None, "PROJ"
@@ -87,18 +88,18 @@ def test_rows_are_narrowed_and_sorted(a: Trace, b: Trace) -> None:
             setattr(widget, name, value)
 
 
-def test_the_first_rows_read_as_those_that_are_scrolled_to(a: Trace, b: Trace) -> None:
+def test_the_first_rows_read_as_those_that_are_scrolled_to(a, b):
     shown = explore.compare(a, b)
-    first, _ = shown._on_table(VIEW | {"by": ["name"]})
-    more, _ = shown._on_rows(VIEW | {"by": ["name"]}, 0, 60)
+    first, _ = ask(shown, "table", VIEW | {"by": ["name"]})
+    more, _ = ask(shown, "rows", VIEW | {"by": ["name"]}, 0, 60)
     assert first["rows"] == more["rows"]
     assert first["rows"]
 
 
-def test_picking_gives_the_events_of_both(a: Trace, b: Trace) -> None:
+def test_picking_gives_the_events_of_both(a, b):
     widget = explore.compare(a, b, names=("before", "after"))
     assert widget.selected.is_empty()
-    widget._on_pick(VIEW, 0)
+    ask(widget, "pick", VIEW, 0)
     assert widget.picked == {"phase": "decode", "stage": "attention", "category": "attention"}
     found = widget.selected
     assert found.columns == ["trace", *a.events.columns]
@@ -108,13 +109,13 @@ def test_picking_gives_the_events_of_both(a: Trace, b: Trace) -> None:
     ]
 
 
-def test_what_appeared_and_what_vanished(a: Trace) -> None:
+def test_what_appeared_and_what_vanished(a):
     widget = explore.compare(a, run(norm="void my_rms_norm_kernel<4>"), by=["name"])
     found = dict(widget.table.select("name", "status").iter_rows())
     assert found[NORM] == "only_a"
     assert found["void my_rms_norm_kernel<4>"] == "only_b"
-    message, buffers = widget._on_details(
-        {"phase": "decode", "stage": "norm", "category": "norm"}, 0.05
+    message, buffers = ask(
+        widget, "details", {"phase": "decode", "stage": "norm", "category": "norm"}, 0.05
     )
     assert {row["name"]: row["status"] for row in message["kernels"]["rows"]} == {
         NORM: "only_a",
@@ -123,25 +124,25 @@ def test_what_appeared_and_what_vanished(a: Trace) -> None:
     assert len(buffers) == sum(len(columns) for columns in message["steps"])
 
 
-def test_empty_missing_and_without_steps(a: Trace) -> None:
+def test_empty_missing_and_without_steps(a):
     empty = Trace({"kernels": schema.empty("kernels")})
-    message, _ = explore.compare(empty, empty)._on_table(VIEW)
+    message, _ = ask(explore.compare(empty, empty), "table", VIEW)
     assert (message["total"], message["largest"]) == (0, None)
     outside = Trace({"kernels": kernels([NORM])})
-    message, _ = explore.compare(a, outside)._on_table(VIEW)
+    message, _ = ask(explore.compare(a, outside), "table", VIEW)
     assert set(message["counts"]) == set(explorer.STATUSES)
     missing = explore.compare(a, Trace({}))
-    for answer in (lambda: missing._on_table(VIEW), lambda: missing._on_story((0, 1))):
+    for answer in (lambda: ask(missing, "table", VIEW), lambda: ask(missing, "story", (0, 1))):
         with pytest.raises(NotCapturedError):
             answer()
-    message, _ = missing._on_tracks((0, 1), phase="decode")
+    message, _ = ask(missing, "tracks", (0, 1), phase="decode")
     assert message["sides"][1]["note"] == "run 2 has no such step of decode"
     assert "image/png" not in missing._repr_mimebundle_()[0]
 
 
-def test_the_story_is_that_of_the_analyses(a: Trace, b: Trace) -> None:
+def test_the_story_is_that_of_the_analyses(a, b):
     widget = explore.compare(a, b, names=("before", "after"))
-    message, _ = widget._on_story((0, 1))
+    message, _ = ask(widget, "story", (0, 1))
     widget.handlers["story"].message.check(message)
     assert (widget.phase, message["phases"], message["ranks"]) == ("decode", ["decode"], [0])
     assert message["words"] == diff_words(diff(a, b, names=("before", "after")))
@@ -156,9 +157,9 @@ def test_the_story_is_that_of_the_analyses(a: Trace, b: Trace) -> None:
     assert message["context"] == []
 
 
-def test_more_than_two_runs_each_against_the_first(a: Trace, b: Trace) -> None:
+def test_more_than_two_runs_each_against_the_first(a, b):
     widget = explore.compare(a, b, run(attention=20), names=("x", "y", "z"), pair=[2, 1])
-    message, _ = widget._on_story((2, 1))
+    message, _ = ask(widget, "story", (2, 1))
     assert [one["name"] for one in message["runs"]] == ["x", "y", "z"]
     assert [(way["a"], way["b"]) for way in message["ways"]] == [(2, 1), (2, 0)]
     attention = [
@@ -176,9 +177,9 @@ def test_more_than_two_runs_each_against_the_first(a: Trace, b: Trace) -> None:
         explore.compare(a, b, a, names=("x", "y"))
 
 
-def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
+def test_timelines_are_aligned_at_a_step_or_a_layer(a, b):
     widget = explore.compare(a, b)
-    message, buffers = widget._on_tracks((0, 1), phase="decode", place=1, layer=1)
+    message, buffers = ask(widget, "tracks", (0, 1), phase="decode", place=1, layer=1)
     widget.handlers["tracks"].message.check(message)
     assert (message["place"], message["places"], message["layers"]) == (1, 2, [0, 1])
     for trace, side in zip((a, b), message["sides"], strict=True):
@@ -195,7 +196,7 @@ def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
     assert len(buffers) == sum(len(side["columns"]) for side in message["sides"])
 
 
-def test_timelines_say_what_they_cannot_align(a: Trace, b: Trace) -> None:
+def test_timelines_say_what_they_cannot_align(a, b):
     found = align([Aligned("a", a), Aligned("b", b)], phase="decode", layer=7)
     assert [side["note"] for side in found.sides] == [
         "a has no layer 7 in this step",
@@ -214,9 +215,7 @@ def test_timelines_say_what_they_cannot_align(a: Trace, b: Trace) -> None:
     )
 
 
-def test_many_events_are_sent_as_pieces_whose_time_adds_up(
-    monkeypatch: pytest.MonkeyPatch, a: Trace
-) -> None:
+def test_many_events_are_sent_as_pieces_whose_time_adds_up(monkeypatch, a):
     every = align([Aligned("a", a)]).rows[0]
     monkeypatch.setattr(explorer, "MOST_EVENTS", 5)
     monkeypatch.setattr(explorer, "_PIECES", 4)
@@ -227,13 +226,13 @@ def test_many_events_are_sent_as_pieces_whose_time_adds_up(
 
 
 @pytest.mark.parametrize("rank", [None, 0, 3, 9])
-def test_one_rank_of_both(rank: int | None) -> None:
+def test_one_rank_of_both(rank):
     first, second = sample("torch_tp4_eager_custom_allreduce"), sample("torch_tp4_eager_nccl")
     widget = explore.compare(first, second, rank=rank)
-    message, _ = widget._on_story((0, 1), rank=rank)
+    message, _ = ask(widget, "story", (0, 1), rank=rank)
     steps = message["runs"][0]["steps"]
     assert steps == (9 if rank in (0, 3) else 36)
-    sides = widget._on_tracks((0, 1), phase="decode", rank=rank)[0]["sides"]
+    sides = ask(widget, "tracks", (0, 1), phase="decode", rank=rank)[0]["sides"]
     assert {side["rank"] for side in sides} == {rank if rank in (0, 3) else 0}
     ranks = [rank] if rank in (0, 3) else None
     assert widget.changes.equals(diff_events(first, second, by=["stage", "name"], ranks=ranks))

@@ -8,13 +8,13 @@ from tests.samples import sample
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch):
+def opened(monkeypatch):
     """All tabs of a trace; each change is a view of its own."""
     monkeypatch.setattr(header, "TOGETHER_S", 0.0)
     return explore.open(sample("torch_tp1_eager"))
 
 
-def chips(opened) -> dict[str, str]:
+def chips(opened):
     return {chip["name"]: chip["text"] for chip in opened.header.chips}
 
 

@@ -17,16 +17,17 @@ from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cell_events, kernels_of, layer_cells, layer_choices
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
+from tests.explore.asking import ask
 from tests.explore.test_widget import plain_pixels
 
 
-def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trace:
+def run(steps=2, layers=5, slow=(1, 3)):
     """Steps of layers of ten kernels of 10 ns; the attention of one layer of one step takes 110
     ns.
     """
     parts, marks, at = [], [], 0
     for step in range(steps):
-        names: list[str | tuple[str, int]] = list(forward(layers))
+        names = list(forward(layers))
         if step == slow[0]:
             names[2 + 10 * slow[1] + DENSE.index(ATTENTION)] = (ATTENTION, 110)
         parts.append(kernels(names, start=at, first=1000 * step))
@@ -36,12 +37,12 @@ def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trac
     return Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
 
 
-def values(found: cells_module.Cells) -> list[list[float]]:
+def values(found):
     shape = (len(found.head["columns"]), len(found.head["layers"]))
     return np.frombuffer(found.values, "<f4").reshape(shape).tolist()
 
 
-def test_cells_are_what_the_analysis_says() -> None:
+def test_cells_are_what_the_analysis_says():
     found = layer_cells(run(), measure="time", rank=0)
     assert [column[:2] for column in found.head["columns"]] == [(0, 0), (1, 1)]
     assert found.head["layers"] == [0, 1, 2, 3, 4]
@@ -59,7 +60,7 @@ def test_cells_are_what_the_analysis_says() -> None:
     assert [column[2] for column in found.head["columns"]] == [0, 1]
 
 
-def test_a_stage_a_phase_and_some_steps() -> None:
+def test_a_stage_a_phase_and_some_steps():
     assert values(layer_cells(run(), measure="busy", rank=0, stage="attention"))[1] == [
         10,
         10,
@@ -77,7 +78,7 @@ def test_a_stage_a_phase_and_some_steps() -> None:
     ] == [2, 3]
 
 
-def test_what_was_not_captured_is_not_a_number() -> None:
+def test_what_was_not_captured_is_not_a_number():
     bare = Trace(
         {
             "kernels": kernels(forward(3)),
@@ -89,7 +90,7 @@ def test_what_was_not_captured_is_not_a_number() -> None:
     assert found.head["missing"] == sum(map(len, values(found))) > 0
 
 
-def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_steps_share_columns(monkeypatch):
     monkeypatch.setattr(cells_module, "MAX_COLUMNS", 2)
     found = layer_cells(run(steps=5, slow=(1, 3)), measure="time", rank=0)
     assert [column[:2] for column in found.head["columns"]] == [(0, 2), (3, 4)]
@@ -98,7 +99,7 @@ def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.head["outliers"] == 1
 
 
-def test_kernels_with_their_operators() -> None:
+def test_kernels_with_their_operators():
     trace = run()
     cell = cell_events(trace, rank=0, step=1, layer=3)
     assert kernels_of(trace, cell)["op"].null_count() == kernels_of(trace, cell).height
@@ -115,12 +116,12 @@ def test_kernels_with_their_operators() -> None:
     )
 
 
-def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
+def test_how_much_longer_a_layer_and_its_kernels_may_take():
     widget = explore.layers(run())
     asked = {"rank": 0, "step": 1, "layer": 3, "stage": None}
-    assert widget._on_cell(**asked)[0]["slack_ns"] is None
-    assert widget._on_slack()[0] == {"why": ""}
-    cell = widget._on_cell(**asked)[0]
+    assert ask(widget, "cell", **asked)[0]["slack_ns"] is None
+    assert ask(widget, "slack")[0] == {"why": ""}
+    cell = ask(widget, "cell", **asked)[0]
     of_layers = slack(run(), by=["step", "layer"]).drop_nulls("layer").sort("layer")
     last = of_layers.filter(step=1)["slack_ns"]
     assert cell["slack_ns"] == last[3] == min(row["slack_ns"] for row in cell["kernels"])
@@ -129,14 +130,14 @@ def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
     )  # kernels of one stream: what comes later delays the end no less
 
     silent = explore.layers(Trace({"kernels": run().kernels, "markers": run().markers}))
-    assert "calls were not recorded" in silent._on_slack()[0]["why"]
+    assert "calls were not recorded" in ask(silent, "slack")[0]["why"]
 
 
-def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
+def test_picking_a_cell_selects_its_events_and_moves_the_window():
     trace = run()
     shown = explore.layers(trace)
     assert shown.selected.is_empty()
-    shown._on_pick(rank=0, step=1, layer=3)
+    ask(shown, "pick", rank=0, step=1, layer=3)
     row = layer_gaps(trace).filter(pl.col("step") == 1, pl.col("layer") == 3).row(0, named=True)
     assert shown.window == [row["start_ns"], row["end_ns"]]
     assert (shown.rank, shown.step, shown.layer) == (0, 1, 3)
@@ -144,7 +145,7 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
     assert shown.selected.equals(trace.events.filter(place))
     shown.stage = "attention"
     assert shown.selected["name"].to_list() == [ATTENTION]
-    message, _ = shown._on_cell(rank=0, step=1, layer=3, stage="attention")
+    message, _ = ask(shown, "cell", rank=0, step=1, layer=3, stage="attention")
     assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (
         110,
         9,
@@ -152,33 +153,33 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
     )
     shown = explore.layers(run(), rank=0, step=77, layer=1)
     assert shown.selected.is_empty()
-    message, _ = shown._on_cell(rank=0, step=77, layer=1, stage=None)
+    message, _ = ask(shown, "cell", rank=0, step=77, layer=1, stage=None)
     assert (message["cell"], message["stages"], message["kernels"]) == (None, [], [])
-    shown._on_pick(rank=0, step=77, layer=1)
+    ask(shown, "pick", rank=0, step=77, layer=1)
     assert shown.window is None
 
 
-def test_without_layers_there_is_nothing_to_choose() -> None:
+def test_without_layers_there_is_nothing_to_choose():
     for trace in (
         Trace({"kernels": schema.empty("kernels")}),
         Trace({"kernels": kernels(["one", "two"])}),
     ):
         shown = explore.layers(trace)
-        assert shown._on_choices()[0]["ranks"] == []
+        assert ask(shown, "choices")[0]["ranks"] == []
         assert shown.selected.is_empty()
         assert "image/png" not in shown._repr_mimebundle_()[0]
     shown = explore.layers(Trace({}))
     with pytest.raises(NotCapturedError, match="no kernels, copies or operators"):
-        shown._on_choices()
+        ask(shown, "choices")
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str, list[np.ndarray]]:
+def drawn(monkeypatch, widget):
     """The picture as SVG, and the pixels of its images: the ramps of the phases, then the cells
     of each rank.
     """
     texts = []
 
-    def keep(text: str, *, scale: float) -> bytes:
+    def keep(text, *, scale):
         texts.append(text)
         return b"PNG"
 
@@ -188,7 +189,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str,
     return texts[0], [plain_pixels(image) for image in images]
 
 
-def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(monkeypatch) -> None:
+def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(monkeypatch):
     svg, (mixed, decode, rank) = drawn(monkeypatch, explore.layers(run()))
     for words in (
         "Time of each layer",

@@ -17,15 +17,16 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
+from tests.explore.asking import ask
 from tests.samples import sample
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     return sample("torch_tp1_eager")
 
 
-def shown(opened, name: str) -> None:
+def shown(opened, name):
     """Bring a tab to the front and wait until it is there."""
     opened.show(name)
     if name in opened._preparing:
@@ -33,7 +34,7 @@ def shown(opened, name: str) -> None:
     assert name in opened.explorers
 
 
-def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
+def test_tabs_are_made_when_they_are_first_shown(trace):
     opened = explore.open(trace)
     assert list(opened.titles) == [
         "Findings",
@@ -54,7 +55,7 @@ def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
     assert opened["kernels"] is kernels
 
 
-def test_explorers_are_linked(trace: Trace) -> None:
+def test_explorers_are_linked(trace):
     opened = explore.open(trace, other=trace)
     shown(opened, "compare")
     kernels, layers = opened["kernels"], opened["layers"]
@@ -65,7 +66,7 @@ def test_explorers_are_linked(trace: Trace) -> None:
     assert opened["overlap"].layer == 3
 
 
-def test_unknown_tab_and_no_trace(trace: Trace) -> None:
+def test_unknown_tab_and_no_trace(trace):
     with pytest.raises(LlmprofError, match="no tab 'colours'"):
         explore.open(trace).show("colours")
     with pytest.raises(LlmprofError, match=r"open.. got 'trace.json' as trace"):
@@ -76,10 +77,10 @@ def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     assert opened["kernels"].selected.is_empty()
 
 
-def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_tab_can_go_on(trace, monkeypatch):
     began, go_on = threading.Event(), threading.Event()
 
-    def slow() -> None:
+    def slow():
         began.set()
         go_on.wait(10)
 
@@ -108,7 +109,7 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
     assert "layers" in opened.explorers
 
 
-def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
+def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline():
     run = served_run()
     opened = explore.open(run.trace, run=run)
     assert list(opened.titles)[:3] == ["Findings", "Timeline", "Requests"]
@@ -119,7 +120,7 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
     assert opened.selected["part"].to_list() == ["waiting", "prefill", "decode"]
 
 
-def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
+def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch):
     folder = llmprof.readers.bundled.notebook_data("h200") / "served_queue"
     monkeypatch.setattr("llmprof.explore.served._at", lambda opened, finding: opened._given)
     given = tabs_page(ServedFiles([str(folder)], [], [], ["a", "b"]).environment())
@@ -142,7 +143,7 @@ def front(opened):
     return opened._front
 
 
-def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
+def test_findings_come_first_each_with_a_button_that_shows_it():
     opened = explore.open(sample("torch_tp4_eager_nccl"))
     page = front(opened)
     found = analyze.findings(opened._given.trace)
@@ -203,13 +204,13 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
         opened.show_finding(99)
 
 
-def test_a_page_that_begins_to_ask_gets_the_first_tab_again(monkeypatch) -> None:
+def test_a_page_that_begins_to_ask_gets_the_first_tab_again(monkeypatch):
     """While a page puts its widgets together it misses what changes, which may be the end of the
     preparation.
     """
     opened = explore.open(sample("torch_tp1_eager"))
     front(opened)
-    told: list[str] = []
+    told = []
     monkeypatch.setattr(
         type(opened._box(opened._panels[0])), "send_state", lambda _box, key=None: told.append(key)
     )
@@ -225,7 +226,7 @@ def test_a_page_that_begins_to_ask_gets_the_first_tab_again(monkeypatch) -> None
         assert told == ["children"] * times
 
 
-def test_show_me_opens_what_the_host_did() -> None:
+def test_show_me_opens_what_the_host_did():
     trace = sample("torch_tp4_eager_nccl")
     opened = explore.open(trace)
     late = analyze.findings(trace).filter(rule="host_bound").row(0, named=True)
@@ -234,7 +235,7 @@ def test_show_me_opens_what_the_host_did() -> None:
     rows = [timeline._data.row(number) for number in timeline.span_rows]
     assert {(row.rank, row.kind in HOST) for row in rows} == {(late["rank"], True)}
     assert len({row.thread for row in rows}) == 1
-    answer, _ = timeline._on_span(timeline.span, timeline.span_rows)
+    answer, _ = ask(timeline, "span", timeline.span, timeline.span_rows)
     times = [row["total_ns"] for row in answer["rows"]]
     assert times == sorted(times, reverse=True)
     assert sum(times) == timeline.span[1] - timeline.span[0]  # each moment counts once
@@ -242,11 +243,11 @@ def test_show_me_opens_what_the_host_did() -> None:
     assert not timeline.selected.is_empty()
 
 
-def collectives_of(trace: Trace) -> int:
+def collectives_of(trace):
     return analyze.collectives(trace).filter(kind="all_reduce").height
 
 
-def test_a_trace_without_findings_says_so_and_names_are_escaped() -> None:
+def test_a_trace_without_findings_says_so_and_names_are_escaped():
     opened = explore.open(Trace({}).called("<img src=x>"))
     page = front(opened)
     assert page.buttons == []

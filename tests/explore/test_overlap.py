@@ -10,6 +10,7 @@ from llmprof.explore.overlap import explorer as steps_module
 from llmprof.explore.overlap.explorer import PARTS, lanes, overlap_bars, window_summary
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
+from tests.explore.asking import ask
 
 # stream 7: compute [100, 140) and [160, 180); stream 9: communication [130, 170); a copy at [190,
 # 195)
@@ -33,18 +34,18 @@ COPY = pl.DataFrame(
 ALL = {"window": None, "against": "", "step": None, "pixels": 100}
 
 
-def trace() -> Trace:
+def trace():
     return Trace({"kernels": RUN, "copies": COPY})
 
 
-def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
+def spans(head, buffers, name):
     lane = next(one for one in head["lanes"] if one["name"] == name)
     assert lane["kind"] == "spans"
     pairs = np.frombuffer(buffers[lane["buffers"][0]], "<f8").reshape(-1, 2)
     return [tuple(pair) for pair in pairs.tolist()]
 
 
-def test_lanes_of_a_window() -> None:
+def test_lanes_of_a_window():
     head, buffers = lanes(trace(), 0, (110, 200), pixels=100)
     assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
     assert spans(head, buffers, "exposed, wait unknown") == [
@@ -61,7 +62,7 @@ def test_lanes_of_a_window() -> None:
     assert np.frombuffer(buffers[stream["buffers"][2]], "u1").tolist() == [1, 2]
 
 
-def test_a_window_in_which_nothing_runs() -> None:
+def test_a_window_in_which_nothing_runs():
     head, buffers = lanes(trace(), 0, (1000, 1100), pixels=10)
     assert [lane["name"] for lane in head["lanes"]][-1] == "idle"
     assert spans(head, buffers, "idle") == [(0, 100)]
@@ -80,7 +81,7 @@ def test_a_window_in_which_nothing_runs() -> None:
     assert found["share"][-1] == 1.0
 
 
-def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
+def test_waiting_and_transfer_have_lanes_of_their_own():
     """Rank 0 reduces [10, 104) us and computes [0, 20); rank 1 comes at 100: 80 us of waiting, 4
     of transfer.
     """
@@ -98,7 +99,7 @@ def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
     assert spans(head, buffers, "exposed waiting") == [(20 * us, 100 * us)]
     assert spans(head, buffers, "exposed transfer") == [(100 * us, 104 * us)]
     assert "exposed, wait unknown" not in {lane["name"] for lane in head["lanes"]}
-    assert explore.overlap(both)._on_choices()[0]["parts"] == [
+    assert ask(explore.overlap(both), "choices")[0]["parts"] == [
         "compute",
         "hidden communication",
         "exposed waiting",
@@ -107,7 +108,7 @@ def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
     ]
 
 
-def test_the_window_and_what_is_in_it() -> None:
+def test_the_window_and_what_is_in_it():
     shown = explore.overlap(trace())
     assert shown.selected.height == 4  # the whole span of the lowest rank
     shown.window = [141, 160]
@@ -124,7 +125,7 @@ def test_the_window_and_what_is_in_it() -> None:
     assert shown.summary.row(by_predicate=pl.col("part") == "idle")[3] == 19
 
 
-def stepped(start: int, lengths: list[int]) -> Trace:
+def stepped(start, lengths):
     """Steps of one kernel each, 100 ns apart."""
     parts, marks, at = [], [], start
     for n, length in enumerate(lengths):
@@ -135,7 +136,7 @@ def stepped(start: int, lengths: list[int]) -> Trace:
     return Trace({"kernels": frame, "runtime": launches(frame), "markers": labels(marks)})
 
 
-def test_steps_as_bars_and_as_windows() -> None:
+def test_steps_as_bars_and_as_windows():
     a, b = stepped(100, [50, 60, 70]), stepped(1000, [50, 90, 70])
     bars = overlap_bars(a, rank=0)
     assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(
@@ -150,52 +151,54 @@ def test_steps_as_bars_and_as_windows() -> None:
         60,
     )
     shown = explore.overlap(a, other=b, against="other:0")
-    shown._on_steps(rank=0, first=1, last=1)
+    ask(shown, "steps", rank=0, first=1, last=1)
     assert (shown.rank, shown.step, shown.window) == (
         0,
         1,
         [250, 340],
     )  # as long as the longer of the two
-    message, _ = shown._on_lanes(rank=0, window=shown.window, against="other:0", step=1, pixels=100)
+    message, _ = ask(
+        shown, "lanes", rank=0, window=shown.window, against="other:0", step=1, pixels=100
+    )
     assert [side["window"] for side in message["sides"]] == [[250, 340], [1150, 1240]]
     assert [side["of"] for side in message["sides"]] == ["", "other trace"]
     shown.against = ""
-    shown._on_steps(rank=0, first=0, last=2)
+    ask(shown, "steps", rank=0, first=0, last=2)
     assert shown.window == [100, 480]
 
 
-def test_many_steps_share_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_steps_share_bars(monkeypatch):
     monkeypatch.setattr(steps_module, "MAX_BARS", 2)
     bars = overlap_bars(stepped(100, [50, 60, 70]), rank=0)
     assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
 
 
-def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_that_is_missing(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl").select(rank=[0, 2])
     shown = explore.overlap(trace, rank=1)
-    assert shown._on_choices()[0]["ranks"] == [0, 2]
-    message, buffers = shown._on_lanes(rank=1, **ALL)
+    assert ask(shown, "choices")[0]["ranks"] == [0, 2]
+    message, buffers = ask(shown, "lanes", rank=1, **ALL)
     assert (message["sides"], message["summary"], message["whole"], buffers) == ([], [], None, [])
     assert shown.selected.is_empty()
-    message, _ = shown._on_bars(rank=1, phase=None, against="")
+    message, _ = ask(shown, "bars", rank=1, phase=None, against="")
     assert message["sides"][0]["rank"] == 1
 
 
-def test_recordings_without_events_or_steps() -> None:
+def test_recordings_without_events_or_steps():
     shown = explore.overlap(Trace({"kernels": schema.empty("kernels")}))
-    assert shown._on_choices()[0]["ranks"] == []
+    assert ask(shown, "choices")[0]["ranks"] == []
     assert shown.selected.is_empty()
     assert {"event", "stage", "class"} <= set(shown.selected.columns)
     assert shown.summary.is_empty()
     assert "image/png" not in shown._repr_mimebundle_()[0]
     with pytest.raises(NotCapturedError):
-        explore.overlap(Trace({}))._on_choices()
+        ask(explore.overlap(Trace({})), "choices")
     shown = explore.overlap(Trace({"kernels": kernels(["one", "two"])}))
-    _, (first, *_) = shown._on_bars(rank=0, phase=None, against="")
+    _, (first, *_) = ask(shown, "bars", rank=0, phase=None, against="")
     assert np.frombuffer(first, "<f8").tolist() == [-1]
-    shown._on_steps(rank=0, first=-1, last=-1)
+    ask(shown, "steps", rank=0, first=-1, last=-1)
     assert (shown.step, shown.window) == (None, None)
-    assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
+    assert ask(shown, "lanes", rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
     bars = overlap_bars(trace(), rank=0)
     assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [
         (-1, -1, None, 100, 195)

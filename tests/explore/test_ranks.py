@@ -10,6 +10,7 @@ from llmprof import analyze, explore
 from llmprof.errors import LlmprofError
 from llmprof.explore.ranks.explorer import rank_cells
 from tests.analyze.test_ranks import RANKS, STEPS, on_hosts, run_of
+from tests.explore.asking import ask
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +19,8 @@ def sixteen():
 
 
 def test_a_cell_is_a_step_of_a_rank(sixteen):
-    head, buffer = explore.ranks(sixteen)._on_cells(
-        measure="wait", phase=None, steps=None, rank_range=None
+    head, buffer = ask(
+        explore.ranks(sixteen), "cells", measure="wait", phase=None, steps=None, rank_range=None
     )
     values = np.frombuffer(buffer[0], dtype="<f4").reshape(STEPS, RANKS)
     rows = analyze.ranks(sixteen, by="step")
@@ -62,7 +63,7 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
     assert widget.selected.height == 0
     with pytest.raises(LlmprofError, match="no rank is picked"):
         widget.timeline()
-    widget._on_pick(measure="wait", step=2, rank_range=(8, 11))
+    ask(widget, "pick", measure="wait", step=2, rank_range=(8, 11))
     # rank 10 is last in step 2; of the others rank 8 comes first by number
     assert (widget.picked, widget.rank, widget.step, widget.window) == (
         [8, 9, 10, 11],
@@ -74,21 +75,21 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
     line = widget.timeline()
     assert line.trace.ranks == [8, 9, 10, 11]
     assert line.window == [17_500.0, 27_500.0]
-    answer, _ = widget._on_picked()
+    answer, _ = ask(widget, "picked")
     assert answer["words"] == "Ranks 8 to 11 in step 2: the longest takes 5.00 us."
     widget.step = None
     assert widget.selected.height == 4 * STEPS
 
 
 def test_late_groups_and_what_is_not_known(sixteen):
-    answer, _ = explore.ranks(sixteen)._on_choices()
+    answer, _ = ask(explore.ranks(sixteen), "choices")
     assert answer["latest"].startswith(
         "Ranks 8 to 11 (one node, node2) arrive last in 90.0 % of 10 collectives"
     )
     assert [row["group"] for row in answer["groups"]] == ["node2", "node0", "node3", "node1"]
-    nothing, _ = explore.ranks(run_of())._on_choices()
+    nothing, _ = ask(explore.ranks(run_of()), "choices")
     assert (nothing["groups"], nothing["latest"]) == ([], "")
-    given, _ = explore.ranks(run_of(), ranks_per_node=4)._on_choices()
+    given, _ = ask(explore.ranks(run_of(), ranks_per_node=4), "choices")
     assert given["latest"].startswith("Ranks 8 to 11 (one node) arrive last")
 
 

@@ -10,7 +10,7 @@ from tests.samples import sample
 
 
 @pytest.fixture
-def widget(monkeypatch) -> Theory:
+def widget(monkeypatch):
     """A widget that draws nothing, so that the tests take no time."""
     monkeypatch.setattr(Theory, "picture", lambda self, tab: tab.encode())
     return explore.theory("Qwen3-8B", "H200")

@@ -13,9 +13,10 @@ from llmprof.explore.what_if.explorer import offers, python_call
 from llmprof.replay.what_if import _MAKERS, change_of
 from llmprof.trace import Trace, schema
 from tests.analyze.test_replay import device_bound, two_ranks
+from tests.explore.asking import ask
 
 
-def written(offer) -> str:
+def written(offer):
     """The text of a change with the values that its fields begin with, as the browser's side
     writes it.
     """
@@ -30,7 +31,7 @@ def written(offer) -> str:
 def test_the_prediction_by_hand():
     shown = explore.what_if(device_bound(), "scale:norm:0.5")
     # a step of 100 us holds 49 us of norm: half of it is gone
-    answer, _ = shown._on_predict(changes=shown.changes)
+    answer, _ = ask(shown, "predict", changes=shown.changes)
     [row] = answer["rows"]
     assert (row["phase"], row["steps"], row["recorded_ns"], row["predicted_ns"]) == (
         "decode",
@@ -53,7 +54,7 @@ def test_the_prediction_by_hand():
     ]
     assert shown.selected["gain_ns"].to_list() == [24_500]
     # nobody waits for rank 1: 37 and 36 us instead of 96 and 36
-    balanced, _ = explore.what_if(two_ranks())._on_predict(changes=["balance"])
+    balanced, _ = ask(explore.what_if(two_ranks()), "predict", changes=["balance"])
     assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (
         66_000,
         36_500,
@@ -65,8 +66,10 @@ def test_time_without_the_profiler_is_told_where_it_is_known():
     us then.
     """
     tokens = {"without_profiler": {"plain_ns": 99_000, "profiled_ns": 100_000}}
-    answer, _ = explore.what_if(Trace(device_bound().capture.recorded, tokens))._on_predict(
-        changes=["scale:norm:0.5"]
+    answer, _ = ask(
+        explore.what_if(Trace(device_bound().capture.recorded, tokens)),
+        "predict",
+        changes=["scale:norm:0.5"],
     )
     under, without = answer["rows"]
     assert (under["recorded_ns"], under["predicted_ns"]) == (100_000, 75_500)
@@ -82,7 +85,7 @@ def test_a_change_that_matches_nothing_is_named_and_left_out():
     shown = explore.what_if(
         device_bound(), "remove:nothing", "scale:norm:0.5", "balance", "gossip", "fuse:"
     )
-    answer, _ = shown._on_predict(changes=shown.changes)
+    answer, _ = ask(shown, "predict", changes=shown.changes)
     assert answer["rows"][0]["predicted_ns"] == 75_500
     errors = {one["change"]: one["error"] for one in answer["made"]}
     assert errors["scale:norm:0.5"] == ""
@@ -92,7 +95,7 @@ def test_a_change_that_matches_nothing_is_named_and_left_out():
     assert errors["fuse:"] == "a value is missing"
     assert answer["command"] == "llmprof what-if PATH scale:norm:0.5"
     assert len(shown.made) == 1
-    empty, _ = shown._on_predict(changes=["remove:nothing"])
+    empty, _ = ask(shown, "predict", changes=["remove:nothing"])
     assert empty["rows"][0]["gain_ns"] == 0
 
 
@@ -123,7 +126,7 @@ def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matche
     offered = offers(trace)
     assert {offer.name for offer in offered} == set(_MAKERS)
     possible = [written(offer) for offer in offered if not offer.why and offer.name != "at-bound"]
-    answer, _ = explore.what_if(trace)._on_predict(changes=possible)
+    answer, _ = ask(explore.what_if(trace), "predict", changes=possible)
     refused = {one["change"]: one["error"] for one in answer["made"] if one["error"]}
     assert not {
         text for text in refused if not text.startswith(("fuse", "overlap-with", "without-call"))
@@ -137,7 +140,7 @@ def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matche
 
 
 def test_without_device_activity_it_says_so():
-    answer, _ = explore.what_if(Trace({"kernels": schema.empty("kernels")}))._on_choices()
+    answer, _ = ask(explore.what_if(Trace({"kernels": schema.empty("kernels")})), "choices")
     assert answer["offers"] == []
     assert answer["why"]
     assert llmprof.explore.what_if(Trace({})).python.endswith("(trace)")

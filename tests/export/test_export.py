@@ -2,8 +2,6 @@
 
 import json
 import warnings
-from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -28,17 +26,17 @@ SAMPLES = [
 KEYS = ("rank", "start_ns", "time_ns", "dur_ns", "stream", "thread", "name", "correlation", "op_id")
 
 
-def slices(file: Path) -> pl.DataFrame:
+def slices(file):
     """Slices of a file in Perfetto's format, read with the classes of the package ``perfetto``."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
     packets = Packets()
     packets.ParseFromString(file.read_bytes())
-    rank_of: dict[int, int] = {}
-    names: dict[int, tuple[int, str]] = {}
-    open_: dict[int, list[tuple[int, str]]] = {}
-    rows: list[tuple[Any, ...]] = []
+    rank_of = {}
+    names = {}
+    open_ = {}
+    rows = []
     for packet in packets.packet:
         if packet.HasField("track_descriptor"):
             about = packet.track_descriptor
@@ -63,12 +61,12 @@ def slices(file: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def in_order(frame: pl.DataFrame) -> pl.DataFrame:
+def in_order(frame):
     first = [c for c in KEYS if c in frame.columns]
     return frame.sort([*first, *(c for c in frame.columns if c not in first)], nulls_last=True)
 
 
-def read(path: Path) -> Trace:
+def read(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
         return llmprof.read(path, cache=False)
@@ -106,7 +104,7 @@ def test_an_npu_reads_back_from_chrome_json(synthetic_npu, tmp_path):
     assert {"rank 0: llmprof", "rank 1: llmprof", "rank 0: NPU 0"} <= names
 
 
-def one_rank() -> Trace:
+def one_rank():
     run = kernels(forward(2), start=1_000_000, dur=10_000, pause=5_000)
     return Trace({"kernels": run, "runtime": launches(run, lead=2_000)}, {"device": "NVIDIA H200"})
 

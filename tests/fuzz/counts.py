@@ -12,10 +12,7 @@ import re
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -25,7 +22,7 @@ DEVICE = "kernels+copies+tasks+collectives"
 _EVENT = re.compile(r'\{(?:[^{}"]|"[^"\\]*")*(?:\{(?:[^{}"]|"[^"\\]*")*\}(?:[^{}"]|"[^"\\]*")*)?\}')
 
 
-def of_chrome(path: Path) -> Held:
+def of_chrome(path):
     """Kernels and operators of a Chrome trace, compressed or not; of a damaged one those in
     whole pieces of text.
     """
@@ -35,7 +32,7 @@ def of_chrome(path: Path) -> Held:
     }
 
 
-def whole_events(path: Path) -> list[dict[str, Any]]:
+def whole_events(path):
     """Slices with a name, a category, arguments and a time that can be one."""
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
@@ -46,13 +43,13 @@ def whole_events(path: Path) -> list[dict[str, Any]]:
     try:
         document = json.loads(data, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
-        events: Any = list(_pieces(data))
+        events = list(_pieces(data))
     else:
         events = document.get("traceEvents") if isinstance(document, dict) else document
     return [e for e in events if _is_whole(e)] if isinstance(events, list) else []
 
 
-def _is_whole(event: object) -> bool:
+def _is_whole(event):
     return (
         isinstance(event, dict)
         and event.get("ph") == "X"
@@ -63,7 +60,7 @@ def _is_whole(event: object) -> bool:
     )
 
 
-def _pieces(data: bytes) -> Iterator[object]:
+def _pieces(data):
     """Objects of a text that is no JSON as a whole; only where no quote is left open can one be
     sure of them.
     """
@@ -75,7 +72,7 @@ def _pieces(data: bytes) -> Iterator[object]:
                     yield json.loads(found[0], parse_constant=lambda _: None)
 
 
-def of_export(path: Path) -> Held:
+def of_export(path):
     """Rows of an SQLite export of nsys."""
     tables = {
         "kernels": "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -87,8 +84,8 @@ def of_export(path: Path) -> Held:
     )
 
 
-def rows_of(path: Path, queries: dict[str, str]) -> Held:
-    held: Held = {}
+def rows_of(path, queries):
+    held = {}
     try:
         with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as connection:
             connection.text_factory = bytes
@@ -109,7 +106,7 @@ def rows_of(path: Path, queries: dict[str, str]) -> Held:
     return held
 
 
-def of_parquet_folder(path: Path) -> Held:
+def of_parquet_folder(path):
     """Rows of the Parquet tables of nsys."""
     tables = {"kernels": "CUPTI_ACTIVITY_KIND_KERNEL", "copies": "CUPTI_ACTIVITY_KIND_MEMCPY"}
     return {
@@ -119,19 +116,19 @@ def of_parquet_folder(path: Path) -> Held:
     }
 
 
-def of_saved(path: Path) -> Held:
+def of_saved(path):
     """Rows of the tables of a saved trace."""
     return {one.stem: count for one in path.glob("*.parquet") if (count := _height(one))}
 
 
-def _height(path: Path) -> int:
+def _height(path):
     try:
         return int(pl.read_parquet(path).height) if path.is_file() else 0
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
         return 0
 
 
-def of_run(path: Path) -> Held:
+def of_run(path):
     """Kernels and operators of the traces of a run."""
     files = (
         [p for p in (path / "traces").glob("*.json*") if p.is_file()]
@@ -145,7 +142,7 @@ _SHORT = 16
 """Cells of a row of the details page that has no rule."""
 
 
-def of_ncu(path: Path) -> Held:
+def of_ncu(path):
     """Values of both pages of Nsight Compute, in rows that stand in one line with all their
     cells.
     """
@@ -153,8 +150,8 @@ def of_ncu(path: Path) -> Held:
         lines = path.read_text("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
         return {}
-    header: list[str] = []
-    seen: set[tuple[str, ...]] = set()
+    header = []
+    seen = set()
     for line in lines:
         if not re.fullmatch(r'"[^"]*"(?:,"[^"]*")*,?', line):
             continue
@@ -180,19 +177,19 @@ def of_ncu(path: Path) -> Held:
     return {"metrics": len(seen)}
 
 
-def _is_number(cell: str) -> bool:
+def _is_number(cell):
     return (
         re.fullmatch(r"-?\d{1,3}(?:,\d{3})*(?:\.\d+)?|-?\d{1,15}(?:\.\d{1,9})?", cell) is not None
     )
 
 
-def of_ascend(path: Path) -> Held:
+def of_ascend(path):
     """Device work of what torch_npu or msprof wrote: the rows of its CSV, its timeline or its
     database, a rank each.
     """
     if path.is_file():
         return _of_ascend_file(path)
-    total: Counter[str] = Counter()
+    total = Counter()
     ranks = (
         [path]
         if path.name.endswith("_ascend_pt")
@@ -210,7 +207,7 @@ def of_ascend(path: Path) -> Held:
     return dict(total)
 
 
-def _of_ascend_file(path: Path) -> Held:
+def _of_ascend_file(path):
     if path.suffix == ".db":
         timed = "typeof(startNs) = 'integer' AND typeof(endNs) = 'integer' AND startNs BETWEEN 1 AND (1 << 61)"
         return rows_of(path, {DEVICE: f'SELECT count(*) FROM "TASK" WHERE {timed}'})
@@ -254,14 +251,14 @@ def _of_ascend_file(path: Path) -> Held:
     }
 
 
-def _is_time(value: object) -> bool:
+def _is_time(value):
     try:
-        return not isinstance(value, bool) and 0 <= float(value) < 2**51  # type: ignore[arg-type]
+        return not isinstance(value, bool) and 0 <= float(value) < 2**51
     except (TypeError, ValueError, OverflowError):
         return False
 
 
-def _kernel_rows(path: Path) -> Iterator[list[str]]:
+def _kernel_rows(path):
     try:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
@@ -295,7 +292,7 @@ _SAMPLED = {
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,6})?(?: ?(?:%|MiB|W|MHz))?")
 
 
-def of_monitor(path: Path) -> Held:
+def of_monitor(path):
     """Numbers in the samples of a monitor: in lines with as many cells as the heading has, in
     columns that are known.
 
@@ -322,8 +319,8 @@ def of_monitor(path: Path) -> Held:
     return {"counters": _of_gpustat("\n".join(lines))} if path.name.startswith("gpustat") else {}
 
 
-def _of_columns(lines: list[str], kind: str) -> int:
-    def split(line: str) -> list[str]:
+def _of_columns(lines, kind):
+    def split(line):
         return [c.strip() for c in (line.split(",") if "," in line else line.split())]
 
     header = split(lines[0].removeprefix("#"))
@@ -359,8 +356,8 @@ def _of_columns(lines: list[str], kind: str) -> int:
     return total
 
 
-def _of_sadf(lines: list[str]) -> Iterator[int]:
-    header: list[str] = []
+def _of_sadf(lines):
+    header = []
     for line in lines:
         cells = line.split(";")
         if line.startswith("# hostname;interval;timestamp;"):
@@ -376,8 +373,8 @@ def _of_sadf(lines: list[str]) -> Iterator[int]:
             yield sum(_NUMBER.fullmatch(cell) is not None for cell in cells[first:])
 
 
-def _of_sar(lines: list[str]) -> Iterator[int]:
-    header: list[str] = []
+def _of_sar(lines):
+    header = []
     time = r"[012]\d:[0-5]\d:[0-5]\d"
     for before, line in zip(["", *lines], lines, strict=False):
         cells = line.split()
@@ -399,7 +396,7 @@ _DSTAT = re.compile(
 )
 
 
-def _of_dstat(lines: list[str]) -> int:
+def _of_dstat(lines):
     """Rows after the heading but the first, which is the mean since boot."""
     start = next((i for i, line in enumerate(lines) if re.search(r'"usr"|usage:usr"', line)), None)
     if start is None or not re.match(r'"(?:total cpu usage|system)"', lines[start - 1]):
@@ -421,7 +418,7 @@ def _of_dstat(lines: list[str]) -> int:
     return sum(found[1:])
 
 
-def _of_dstat_screen(lines: list[str]) -> int:
+def _of_dstat_screen(lines):
     """The same of what was printed: groups between bars, as many cells in each as under the
     headings.
     """
@@ -452,7 +449,7 @@ def _of_dstat_screen(lines: list[str]) -> int:
     return sum(found[1:])
 
 
-def _of_gpustat(text: str) -> int:
+def _of_gpustat(text):
     """Numbers of documents that follow one another."""
     total, decoder = 0, json.JSONDecoder()
     while text := text.lstrip():
@@ -483,12 +480,12 @@ _SAMPLE = re.compile(
 )
 
 
-def of_perf(path: Path) -> Held:
+def of_perf(path):
     """Samples of perf whose own line and first frame are whole."""
     return {"samples": len(_SAMPLE.findall(path.read_bytes()))}
 
 
-def of_snapshot(path: Path) -> Held:
+def of_snapshot(path):
     """Allocations in a snapshot of PyTorch's allocator."""
     try:
         document = json.loads(path.read_bytes(), parse_constant=lambda _: None)
@@ -503,7 +500,7 @@ def of_snapshot(path: Path) -> Held:
     return {"memory": sum(str(e.get("action")) in {"alloc", "free_requested"} for e in events)}
 
 
-def of_rocpd(path: Path) -> Held:
+def of_rocpd(path):
     """Kernels of a database of rocprofv3 whose times can be ones."""
     try:
         with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as file:

@@ -4,12 +4,9 @@ holds.
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import takewhile
-from pathlib import Path
-from typing import Any
 
-from tests.fuzz.counts import Held, rows_of
+from tests.fuzz.counts import rows_of
 from tests.readers import ncu_reports
 from tests.readers.databases import changed
 
@@ -58,7 +55,7 @@ _PRINTED = {
 """Printed tables by file: what they hold, the heading, and how a whole row looks."""
 
 
-def rows(n: int) -> dict[str, str]:
+def rows(n):
     """Row ``n`` of each file."""
     return {
         "nvprof/totals.csv": f'"GPU activities",{n}.5,{n}.5,{n},{n * 10},{n},{n},"kernel_{n}"',
@@ -75,7 +72,7 @@ def rows(n: int) -> dict[str, str]:
     }
 
 
-def make(folder: Path) -> None:
+def make(folder):
     """Seeds of all of them, a folder a reader."""
     for name in ("nvprof", "nvvp", "vtune", "tensorrt", "proton", "rocprofv3", "ops"):
         (folder / name).mkdir()
@@ -141,7 +138,7 @@ _SESSION = {
 }
 
 
-def session(path: Path) -> None:
+def session(path):
     """A session of nvprof: rows of whole numbers in each table, and their names."""
     changed(
         path,
@@ -155,7 +152,7 @@ def session(path: Path) -> None:
             changed(path, f"INSERT INTO {table} VALUES ({', '.join(map(str, values))})")
 
 
-def of_session(path: Path) -> Held:
+def of_session(path):
     """Kernels, copies and calls with times that can be ones."""
     timed = "typeof(start) = 'integer' AND typeof(end) = 'integer' AND start > 0 AND end BETWEEN start AND (1 << 60)"
     tables = dict(zip(("kernels", "copies", "runtime"), _SESSION, strict=True))
@@ -165,7 +162,7 @@ def of_session(path: Path) -> Held:
     )
 
 
-def ncu_report(folder: Path) -> None:
+def ncu_report(folder):
     """A report of Nsight Compute: a program and six kernels, in blocks that end at no multiple
     of a sector.
     """
@@ -189,7 +186,7 @@ def ncu_report(folder: Path) -> None:
     (folder / "report.ncu-rep").write_bytes(data)
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path):
     """Lines of a text without a doubtful character."""
     try:
         text = path.read_text("utf-8")
@@ -198,7 +195,7 @@ def _lines(path: Path) -> list[str]:
     return [] if re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]", text) else text.split("\n")
 
 
-def of_printed(path: Path) -> Held:
+def of_printed(path):
     """Rows of a printed table that are whole, as long as no line before them leaves a quote
     open.
     """
@@ -215,7 +212,7 @@ def of_printed(path: Path) -> Held:
     return {}
 
 
-def of_tensorrt(path: Path) -> Held:
+def of_tensorrt(path):
     """Layers with a time, or iterations with the begin and length of their computing."""
     entries = _json(path)
     if not isinstance(entries, list):
@@ -236,18 +233,18 @@ def of_tensorrt(path: Path) -> Held:
     }
 
 
-def _milliseconds(value: object) -> bool:
+def _milliseconds(value):
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
-def _json(path: Path) -> Any:
+def _json(path):
     try:
         return json.loads(path.read_bytes(), parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
 
 
-def of_proton(path: Path) -> Held:
+def of_proton(path):
     """Nodes below a root whose time is a number of ns."""
     trees = _json(path)
     if not isinstance(trees, list):
@@ -256,7 +253,7 @@ def of_proton(path: Path) -> Held:
     return {"totals": sum(_timed(node) for root in roots for node in _below(root))}
 
 
-def _below(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _below(node):
     children = node.get("children")
     for child in children if isinstance(children, list) else ():
         if isinstance(child, dict):
@@ -264,13 +261,13 @@ def _below(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from _below(child)
 
 
-def _timed(node: dict[str, Any]) -> bool:
+def _timed(node):
     metrics = node.get("metrics")
     value = metrics.get("time (ns)") if isinstance(metrics, dict) else None
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
 
 
-def of_ops(path: Path) -> Held:
+def of_ops(path):
     """Steps of the timer whose columns are whole."""
     document = _json(path)
     steps = document.get("steps") if isinstance(document, dict) else None

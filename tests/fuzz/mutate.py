@@ -100,7 +100,7 @@ ODD_CELLS = [
 Mutate = Callable[[Path, random.Random], None]
 
 
-def of_bytes(path: Path, rng: random.Random) -> None:
+def of_bytes(path, rng):
     """Flip, cut, repeat or insert some bytes; of gzip now and then those of its content."""
     data = bytearray(path.read_bytes())
     zipped = data[:2] == b"\x1f\x8b" and rng.random() < 0.7
@@ -144,15 +144,15 @@ def of_bytes(path: Path, rng: random.Random) -> None:
     path.write_bytes(gzip.compress(bytes(data), 1, mtime=0) if zipped else bytes(data))
 
 
-def of_json(path: Path, rng: random.Random) -> None:
+def of_json(path, rng):
     """Replace, remove or rename values of a document, and write numbers that JSON does not know."""
     document = json.loads(path.read_bytes())
     if not isinstance(document, dict | list) or not document:
         of_bytes(path, rng)
         return
-    odd: list[str] = []
+    odd = []
 
-    def planted() -> str:
+    def planted():
         odd.append(rng.choice(ODD_JSON))
         return f"@odd{len(odd) - 1}@"
 
@@ -179,7 +179,7 @@ def of_json(path: Path, rng: random.Random) -> None:
         of_bytes(path, rng)
 
 
-def _somewhere(document: object, rng: random.Random) -> tuple[object, object]:
+def _somewhere(document, rng):
     place = document
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -193,7 +193,7 @@ def _somewhere(document: object, rng: random.Random) -> tuple[object, object]:
             return place, key
 
 
-def of_sqlite(path: Path, rng: random.Random) -> None:
+def of_sqlite(path, rng):
     """Change columns, types, values and rows, put views and triggers into the schema, or damage
     pages.
     """
@@ -210,7 +210,7 @@ def of_sqlite(path: Path, rng: random.Random) -> None:
                 _statement(connection, rng)
 
 
-def _statement(connection: sqlite3.Connection, rng: random.Random) -> None:
+def _statement(connection, rng):
     tables = [
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -248,7 +248,7 @@ def _statement(connection: sqlite3.Connection, rng: random.Random) -> None:
         )
 
 
-def of_names(path: Path, rng: random.Random) -> None:
+def of_names(path, rng):
     """Exchange upper and lower case in the names of tables and columns, and put views in the
     place of tables.
     """
@@ -264,7 +264,7 @@ def of_names(path: Path, rng: random.Random) -> None:
             as_view(path, table)
 
 
-def of_sectors(path: Path, rng: random.Random) -> None:
+def of_sectors(path, rng):
     """Cut a file, or write zeros, as a full disk or a crash leaves it: in sectors of 512 bytes."""
     data = bytearray(path.read_bytes())
     sectors = -(-len(data) // 512)
@@ -278,7 +278,7 @@ def of_sectors(path: Path, rng: random.Random) -> None:
     path.write_bytes(data)
 
 
-def of_lines(path: Path, rng: random.Random) -> None:
+def of_lines(path, rng):
     """Change cells and lines of a text of columns."""
     text = path.read_text("utf-8", "replace")
     lines = text.split("\n")
@@ -299,7 +299,7 @@ def of_lines(path: Path, rng: random.Random) -> None:
     path.write_text("\n".join(lines), "utf-8", "surrogateescape")
 
 
-def of_saved(folder: Path, rng: random.Random) -> None:
+def of_saved(folder, rng):
     """Change the head, the columns or the bytes of a saved trace."""
     path = rng.choice(sorted(folder.iterdir()))
     if path.suffix == ".json":
@@ -308,7 +308,7 @@ def of_saved(folder: Path, rng: random.Random) -> None:
         of_parquet(path, rng)
 
 
-def of_parquet(path: Path, rng: random.Random) -> None:
+def of_parquet(path, rng):
     """Change a column of a Parquet file, its number of rows, or its bytes."""
     if rng.random() < 0.5:
         of_bytes(path, rng)
@@ -332,7 +332,7 @@ def of_parquet(path: Path, rng: random.Random) -> None:
     frame.head(rng.choice((0, 1, 10**6))).write_parquet(path)
 
 
-_BY_SUFFIX: dict[str, tuple[Mutate, ...]] = {
+_BY_SUFFIX = {
     ".json": (of_json, of_json, of_bytes),
     ".gz": (of_bytes,),
     ".csv": (of_lines, of_lines, of_bytes),
@@ -342,7 +342,7 @@ _BY_SUFFIX: dict[str, tuple[Mutate, ...]] = {
 }
 
 
-def of_anything(path: Path, rng: random.Random) -> None:
+def of_anything(path, rng):
     """Change a single file by what it is."""
     try:
         rng.choice(_BY_SUFFIX.get(path.suffix, (of_lines, of_bytes)))(path, rng)
@@ -356,7 +356,7 @@ def of_anything(path: Path, rng: random.Random) -> None:
         of_bytes(path, rng)
 
 
-def of_folder(folder: Path, rng: random.Random) -> None:
+def of_folder(folder, rng):
     """Change one or two files of a folder; now and then remove, empty, swap or double one, or
     make it a pipe.
     """
@@ -386,7 +386,7 @@ def of_folder(folder: Path, rng: random.Random) -> None:
             path.rename(path.with_name(f"{path.stem}\n\x1b[2J{path.suffix}"))
 
 
-def copied(source: Path, target: Path) -> Path:
+def copied(source, target):
     """A copy of a file or folder in place of what is there."""
     if target.is_dir():
         shutil.rmtree(target)

@@ -29,7 +29,7 @@ DONE = "complete"
 Events = list[dict[str, Any]]
 
 
-def make(folder: Path) -> Path:
+def make(folder):
     """Write the seeds of all readers into a folder, unless they are there."""
     if (folder / DONE).exists():
         return folder
@@ -57,15 +57,15 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def heads(events: Events, each: int) -> Events:
+def heads(events, each):
     """The first events of each kind."""
-    by_kind: dict[tuple[str, ...], Events] = defaultdict(list)
+    by_kind = defaultdict(list)
     for event in events:
         by_kind[tuple(str(event.get(key)) for key in ("ph", "cat", "pid"))].append(event)
     return [event for group in by_kind.values() for event in group[:each]]
 
 
-def chrome(folder: Path) -> None:
+def chrome(folder):
     """A document and a bare list of events."""
     folder.mkdir(parents=True)
     for name, whole in (("torch_tp4_eager_nccl", True), ("torch_tp1_cudagraph", False)):
@@ -77,7 +77,7 @@ def chrome(folder: Path) -> None:
         )
 
 
-def tables(source: Path, target: Path, limits: dict[str, str], most: int) -> None:
+def tables(source, target, limits, most):
     """A database with the first rows of each table of another one."""
     with (
         closing(sqlite3.connect(f"file:{source}?immutable=1", uri=True)) as old,
@@ -96,7 +96,7 @@ def tables(source: Path, target: Path, limits: dict[str, str], most: int) -> Non
                 )
 
 
-def nsys(folder: Path) -> None:
+def nsys(folder):
     """Exports with the first rows of each table."""
     folder.mkdir()
     for name in ("nsys_tp2_cudagraph", "nsys_tp1_layer_nvtx"):
@@ -104,7 +104,7 @@ def nsys(folder: Path) -> None:
         tables(SAMPLES / name / "report.sqlite", folder / f"{name}.sqlite", limits, 40)
 
 
-def parquet_folders(databases: Path, folder: Path) -> None:
+def parquet_folders(databases, folder):
     """The tables of exports as ``nsys export --type parquetdir`` writes them: a Parquet file a
     table.
     """
@@ -123,7 +123,7 @@ def parquet_folders(databases: Path, folder: Path) -> None:
                 frame.write_parquet(target / f"{table}.parquet")
 
 
-def ncu(folder: Path) -> None:
+def ncu(folder):
     """Both pages, a few launches each."""
     folder.mkdir()
     for name, rows in (("raw.csv", 5), ("details.csv", 120)):
@@ -131,7 +131,7 @@ def ncu(folder: Path) -> None:
         (folder / name).write_text("\n".join(lines[:rows]))
 
 
-def saved(chrome_file: Path, folder: Path) -> None:
+def saved(chrome_file, folder):
     """What ``Trace.save`` writes."""
     folder.mkdir()
     with warnings.catch_warnings():
@@ -139,7 +139,7 @@ def saved(chrome_file: Path, folder: Path) -> None:
         llmprof.read(chrome_file, cache=False).save(folder / "trace")
 
 
-def dataset(ranks: Path, folder: Path) -> None:
+def dataset(ranks, folder):
     """What ``llmprof.convert`` writes of two ranks."""
     folder.mkdir()
     with warnings.catch_warnings():
@@ -147,7 +147,7 @@ def dataset(ranks: Path, folder: Path) -> None:
         llmprof.convert(sorted(ranks.iterdir())[:1], folder / "dataset", client=False)
 
 
-def names(folder: Path) -> None:
+def names(folder):
     """Databases of every profiler that writes one, whose tables are then called otherwise."""
     (folder / "names").mkdir()
     files = [
@@ -159,7 +159,7 @@ def names(folder: Path) -> None:
         shutil.copyfile(path, folder / "names" / path.name)
 
 
-def run(chrome_file: Path, folder: Path) -> None:
+def run(chrome_file, folder):
     """The folder of a run, its trace cut."""
     shutil.copytree(
         SAMPLES / "run_torch_tp1",
@@ -172,7 +172,7 @@ def run(chrome_file: Path, folder: Path) -> None:
     )
 
 
-def ascend(folder: Path) -> None:
+def ascend(folder):
     """What torch_npu writes, as text, as databases and as single files; synthetic, as
     ``sample_traces`` makes it.
     """
@@ -230,7 +230,7 @@ def ascend(folder: Path) -> None:
     shutil.rmtree(whole)
 
 
-def mindspore(folder: Path) -> None:
+def mindspore(folder):
     """Timelines as msprof writes them for MindSpore: made up, in the form of real ones."""
     folder.mkdir()
     names = [
@@ -239,7 +239,7 @@ def mindspore(folder: Path) -> None:
         (1003611, "HCCL"),
         (1003612, "Overlap Analysis"),
     ]
-    about: Events = [
+    about = [
         {"name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}, "ph": "M"}
         for pid, name in names
     ]
@@ -276,7 +276,7 @@ def mindspore(folder: Path) -> None:
         "bandwidth(GB/s)": 1.5,
     }
     step = {"Iteration ID": 1, "FP Start": 5000.0, "BP End": 9000.0, "Iteration End": 9900.0}
-    events: Events = []
+    events = []
     for i in range(16):
         name = f"Default/network/layer-Dense/MatMul-op{i}"
         args = {**task, "Task Id": i}
@@ -309,7 +309,7 @@ def mindspore(folder: Path) -> None:
     (folder / "step_trace_0_2_1.json").write_text(json.dumps([*about[-1:], events[-1]]))
 
 
-def gpustat(second: int) -> dict[str, Any]:
+def gpustat(second):
     """What ``gpustat --json`` prints of one second; values made up."""
     gpu = {
         "index": 0,
@@ -328,7 +328,7 @@ def gpustat(second: int) -> dict[str, Any]:
     return {"hostname": "host", "driver_version": "580.1", "query_time": when, "gpus": [gpu]}
 
 
-def others(folder: Path) -> None:
+def others(folder):
     """Samples of perf, a snapshot of PyTorch's allocator, and a database of rocprofv3."""
     for name in ("perf", "snapshot", "rocpd"):
         (folder / name).mkdir()
@@ -366,7 +366,7 @@ def others(folder: Path) -> None:
     rocpd(folder / "rocpd/results.db")
 
 
-def monitors(folder: Path) -> None:
+def monitors(folder):
     """What monitors printed."""
     for path in sorted(p for p in MONITORS.iterdir() if p.suffix in {".txt", ".csv"}):
         of = folder / f"monitor {path.stem.split('_')[0].split('.')[0]}"

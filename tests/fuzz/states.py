@@ -5,11 +5,7 @@ that open them.
 import contextlib
 import json
 import os
-import random
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import llmprof
 from llmprof import theory
@@ -19,8 +15,7 @@ from llmprof.readers.redaction import redact
 from llmprof.report import run as report
 from llmprof.report.folder import earlier_files
 from llmprof.run import trials
-from llmprof.run.batch import open_sweep
-from llmprof.run.batch.sweep import write_report
+from llmprof.run.batch import open_sweep, write_report
 from llmprof.run.experiments.bandwidth import read_bandwidth
 from llmprof.run.experiments.history import append, read_history
 from llmprof.run.experiments.scaling import read_communication, read_points
@@ -31,16 +26,14 @@ from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.load import load
 from llmprof.run.launch.run.process import Events
 from llmprof.run.launch.run.results import energy
-from llmprof.run.live.changes import changed, counters_of, samples_of
+from llmprof.run.live import changed, history
+from llmprof.run.live.changes import counters_of, samples_of
 from llmprof.run.live.counters import SAMPLE
 from llmprof.run.live.dashboard import page_of
-from llmprof.run.live.past import FOLDER, WatchHistory, history, stored
+from llmprof.run.live.past import FOLDER, WatchHistory, stored
 from llmprof.run.live.watching import Watch
 from llmprof.run.notebook.tutorials import parameters_of
 from tests.fuzz import mutate
-
-Door = Callable[[Path], object]
-Doors = dict[str, Door]
 
 CONFIG = {
     "model": "random:tiny",
@@ -52,12 +45,12 @@ CONFIG = {
 MEANS = {"wall_ns": 2e9, "ttft_ns": 1e8, "tpot_ns": 2e7, "output_tokens_per_s": 200.0}
 
 
-def _json(path: Path, value: object) -> None:
+def _json(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1))
 
 
-def _reading(number: int) -> dict[str, Any]:
+def _reading(number):
     return dict.fromkeys(SAMPLE) | {
         "time_ns": 5 * 10**9 * number,
         "seconds": 5.0,
@@ -65,7 +58,7 @@ def _reading(number: int) -> dict[str, Any]:
     }
 
 
-def make(folder: Path, run: Path) -> None:
+def make(folder, run):
     """Write the seeds: a folder for each kind of state, with the files of one as they are
     written.
     """
@@ -122,7 +115,7 @@ def make(folder: Path, run: Path) -> None:
     }
     watch = folder / "state watch/watch"
     _json(watch / "watch.json", whole | {"events": [event]})
-    finding = {"rule": "r", "severity": "high", "share_of_recorded": 0.25, "title": "a finding"}
+    finding = {"rule": "r", "severity": "high", "recorded_share": 0.25, "title": "a finding"}
     _json(watch / "captures/one/findings.json", [finding])
     kept = WatchHistory(watch / FOLDER)
     for number in range(30):
@@ -136,7 +129,7 @@ def make(folder: Path, run: Path) -> None:
         "where": [time],
     }
     probe = {"rate": 1.5, "answered": 1.4, "holds": True, "seed": 0, "run": "p0", "tpot_p95": 2e7}
-    points: list[dict[str, Any]] = [
+    points = [
         {
             "point": place,
             "values": {"max_tokens": most, "engine_args.max_num_seqs": most},
@@ -298,12 +291,12 @@ def make(folder: Path, run: Path) -> None:
         )
 
 
-def _run(path: Path) -> Doors:
+def _run(path):
     run = open_run(path)
     names = ("state", "summary", "worker", "requests", "engine_steps", "metrics")
-    doors: Doors = {name: lambda _, name=name: getattr(open_run(path), name) for name in names}  # type: ignore[misc]
+    doors = {name: lambda _, name=name: getattr(open_run(path), name) for name in names}
     return doors | {
-        "card": lambda _: open_run(path)._repr_html_(),  # type: ignore[operator]
+        "card": lambda _: open_run(path)._repr_html_(),
         "repr": repr,
         "runs": lambda path: [one.state for one in run_folder.runs(path.parent)],
         "changed files": lambda path: run_folder.changed_files(run_folder.RunFolder(path)),
@@ -317,13 +310,13 @@ def _run(path: Path) -> Doors:
     }
 
 
-def _sweep(path: Path) -> Doors:
+def _sweep(path):
     names = ("comparison", "where", "runs", "failed", "parameters")
-    doors: Doors = {name: lambda path, name=name: getattr(open_sweep(path), name) for name in names}  # type: ignore[misc]
+    doors = {name: lambda path, name=name: getattr(open_sweep(path), name) for name in names}
     return doors
 
 
-def _study(path: Path) -> Doors:
+def _study(path):
     study = trials.open_study(path)
     names = (
         "config",
@@ -351,7 +344,7 @@ def _study(path: Path) -> Doors:
     }
 
 
-def _trial(path: Path) -> Doors:
+def _trial(path):
     trial = trials.open_trial(path)
     names = (
         "pairs",
@@ -370,16 +363,16 @@ def _trial(path: Path) -> Doors:
     return doors | {"calibration": lambda path: trials.calibration(path.parent)}
 
 
-def _asked(of: object, name: str) -> Door:
-    def ask(_: Path) -> object:
+def _asked(of, name):
+    def ask(_):
         found = getattr(of, name)
         return found() if callable(found) else found
 
     return ask
 
 
-def _watch(path: Path) -> Doors:
-    def again(path: Path) -> None:
+def _watch(path):
+    def again(path):
         watch = Watch(path, open_run)
         watch.history.add(_reading(99))
         watch.store()
@@ -390,7 +383,7 @@ def _watch(path: Path) -> Doors:
     return {"history": history, "page": page_of, "the next watch": again}
 
 
-def _files(_: Path) -> Doors:
+def _files(_):
     return {
         "json": lambda path: ConfigManager.load_config(path / "config.json"),
         "yaml": lambda path: ConfigManager.load_config(path / "config.yaml"),
@@ -407,7 +400,7 @@ def _files(_: Path) -> Doors:
         "measurements": lambda path: read_history(path / "history.parquet"),
         "text": lambda path: read_text(path / "load.jsonl", "a load"),
         **{
-            name: lambda path, name=name: load(  # type: ignore[misc]
+            name: lambda path, name=name: load(
                 ExperimentConfig.from_dict(
                     CONFIG | {"served": True, "load": {"file": str(path / name)}}
                 )
@@ -417,7 +410,7 @@ def _files(_: Path) -> Doors:
     }
 
 
-DOORS: dict[str, Callable[[Path], Doors]] = {
+DOORS = {
     "state run": _run,
     "state watch": _watch,
     "state history": _watch,
@@ -426,7 +419,7 @@ DOORS: dict[str, Callable[[Path], Doors]] = {
     "state trial": _trial,
     "state files": _files,
 }
-PAGES: dict[str, Doors] = {
+PAGES = {
     "state sweep": {"page": lambda path: write_report(open_sweep(path))},
     "state study": {"page": lambda path: trials.open_study(path).report()},
     "state trial": {"page": lambda path: trials.open_trial(path).report()},
@@ -442,7 +435,7 @@ PAGES: dict[str, Doors] = {
 """Doors of a state that take longer."""
 
 
-def opened(name: str, path: Path, *, deep: bool) -> Iterator[tuple[str, LlmprofError | None]]:
+def opened(name, path, *, deep):
     """Open every door of a state: its name, and the error of llmprof with which it stayed shut."""
     try:
         doors = DOORS[name](path)
@@ -459,7 +452,7 @@ def opened(name: str, path: Path, *, deep: bool) -> Iterator[tuple[str, LlmprofE
             yield door, None
 
 
-_ODD: tuple[bytes, ...] = (
+_ODD = (
     b"",
     b"null",
     b"[]",
@@ -483,7 +476,7 @@ _ODD: tuple[bytes, ...] = (
 )
 
 
-def of_state(folder: Path, rng: random.Random) -> None:
+def of_state(folder, rng):
     """Change one or two files of a state by what they are, or put something else into their
     place.
     """
@@ -513,7 +506,7 @@ CHECKED = ("state history",)
 """States with a checksum: what is read is as it was written."""
 
 
-def silent(name: str, path: Path, seed: Path) -> str:
+def silent(name, path, seed):
     """What is neither as it was written, nor refused, nor set aside; it is looked at before a
     door changes it.
     """

@@ -9,17 +9,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 import llmprof
-from llmprof import analyze
+from llmprof import Metrics, analyze, read_metrics
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction import redact
 from llmprof.run.launch import open_run
-from llmprof.trace.metrics.data import Metrics
 from tests.fuzz import counts, late, mutate, seeds, states
 
 Frames = dict[str, pl.DataFrame]
@@ -65,7 +62,7 @@ _ALIKE = ("saved", "dataset", "names", "ncu report")
 are.
 """
 
-_KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]]] = {
+_KINDS = {
     "chrome": ((mutate.of_json, mutate.of_json, mutate.of_bytes), counts.of_chrome),
     "chrome gzip": ((mutate.of_bytes,), counts.of_chrome),
     "nsys": ((mutate.of_sqlite,), counts.of_export),
@@ -95,7 +92,7 @@ _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]
 }
 
 
-def targets(folder: Path, only: str = "") -> list[Target]:
+def targets(folder, only=""):
     """All that is fuzzed, or one of it; seeds are made in a folder, or taken from there."""
     seeds.make(folder)
     out = []
@@ -113,11 +110,11 @@ def targets(folder: Path, only: str = "") -> list[Target]:
     return out
 
 
-def _read(target: Target, path: Path) -> llmprof.Trace | Metrics:
+def _read(target, path):
     return read_metrics(path) if target.name.startswith("ncu") else llmprof.read(path, cache=False)
 
 
-def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
+def try_file(target, path, work, *, deep):
     """Read a file, and for some of them also redact and analyse it."""
     out = Outcome("read")
     with warnings.catch_warnings(record=True) as caught:
@@ -147,9 +144,7 @@ def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
     return out
 
 
-def _try_trace(
-    target: Target, path: Path, work: Path, out: Outcome, caught: list[Any], *, deep: bool
-) -> None:
+def _try_trace(target, path, work, out, caught, *, deep):
     found = _read(target, path)
     if not {str(warning.message) for warning in caught} - target.said:
         out.silent = _silent(target.count(path), found) or _changed(
@@ -166,7 +161,7 @@ def _try_trace(
         shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
 
 
-def _analyse(trace: llmprof.Trace) -> None:
+def _analyse(trace):
     for name in (
         "steps",
         "overlap",
@@ -185,7 +180,7 @@ def _analyse(trace: llmprof.Trace) -> None:
     trace.redact()
 
 
-def _look(folder: Path) -> None:
+def _look(folder):
     """All that a run shows of itself."""
     run = open_run(folder)
     for name in ("state", "summary", "worker", "requests", "trace", "metrics", "_repr_html_"):
@@ -197,7 +192,7 @@ def _look(folder: Path) -> None:
             continue
 
 
-def _silent(held: counts.Held, found: llmprof.Trace | Metrics) -> str:
+def _silent(held, found):
     if isinstance(found, Metrics):
         kept = {"metrics": found.metrics.height}
     else:
@@ -207,13 +202,13 @@ def _silent(held: counts.Held, found: llmprof.Trace | Metrics) -> str:
     )
 
 
-def _frames(found: llmprof.Trace | Metrics) -> Frames:
+def _frames(found):
     if isinstance(found, Metrics):
         return {"kernels": found.kernels, "metrics": found.metrics, "rules": found.rules}
     return {name: found.table(name) for name in found.tables}
 
 
-def _changed(whole: Frames | None, found: llmprof.Trace | Metrics) -> str:
+def _changed(whole, found):
     """Tables that are not as they were in the file before it was changed."""
     if whole is None:
         return ""
@@ -225,7 +220,7 @@ def _changed(whole: Frames | None, found: llmprof.Trace | Metrics) -> str:
     )
 
 
-def _height(trace: llmprof.Trace, table: str) -> int:
+def _height(trace, table):
     if not trace.has(table):
         return 0
     frame = trace.table(table)
@@ -234,7 +229,7 @@ def _height(trace: llmprof.Trace, table: str) -> int:
     return frame.height
 
 
-def mutated(target: Target, number: int, work: Path) -> Path:
+def mutated(target, number, work):
     """The file of a number: the same one for the same number."""
     rng = random.Random(f"{target.name} {number}")
     seed = rng.choice(target.seeds)

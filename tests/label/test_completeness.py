@@ -11,7 +11,7 @@ SAMPLES = ("torch_tp1_eager", "torch_pp2_eager", "nsys_tp2_cudagraph")
 LOUD = ("high", "medium")
 
 
-def without(trace: llmprof.Trace, gone: pl.Expr) -> llmprof.Trace:
+def without(trace, gone):
     """The trace without some events of the device."""
     tables = {name: trace[name] for name in trace.table_names if name != "collectives"}
     for name in ("kernels", "copies"):
@@ -20,19 +20,19 @@ def without(trace: llmprof.Trace, gone: pl.Expr) -> llmprof.Trace:
     return llmprof.Trace({n: t for n, t in tables.items() if t.height}, meta=trace.meta)
 
 
-def recorded(trace: llmprof.Trace) -> dict[str, int]:
+def recorded(trace):
     """Launched and missing events by the row of coverage."""
-    rows = analyze.coverage(trace).filter(measure="recorded")
-    return {"launched": rows["events"].sum(), "missing": rows["missing_events"].sum()}
+    rows = analyze.coverage(trace).filter(kind="recorded")
+    return {"launched": rows["count"].sum(), "missing": rows["missing_count"].sum()}
 
 
-def loud_rules(trace: llmprof.Trace) -> set[str]:
+def loud_rules(trace):
     found = analyze.findings(trace)
     return set(found.filter(pl.col("severity").is_in(LOUD))["rule"])
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
-def trace(request) -> llmprof.Trace:
+def trace(request):
     return llmprof.sample(request.param)
 
 
@@ -88,7 +88,7 @@ def test_no_kernel_at_all_is_said():
 US = 1_000
 
 
-def handmade(calls: list[tuple], kernels: list[tuple]) -> llmprof.Trace:
+def handmade(calls, kernels):
     """A trace of calls (name, start us, length us, correlation) and kernels (correlation, node)."""
     runtime = pl.DataFrame(
         [(0, 1, 1, start * US, dur * US, name, "runtime", key) for name, start, dur, key in calls],

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "sample_traces"
 
 
-def text(name: str) -> str:
+def text(name):
     """Program of a stand-in, knowing where the samples are."""
     return (HERE / "stand_ins" / f"{name}.py").read_text().replace("@SAMPLES@", str(SAMPLES))
 
@@ -25,7 +25,7 @@ def text(name: str) -> str:
 class StandIns:
     """Puts stand-ins in place and says what they were asked."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, patch):
         self.folder, self.patch = folder, patch
         self.ask_doctor = passes.ask_doctor
         self.bin = folder / "bin"
@@ -43,18 +43,18 @@ class StandIns:
             passes.engines, "script", lambda job: engine.replace("@JOB@", json.dumps(job))
         )
 
-    def install(self, *names: str) -> None:
+    def install(self, *names):
         """Put nsys or ncu on PATH."""
         for name in names:
             path = self.bin / name
             path.write_text(f"#!{sys.executable}\n{text(name)}")
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def how(self, name: str = "STAND_IN", **values: object) -> None:
+    def how(self, name="STAND_IN", **values):
         """How a stand-in behaves."""
         self.patch.setenv(name, json.dumps(values))
 
-    def config(self, **values: object) -> ExperimentConfig:
+    def config(self, **values):
         """A configuration that runs on the stand-ins."""
         usual = {
             "model": str(self.model),
@@ -65,14 +65,14 @@ class StandIns:
         return ExperimentConfig.from_dict(usual | {"python": sys.executable} | values)
 
     @property
-    def argv(self) -> list[list[str]]:
+    def argv(self):
         """Command lines that the stand-ins for nsys and ncu got."""
         path = self.folder / "argv.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+def stand_ins(tmp_path, monkeypatch):
     """Stand-in engine; nsys and ncu on request; a doctor who finds nothing."""
     made = StandIns(tmp_path, monkeypatch)
     monkeypatch.setattr(passes, "ask_doctor", lambda config, progress: None)

@@ -18,22 +18,22 @@ class FakeNvml:
     class NVMLError(Exception):
         """An error with its number."""
 
-        def __init__(self, value: int) -> None:
+        def __init__(self, value):
             super().__init__(
                 {3: "Not Supported", 9: "Driver Not Loaded"}.get(value, f"error {value}")
             )
             self.value = value
 
-    def __init__(self, *refuse: str, count: int = 2) -> None:
+    def __init__(self, *refuse, count=2):
         self.refuse, self.count = set(refuse), count
-        self.asked: Counter[str] = Counter()
+        self.asked = Counter()
         self.totals = {197: 0, 198: 0, 138: 0, 139: 0, 202: 0, 204: 0}
         self.shut = 0
-        self.processes: list[SimpleNamespace] = []
+        self.processes = []
         self.clocks = {"now": 1980, "set": 1980, "default": 1980}
         self.mask = 0x4
 
-    def _ask(self, name: str) -> None:
+    def _ask(self, name):
         self.asked[name] += 1
         if name in self.refuse:
             raise self.NVMLError(self.NVML_ERROR_NOT_SUPPORTED)

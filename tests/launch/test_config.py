@@ -24,11 +24,11 @@ from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.load import from_file, lengths, load
 
 
-def config(**values) -> ExperimentConfig:
+def config(**values):
     return ExperimentConfig.from_dict({"model": "random:tiny"} | values)
 
 
-def refused(**values) -> str:
+def refused(**values):
     with pytest.raises(ConfigError) as caught:
         config(**values)
     return str(caught.value)
@@ -368,7 +368,7 @@ def test_the_batch_is_as_large_as_the_prompts_unless_it_is_said():
     assert command.texts(config(prompt=["a", "b"], batch_size=1)) == ["a"]
 
 
-def tokens_of(*args) -> list[list[int]]:
+def tokens_of(*args):
     return token_ids(command.synthetic(*args))
 
 
@@ -571,7 +571,7 @@ def test_the_plan_lists_the_passes_and_writes_nothing(tmp_path, monkeypatch):
 # --- loads: lengths, arrivals, shared prefixes and files of requests
 
 
-def served(file=None, **load_of) -> ExperimentConfig:
+def served(file=None, **load_of):
     more = {"file": str(file)} if file is not None else {}
     return config(served=True, load=more | load_of)
 

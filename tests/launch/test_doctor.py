@@ -59,24 +59,24 @@ HEALTHY = Facts(
 )
 
 
-def config(**values: object) -> ExperimentConfig:
+def config(**values):
     return ExperimentConfig.from_dict({"model": "random:tiny", "python": "python3"} | values)
 
 
-def check(name: str, facts: Facts, wanted: ExperimentConfig | None = None) -> dict[str, str]:
+def check(name, facts, wanted=None):
     """The row of a check."""
     return doctor(wanted, facts=facts).filter(check=name).row(0, named=True)
 
 
-def having(**facts: object) -> Facts:
+def having(**facts):
     return dataclasses.replace(HEALTHY, **facts)
 
 
-def answering(**interpreter: object) -> Facts:
+def answering(**interpreter):
     return having(interpreter=Interpreter(**interpreter))
 
 
-def one_gpu(**changes: object) -> Facts:
+def one_gpu(**changes):
     return having(gpus=(dataclasses.replace(H200, **changes),))
 
 
@@ -368,7 +368,7 @@ def test_a_port_in_use():
     assert checks._port_free(0) is None
 
 
-def write_program(path: Path, text: str) -> str:
+def write_program(path, text):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)

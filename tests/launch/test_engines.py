@@ -39,7 +39,7 @@ def test_a_script_stands_alone(kind):
     imported |= {name.name for n in ast.walk(tree) if isinstance(n, ast.Import) for name in n.names}
     assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
     assert 'if __name__ == "__main__":' in text
-    names: list[str] = []
+    names = []
     for node in ast.parse(engines.script(job(**KINDS[kind]))).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
@@ -54,7 +54,7 @@ def test_the_job_comes_back_whatever_is_in_it():
         prompt_token_ids=None,
         engine_args={"a": {"b": [1, None]}},
     )
-    found: dict[str, object] = {"__name__": "elsewhere"}
+    found = {"__name__": "elsewhere"}
     exec(compile(engines.script(wanted), "script", "exec"), found)
     assert found["JOB"] == wanted
 
@@ -113,7 +113,7 @@ def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest)
     assert first.items() <= ran.worker["requests"][2].items()
 
 
-def profiler_config(ran, most: int) -> dict[str, object]:
+def profiler_config(ran, most):
     """What vLLM is told of its profiler."""
     return {
         "profiler": "torch",

@@ -10,7 +10,6 @@ import shutil
 import signal
 import threading
 import time
-from pathlib import Path
 
 import polars as pl
 import psutil
@@ -35,13 +34,13 @@ from tests.processes import gone
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def fails(stand_ins, kind=LaunchError, **values) -> LlmprofError:
+def fails(stand_ins, kind=LaunchError, **values):
     with pytest.raises(kind) as caught:
         ExperimentRunner(stand_ins.config(**values)).run()
     return caught.value
 
 
-def folders(stand_ins) -> list[Path]:
+def folders(stand_ins):
     where = stand_ins.folder / "results"
     return sorted(where.iterdir()) if where.exists() else []
 
@@ -247,7 +246,7 @@ def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monke
     gc.collect()
 
 
-def _argv(found: psutil.Process) -> list[str]:
+def _argv(found):
     try:
         return found.cmdline()
     except psutil.Error:

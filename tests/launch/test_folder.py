@@ -19,7 +19,7 @@ from llmprof.trace.storage import files
 
 
 @pytest.fixture
-def config(tmp_path) -> ExperimentConfig:
+def config(tmp_path):
     return ExperimentConfig(model="random:tiny", results_dir=str(tmp_path / "results"))
 
 

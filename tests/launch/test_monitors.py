@@ -7,7 +7,6 @@ import errno
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import polars as pl
 import pytest
@@ -24,7 +23,7 @@ S = 1_000_000_000
 START = 1_795_266_100 * S
 
 
-def taken(source, now_s: float) -> dict[tuple[str, int | None], tuple[float, str]]:
+def taken(source, now_s):
     return {(v.name, v.device): (v.value, v.unit) for v in source.sample(now_s)}
 
 
@@ -115,7 +114,7 @@ def test_without_nvml_there_is_a_reason(monkeypatch, fake):
 
 
 @pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
+def child():
     """A process with a child of its own; both end when its input does."""
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()']); input()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
@@ -156,17 +155,17 @@ def test_a_process_that_vanishes_leaves_no_sample(child):
 class Counting:
     """A source that counts its samples."""
 
-    def __init__(self, *, device: int | None = None) -> None:
+    def __init__(self, *, device=None):
         self.notes = ["it only counts"]
         self.turns = 0
         self.closed = False
         self._device = device
 
-    def sample(self, now_s: float) -> Iterator[MonitorValue]:
+    def sample(self, now_s):
         self.turns += 1
         yield MonitorValue("turns", "1", self.turns, self._device)
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
@@ -205,7 +204,7 @@ def test_the_sampler_on_this_machine(tmp_path, child):
     }.items() <= found.items()
 
 
-def fail(*_: object, **__: object) -> None:
+def fail(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -238,7 +237,7 @@ def test_sampling_ends_when_there_is_too_much(tmp_path, monkeypatch):
 # --- on the clock of a trace
 
 
-def trace(**meta: object) -> Trace:
+def trace(**meta):
     kernels = pl.DataFrame(
         {
             "rank": [0, 1, 1],
@@ -251,7 +250,7 @@ def trace(**meta: object) -> Trace:
     return Trace({"kernels": kernels}, {"start_epoch_ns": START, **meta})
 
 
-def samples(*rows: tuple[int, int | None, str, str, float]) -> pl.DataFrame:
+def samples(*rows):
     return pl.DataFrame(rows, schema=table.SCHEMA, orient="row")
 
 
@@ -309,7 +308,7 @@ def test_samples_on_the_clock_of_the_trace():
     )
 
 
-def monitor(**meta: object) -> Trace:
+def monitor(**meta):
     frame = pl.DataFrame(
         {
             "rank": [-1, -1],

@@ -4,15 +4,10 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.operator_times import (
-    communication_times,
-    operator_times,
-    timed_calls,
-    timed_steps,
-    timers,
-)
+from llmprof.analyze.operator_times import timed_calls, timed_steps
 from llmprof.run.launch import ExperimentConfig, ExperimentRunner
 from llmprof.run.launch.config.options import sized
+from llmprof.run.operator_timing import communication_times, operator_times, timers
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
 

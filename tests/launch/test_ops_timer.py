@@ -15,17 +15,12 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze.operator_times import (
-    communication_times,
-    timed_calls,
-    timed_steps,
-    timers,
-    timing_overhead,
-)
+from llmprof.analyze.operator_times import timed_calls, timed_steps, timing_overhead
 from llmprof.errors import TraceWarning
 from llmprof.run.launch import engines
 from llmprof.run.launch.engines import ops_timer, vllm_ops
 from llmprof.run.launch.engines.ops_timer import OpsTimer, result_of
+from llmprof.run.operator_timing import communication_times, timers
 
 
 class Tensor:
@@ -33,23 +28,23 @@ class Tensor:
 
     dtype = "torch.bfloat16"
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self, *shape):
         self.shape = shape
 
-    def numel(self) -> int:
+    def numel(self):
         count = 1
         for one in self.shape:
             count *= one
         return count
 
-    def element_size(self) -> int:
+    def element_size(self):
         return 2
 
 
 class Module:
     """A module: children by name, and a forward that calls them."""
 
-    def __init__(self, clock, cost: int = 0, **children: Module) -> None:
+    def __init__(self, clock, cost=0, **children):
         self.clock, self.cost, self.children_ = clock, cost, children
         self.ran = 0
 
@@ -91,10 +86,10 @@ class Clock:
 
     now = 1_000_000
 
-    def perf_counter_ns(self) -> int:
+    def perf_counter_ns(self):
         return self.now
 
-    def time_ns(self) -> int:
+    def time_ns(self):
         return self.now + 5_000_000_000
 
 
@@ -110,17 +105,17 @@ class Event:
 
     clock: Clock
 
-    def __init__(self, *, enable_timing: bool) -> None:
+    def __init__(self, *, enable_timing):
         assert enable_timing
         self.at = 0
 
-    def record(self, _stream=None) -> None:
+    def record(self, _stream=None):
         self.at = self.clock.now
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         """It has been reached."""
 
-    def elapsed_time(self, other: Event) -> float:
+    def elapsed_time(self, other):
         return (other.at - self.at) / 1e6
 
 
@@ -147,10 +142,10 @@ def device(clock, monkeypatch):
     return SimpleNamespace(__version__="2.13.0", cuda=cuda, _C=memory, zeros=zeros)
 
 
-def model(clock, layers: int = 3) -> Module:
+def model(clock, layers=3):
     """An embedding of 7 us, layers of 1 + 10 (attention: 2 + 8) + 20 us, a norm of 3 us."""
 
-    def layer() -> Module:
+    def layer():
         return Module(
             clock,
             1_000,
@@ -166,7 +161,7 @@ def model(clock, layers: int = 3) -> Module:
 TORCH = SimpleNamespace(__version__="2.13.0")
 
 
-def run(timer, root, phases) -> dict:
+def run(timer, root, phases):
     for phase in phases:
         timer.begin_step(f"execute_{phase}", phase)
         if not timer.done or timer.timing:

@@ -21,18 +21,18 @@ from tests.processes import gone
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def program(tmp_path, code: str) -> list[str]:
+def program(tmp_path, code):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(code))
     return [sys.executable, str(path)]
 
 
-def run(tmp_path, code: str, **options):
+def run(tmp_path, code, **options):
     options = {"log": tmp_path / "experiment.log", "env": dict(os.environ)} | options
     return process.run(program(tmp_path, code), **options)
 
 
-def wait_for(path, seconds=180.0) -> str:
+def wait_for(path, seconds=180.0):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if path.exists() and (text := path.read_text()).endswith("\n"):

@@ -38,7 +38,7 @@ costs here.
 def config(engine_python, tmp_path):
     """A small run of the engine."""
 
-    def made(**values) -> ExperimentConfig:
+    def made(**values):
         usual = {
             "model": "random:tiny",
             "python": engine_python,
@@ -56,7 +56,7 @@ def config(engine_python, tmp_path):
     return made
 
 
-def commands_with(word: str) -> list[str]:
+def commands_with(word):
     """Command lines of processes that name a folder, ours left out."""
     found = []
     for process in psutil.process_iter():
@@ -67,7 +67,7 @@ def commands_with(word: str) -> list[str]:
     return found
 
 
-def writing_to(folder: Path) -> list[str]:
+def writing_to(folder):
     """Processes whose output goes to a file of a folder: vLLM renames its workers, so command
     lines do not tell.
     """
@@ -80,7 +80,7 @@ def writing_to(folder: Path) -> list[str]:
     return found
 
 
-def check_worker(worker) -> None:
+def check_worker(worker):
     """What the engine's script wrote of the machine and of each request."""
     assert worker["platform"] == "cpu"
     for one in worker["requests"]:
@@ -94,15 +94,15 @@ def check_worker(worker) -> None:
             )
 
 
-def check_steps(trace, requests) -> None:
+def check_steps(trace, requests):
     """The steps of every rank computed each token of the prompts, and each further token of the
     answers.
     """
     steps = analyze.steps(trace).filter(pl.col("phase") != "empty")
     for rank in (rank for rank in trace.ranks if rank >= 0):
         mine = steps.filter(rank=rank)
-        assert mine["context_tokens"].sum() == requests["prompt_tokens"].sum()
-        assert mine["generation_tokens"].sum() == requests.height * (OUTPUT - 1)
+        assert mine["prefill_tokens"].sum() == requests["prompt_tokens"].sum()
+        assert mine["decode_tokens"].sum() == requests.height * (OUTPUT - 1)
 
 
 def check_run(run, ranks):
@@ -125,7 +125,7 @@ def check_run(run, ranks):
     if run.config.engine == "vllm":
         joined = analyze.requests(run)
         assert joined["request"].to_list() == profiled["request"].to_list()
-        assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
+        assert (joined["rest_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
             "parts add up to the latency"
         )
         assert joined["steps"].to_list() == [OUTPUT] * joined.height

@@ -45,11 +45,11 @@ NSYS = {"report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.c
 NCU = {"report.ncu-rep", "ncu_metrics.json"}
 
 
-def names(run) -> set[str]:
+def names(run):
     return {p.name for p in run.folder.path.iterdir() if not p.name.startswith(".")}
 
 
-def program(run, out) -> list[str]:
+def program(run, out):
     return [sys.executable, str(run.folder.script), "--out", str(out)]
 
 
@@ -188,7 +188,9 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     assert comparison["launches"].sum() == 24
     assert comparison["name"].head(3).to_list() == heavy
     assert comparison["total_ns"].is_sorted(descending=True, nulls_last=True)
-    assert {"name", "share", "total_ns", "ncu_mean_ns", "ratio", "bound"} <= set(comparison.columns)
+    assert {"name", "share", "total_ns", "ncu_mean_ns", "ratio", "bound_by"} <= set(
+        comparison.columns
+    )
     assert any(note.startswith("ncu profiles 3 launches of nvjet") for note in run.summary["notes"])
     assert [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]] == [
         "nsys",
@@ -441,11 +443,11 @@ STEP = "execute_context_0(0)_generation_4(4)"
 CUDA = {"platform": "cuda"}
 
 
-def config(**values) -> ExperimentConfig:
+def config(**values):
     return ExperimentConfig.from_dict({"model": "random:tiny"} | values)
 
 
-def whole(ranks: int = 1, *, labelled: bool = True) -> Trace:
+def whole(ranks=1, *, labelled=True):
     """Two labelled steps of a small model on each rank."""
     parts, calls, marks = [], [], []
     for rank in range(ranks):
@@ -723,7 +725,7 @@ def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
 pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
 
 
-def series_config(vllm, **values) -> ExperimentConfig:
+def series_config(vllm, **values):
     usual = {
         "model": str(vllm.model),
         "results_dir": str(vllm.folder / "results"),

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ COMMON = [
 TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_total", "use_gzip"]
 
 
-def job(**changes: Any) -> dict[str, Any]:
+def job(**changes):
     """A job of two short prompts."""
     config = ExperimentConfig(
         model="m", batch_size=2, input_tokens=3, max_tokens=3, max_model_len=128, repeat=2
@@ -71,12 +71,12 @@ class Ran:
     errors: str
     worker: dict[str, Any] = field(default_factory=dict)
 
-    def called(self, what: str) -> list[dict[str, Any]]:
+    def called(self, what):
         """What the stand-in was asked, of one kind."""
         return [call for call in self.calls if call["what"] == what]
 
     @property
-    def order(self) -> list[str]:
+    def order(self):
         """What the stand-in was asked, in order."""
         return [call["what"] for call in self.calls]
 
@@ -86,7 +86,7 @@ class StandInVllm:
 
     how: Callable[..., object]
 
-    def __init__(self, folder: Path, version: str = "0.33.0", gpus: int = 2) -> None:
+    def __init__(self, folder, version="0.33.0", gpus=2):
         self.folder, self.version = folder, version
         self.model = folder / "tiny"
         self.model.mkdir()
@@ -130,7 +130,7 @@ class StandInVllm:
         smi.write_text(f"#!/bin/sh\ncat <<'END'\n{rows}\nEND\n")
         smi.chmod(smi.stat().st_mode | stat.S_IXUSR)
 
-    def environment(self, how: Mapping[str, Any]) -> dict[str, str]:
+    def environment(self, how):
         """Environment in which a script finds the stand-ins, and nothing of the machine's own."""
         return {
             "PATH": os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]]),
@@ -139,9 +139,7 @@ class StandInVllm:
             "STAND_IN_VLLM": json.dumps({"old": self.old, **how}),
         }
 
-    def start(
-        self, how: Mapping[str, Any] | None = None, **changes: Any
-    ) -> subprocess.Popen[bytes]:
+    def start(self, how=None, **changes):
         """Start the script of a job."""
         script = self.folder / "inference_script.py"
         script.write_text(engines.script(job(**{"model": str(self.model), **changes})))
@@ -154,7 +152,7 @@ class StandInVllm:
                 stderr=subprocess.STDOUT,
             )
 
-    def finish(self, process: subprocess.Popen[bytes]) -> Ran:
+    def finish(self, process):
         """Wait for a script and gather what it left."""
         status = process.wait(60)
         log = (self.folder / "log").read_text()
@@ -167,16 +165,16 @@ class StandInVllm:
             json.loads(worker.read_text()) if worker.exists() else {},
         )
 
-    def calls(self, what: str = "") -> list[dict[str, Any]]:
+    def calls(self, what=""):
         """What the stand-in was asked so far, of one kind or all."""
         path = self.folder / "calls.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [call for call in map(json.loads, lines) if not what or call["what"] == what]
 
-    def run(self, how: Mapping[str, Any] | None = None, **changes: Any) -> Ran:
+    def run(self, how=None, **changes):
         """Run a job to its end."""
         return self.finish(self.start(how, **changes))
 
 
-def _class(name: str, fields: list[str]) -> str:
+def _class(name, fields):
     return "\n".join([f"class {name}:", *(f"    {field}: object = None" for field in fields), ""])

@@ -1,15 +1,12 @@
 """A stand-in server for each test, and locks of the tests' own."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.live.stand_in import StandIn
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+def server(tmp_path, monkeypatch):
     """A server that is not started yet."""
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -6,9 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-
-Reply = Callable[[socket.socket], None]
+from collections.abc import Mapping
 
 STEP_S = 0.02
 ENOUGH_S = 20.0
@@ -18,17 +16,17 @@ have waited.
 MOST_SENT = 256 << 20
 
 
-def whole(body: bytes, *, status: int = 200, **headers: str) -> Reply:
+def whole(body, *, status=200, **headers):
     """An answer as it should be, but for its content."""
     lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
     head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{''.join(lines)}\r\n"
     return lambda connection: connection.sendall(head.encode() + body)
 
 
-def slow(begin: bytes, piece: bytes, end: bytes) -> Reply:
+def slow(begin, piece, end):
     """An answer in small pieces, each of which comes soon."""
 
-    def reply(connection: socket.socket) -> None:
+    def reply(connection):
         connection.sendall(begin)
         until = time.monotonic() + ENOUGH_S
         while time.monotonic() < until:
@@ -39,10 +37,10 @@ def slow(begin: bytes, piece: bytes, end: bytes) -> Reply:
     return reply
 
 
-def endless(begin: bytes, piece: bytes) -> Reply:
+def endless(begin, piece):
     """An answer that comes as fast as it is taken, and has no end."""
 
-    def reply(connection: socket.socket) -> None:
+    def reply(connection):
         connection.sendall(begin)
         for _ in range(MOST_SENT // len(piece)):
             connection.sendall(piece)
@@ -50,7 +48,7 @@ def endless(begin: bytes, piece: bytes) -> Reply:
     return reply
 
 
-def silent(connection: socket.socket) -> None:
+def silent(connection):
     """Nothing at all."""
     time.sleep(ENOUGH_S)
 
@@ -59,7 +57,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 END = b"Content-Length: 2\r\nConnection: close\r\n\r\n{}"
 
-SLOW: Mapping[str, Reply] = {
+SLOW = {
     "nothing": silent,
     "status": slow(b"HTTP/1.1 200 ", b"O", b"\r\n" + END),
     "head": slow(OK, b"X: y\r\n", END),
@@ -72,7 +70,7 @@ SLOW: Mapping[str, Reply] = {
     "trailer": slow(CHUNKED + b"0\r\n", b"X: y\r\n", b"\r\n"),
     "many chunks": endless(CHUNKED, b"1\r\n \r\n" * 8192),
 }
-ENDLESS: Mapping[str, Reply] = {
+ENDLESS = {
     "body": endless(OK + b"\r\n", b" " * 65536),
     "body with a length": endless(OK + b"Content-Length: 99999999999\r\n\r\n", b" " * 65536),
     "chunks": endless(CHUNKED, b"10000\r\n" + b" " * 65536 + b"\r\n"),
@@ -86,7 +84,7 @@ ENDLESS: Mapping[str, Reply] = {
         gzip.compress(gzip.compress(bytes(64 << 20))), Content_Encoding="gzip, gzip"
     ),
 }
-NO_JSON: Mapping[str, Reply] = {
+NO_JSON = {
     "lists in lists": whole(b"[" * 100_000),
     "objects in objects": whole(b'{"a":' * 100_000),
     "digits": whole(b'{"data":' + b"9" * 100_000 + b"}"),
@@ -100,18 +98,18 @@ NO_JSON: Mapping[str, Reply] = {
 class Hostile:
     """What a hostile server was asked, and how it answers by path; ``""`` is any other path."""
 
-    def __init__(self, replies: Mapping[str, Reply]) -> None:
+    def __init__(self, replies):
         self.replies = replies
-        self.heads: list[str] = []
+        self.heads = []
         self.url = ""
 
-    def _serve(self, listening: socket.socket) -> None:
+    def _serve(self, listening):
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection):
         with connection, contextlib.suppress(OSError):
             head = b""
             while b"\r\n\r\n" not in head and (part := connection.recv(65536)):
@@ -122,7 +120,7 @@ class Hostile:
 
 
 @contextlib.contextmanager
-def hostile(replies: Mapping[str, Reply] | Reply) -> Iterator[Hostile]:
+def hostile(replies):
     """A server with these answers, at ``url`` on this machine."""
     server = Hostile(replies if isinstance(replies, Mapping) else {"": replies})
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -136,13 +134,13 @@ def hostile(replies: Mapping[str, Reply] | Reply) -> Iterator[Hostile]:
             thread.join()
 
 
-def models(**values: object) -> Reply:
+def models(**values):
     """What vLLM says of its model."""
     model = {"id": "tiny", "owned_by": "vllm", "root": "tiny", "max_model_len": 64} | values
     return whole(json.dumps({"data": [model]}).encode())
 
 
-def told(folder: object, **sizes: int) -> Reply:
+def told(folder, **sizes):
     """What vLLM says of its folder for traces and its ranks."""
     config = {"profiler_config": {"torch_profiler_dir": str(folder)}, "parallel_config": sizes}
     return whole(json.dumps({"vllm_config": config}).encode())

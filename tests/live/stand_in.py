@@ -28,14 +28,14 @@ MODES = {
 
 
 def trace(
-    rank: int,
-    ranks: int,
+    rank,
+    ranks,
     *,
-    steps: int = 6,
-    mm_us: int = 600,
-    batch: int = 4,
-    base_ns: int | None = None,
-) -> bytes:
+    steps=6,
+    mm_us=600,
+    batch=4,
+    base_ns=None,
+):
     """A trace of one rank on a CPU: decode steps of 1 ms, in each of which two operators run.
 
     ``aten::mm`` takes ``mm_us`` of a step, ``aten::silu`` 100 us; the host does something else
@@ -72,7 +72,7 @@ def trace(
     ).encode()
 
 
-def metrics(engine: str, began: float, rate: float = 100.0) -> str:
+def metrics(engine, began, rate=100.0):
     """Counters of a server that makes ``rate`` tokens a second, one request each 10 tokens, 50
     ms to the first.
     """
@@ -123,13 +123,13 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *args):
         """Say nothing."""
 
-    def how(self) -> dict:
+    def how(self):
         try:
             return MODES | json.loads((self.home / "how.json").read_text())
         except (OSError, ValueError):
             return dict(MODES)
 
-    def say(self, status: int, text: str, kind: str = "application/json") -> None:
+    def say(self, status, text, kind="application/json"):
         data = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def asked(self, body) -> dict:
+    def asked(self, body):
         how = self.how()
         with (self.home / "asked.jsonl").open("a") as file:
             file.write(
@@ -214,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.say(404, "")
 
-    def write(self, how: dict) -> None:
+    def write(self, how):
         """The traces of the ranks; one of them is missing or half, if that is asked for."""
         folder = Path(self.job.get("output_dir") or self.home / "profiles")
         folder.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
                 (folder / name).write_bytes(data)
 
 
-def slowly(path: Path, data: bytes, seconds: float) -> None:
+def slowly(path, data, seconds):
     """Write a file in ten parts."""
     with path.open("wb", buffering=0) as file:
         for k in range(10):
@@ -250,14 +250,14 @@ def slowly(path: Path, data: bytes, seconds: float) -> None:
 class StandIn:
     """The server, in a process of its own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home):
         self.home = home
         self.profiles = home / "profiles"
         self.profiles.mkdir(parents=True)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process = None
         self.port = 0
 
-    def start(self, **how: object) -> str:
+    def start(self, **how):
         """Start it; returns its address."""
         self.how(**how)
         self.process = subprocess.Popen(
@@ -269,27 +269,27 @@ class StandIn:
         self.port = int(self.process.stdout.readline())
         return f"http://127.0.0.1:{self.port}"
 
-    def how(self, **how: object) -> None:
+    def how(self, **how):
         """How it behaves from now on."""
         (self.home / "how.json").write_text(json.dumps(how))
 
     @property
-    def asked(self) -> list[dict]:
+    def asked(self):
         """What it was asked."""
         path = self.home / "asked.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @property
-    def on(self) -> bool:
+    def on(self):
         """Whether its profiler is on."""
         return (self.home / "on").exists()
 
-    def stop(self) -> None:
+    def stop(self):
         """End it."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-            self.process.stdout.close()  # type: ignore[union-attr]
+            self.process.stdout.close()
             self.process = None
 
 

@@ -6,8 +6,9 @@ import time
 import polars as pl
 import pytest
 
+from llmprof.run.live import history
 from llmprof.run.live.counters import SAMPLE, Scrape, between, parsed, quantile
-from llmprof.run.live.past import LEVELS, WatchHistory, best_hour, coarser, history
+from llmprof.run.live.past import LEVELS, WatchHistory, best_hour, coarser
 
 VLLM = """
 # HELP vllm:num_requests_running Number of requests

@@ -33,7 +33,7 @@ def test_it_shows_what_lies_in_the_folder_and_reads_it_again(tmp_path):
     }
     files.write_json(tmp_path / STATE, {"scrapes": 4, "says": "More <load>.", "events": [event]})
     (tmp_path / CAPTURES / "one").mkdir(parents=True)
-    found = {"rule": "r", "severity": "high", "share_of_recorded": 0.25, "title": "a finding"}
+    found = {"rule": "r", "severity": "high", "recorded_share": 0.25, "title": "a finding"}
     files.write_json(tmp_path / CAPTURES / "one" / FINDINGS, [found])
     kept.add(row(15, waiting=7.0))
     kept.store()

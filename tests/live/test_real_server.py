@@ -21,7 +21,7 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError
 from llmprof.run import launch
 from llmprof.run.launch.config import models
-from llmprof.run.live.past import history
+from llmprof.run.live import history
 from llmprof.trace.storage import typed
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,7 @@ def load(served):
     """Requests, one after the other from each of some clients."""
     end = threading.Event()
 
-    def client(seed: int) -> None:
+    def client(seed):
         number = seed
         while not end.is_set():
             number += 1
@@ -129,7 +129,7 @@ def load(served):
         thread.join()
 
 
-def guards() -> list[int]:
+def guards():
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -149,7 +149,7 @@ def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):
     assert 1 <= steps.height <= 14, (
         "the server itself stopped after the steps that it was asked for"
     )
-    assert steps["generation_requests"].max() <= CLIENTS
+    assert steps["decode_requests"].max() <= CLIENTS
     assert analyze.findings(run.trace).height
     within = recording["counters"]["within"]
     assert within["running"] > 0

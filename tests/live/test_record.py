@@ -44,7 +44,7 @@ def until(holds, seconds=30.0):
         time.sleep(0.05)
 
 
-def guards() -> list[int]:
+def guards():
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -292,7 +292,7 @@ class TestFaults:
     def test_the_server_starts_again_in_the_middle(self, server):
         url = server.start(dev=True)
 
-        def again() -> None:
+        def again():
             until(lambda: server.on)
             server.stop()
             (server.home / "on").unlink()
@@ -393,11 +393,11 @@ class TestFaults:
 
 def test_the_command(server, run):
     url = server.start(dev=True)
-    code, out, _ = run("record", url, "--seconds", "0.3", "--steps", "20")
+    code, out, _ = run(f"record {url} --seconds 0.3 --steps 20")
     assert code == 0
     assert "recording 0.3 s, at most 20 steps" in " ".join(out.split())
     assert "llmprof analyze" in out
-    code, out, _ = run("record", url, "--seconds", "0.3", "--json")
+    code, out, _ = run(f"record {url} --seconds 0.3 --json")
     assert json.loads(out)["recording"]["engine"] == "vllm"
     code, _, err = run("record", url, "--fetch", "kubectl 'cp")
     assert code == 2

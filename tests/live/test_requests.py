@@ -22,7 +22,7 @@ from tests.live.stand_in import trace
 S = 10**9
 
 
-def protobuf(*requests: dict) -> bytes:
+def protobuf(*requests):
     """A request of OTLP with a span for each request of a server."""
     message = ExportTraceServiceRequest()
     scope = message.resource_spans.add().scope_spans.add()
@@ -46,7 +46,7 @@ def protobuf(*requests: dict) -> bytes:
     return message.SerializeToString()
 
 
-def free() -> int:
+def free():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -130,7 +130,7 @@ def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
         {"id": "quick", "start_ns": now - 2 * S, "e2e": 30.0, "ttft": 0.1, "queue": 0.0},
     ]
 
-    def send(words: str) -> None:
+    def send(words):
         httpx.post(
             f"http://127.0.0.1:{port}/v1/traces",
             content=protobuf(*mine),
@@ -143,7 +143,7 @@ def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
     assert run.requests["id"].to_list() == ["late", "quick"], "those that overlap with the window"
     found = capture_findings(run).filter(rule="slowest_request")
     assert found.select("figure", "about", "severity").row(0) == (60.0 * S, "late", "medium")
-    assert found["share_of_time"].item() == pytest.approx(45 / 60)
+    assert found["share"].item() == pytest.approx(45 / 60)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def window(tmp_path):
     return llmprof.read(path)
 
 
-def request(**values) -> dict:
+def request(**values):
     return {
         "request": 0,
         "id": "r",
@@ -182,7 +182,7 @@ def test_the_slowest_request_and_the_steps_that_ran_meanwhile(window):
     )
     row = slowest_request(window, rows)
     assert (row["about"], row["where"], row["figure"]) == ("s", "request = 1", 5.5e6)
-    assert row["share_of_time"] == pytest.approx(2.5 / 5.5)
+    assert row["share"] == pytest.approx(2.5 / 5.5)
     assert row["severity"] == "medium", "more than twice as slow as the other"
     assert "3 steps recorded meanwhile (100.0 %" in row["detail"], (
         "decode from 3 to 5.5 ms, and steps of a ms"
@@ -208,7 +208,7 @@ def test_steps_that_left_it_out(window):
 
 def test_a_server_that_tells_only_the_whole(window):
     row = slowest_request(window, pl.DataFrame([request(start_epoch_ns=0, e2e_ns=S)]))
-    assert (row["severity"], row["share_of_time"]) == ("info", None)
+    assert (row["severity"], row["share"]) == ("info", None)
     assert slowest_request(window, pl.DataFrame([request(start_epoch_ns=0, e2e_ns=None)])) is None
 
 

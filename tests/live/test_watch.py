@@ -8,7 +8,6 @@ import shutil
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,10 +16,9 @@ import pytest
 import llmprof
 from llmprof.errors import ConfigError, LaunchError, OutputError, TraceWarning
 from llmprof.run.launch import ExperimentConfig, RunFolder, open_run
-from llmprof.run.live import watching
+from llmprof.run.live import history, watching
 from llmprof.run.live.counters import Histogram, Scrape
 from llmprof.run.live.page import served
-from llmprof.run.live.past import history
 from llmprof.run.live.watching import CHANGED, FINDINGS, Watch
 from llmprof.trace.storage import files, typed
 from tests.live.stand_in import trace
@@ -36,12 +34,12 @@ def scrape(at_s, *, waiting=0.0, tokens=None, running=4.0, wall_s=None):
 class Made:
     """Captures that are made at once: a run folder with a small trace."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.count = 0
-        self.error: Exception | None = None
+        self.error = None
         self.padding = 0
 
-    def __call__(self, place: Path):
+    def __call__(self, place):
         self.count += 1
         if self.error is not None:
             raise self.error
@@ -317,7 +315,7 @@ def test_the_command_end_to_end(server, run, tmp_path):
         assert not path.is_file() or b"secret-path" not in path.read_bytes()
     assert not server.on
     with watching._alone(tmp_path / "w"):
-        code, _, err = run("watch", url, "--for", "1s", "-o", "w")
+        code, _, err = run(f"watch {url} --for 1s -o w")
     assert code == 2
     assert "another watch" in err
 

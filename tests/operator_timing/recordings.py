@@ -3,12 +3,8 @@ they launched.
 """
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import llmprof
-from llmprof.trace import Trace
 
 MM = {
     "Input Dims": [[4, 8], [8, 2]],
@@ -24,13 +20,11 @@ NORM = {
 }
 
 
-def recorded(
-    folder: Path, calls: Sequence[tuple[str, dict[str, Any], Sequence[tuple[str, float]]]]
-) -> Trace:
+def recorded(folder, calls):
     """Calls of 100 us one after the other: name and arguments of the operator, names and times
     (us) of its kernels.
     """
-    events: list[dict[str, Any]] = []
+    events = []
     correlation = 0
     for number, (name, arguments, kernels) in enumerate(calls):
         at = 100.0 * number

@@ -100,9 +100,9 @@ def test_it_runs(python, trace):
 @pytest.mark.slow
 def test_operators_of_a_recording_on_a_cpu(python, sample_trace):
     names = ("aten::mul", "aten::copy_", "aten::index_select")
-    rows = llmprof.analyze.operator_calls(sample_trace("torch_cpu_tp2_layer_annotations")).filter(
-        "can"
-    )
+    rows = llmprof.analyze.operator_calls(
+        sample_trace("torch_cpu_tp2_layer_annotations")
+    ).drop_nulls("key")
     rows = rows.filter(rows["operator"].is_in(names)).unique(
         "operator", keep="first", maintain_order=True
     )

@@ -3,7 +3,6 @@ them.
 """
 
 import struct
-from collections.abc import Sequence
 
 
 class Library:
@@ -31,7 +30,7 @@ class Library:
         return self.actions[number]
 
 
-def integer(value: int) -> bytes:
+def integer(value):
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -39,7 +38,7 @@ def integer(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def field(number: int, value: int | float | str | bytes) -> bytes:
+def field(number, value):
     if isinstance(value, int):
         return integer(number << 3) + integer(value)
     if isinstance(value, float):
@@ -48,11 +47,11 @@ def field(number: int, value: int | float | str | bytes) -> bytes:
     return integer(number << 3 | 2) + integer(len(data)) + data
 
 
-def sized(data: bytes) -> bytes:
+def sized(data):
     return struct.pack("<I", len(data)) + data
 
 
-def block(parts: Sequence[bytes] = (), names: Sequence[str] = (), kind: int = 2) -> bytes:
+def block(parts=(), names=(), kind=2):
     payload = b"".join(map(sized, parts))
     strings = b"".join(field(1, name) for name in names)
     process = field(1, 7) + field(2, "127.0.0.1") + field(3, "/bin/app")
@@ -60,7 +59,7 @@ def block(parts: Sequence[bytes] = (), names: Sequence[str] = (), kind: int = 2)
     return sized(counts + field(4, strings) + field(5, len(payload)) + field(6, process)) + payload
 
 
-def result(name: str, values: dict[int, float | str], rules: Sequence[str] = ()) -> bytes:
+def result(name, values, rules=()):
     """A kernel with values by the number of the metric's name, and the texts of its rules."""
     size = field(1, 1) + field(2, 1) + field(3, 1)
     named = [
@@ -93,5 +92,5 @@ def result(name: str, values: dict[int, float | str], rules: Sequence[str] = ())
     )
 
 
-def report(*blocks: bytes) -> bytes:
+def report(*blocks):
     return b"NVR\0" + sized(field(1, 7)) + b"".join(blocks)

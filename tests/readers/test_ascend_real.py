@@ -3,7 +3,6 @@ equal the tool's own.
 """
 
 import warnings
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,34 +12,33 @@ from llmprof.analyze import overlap
 from llmprof.errors import TraceWarning
 from llmprof.readers import ascend
 from llmprof.readers.ascend import folder
-from llmprof.trace import Trace
 
 US = 1000
 
 
 @pytest.fixture(scope="module")
-def real(shared: Path) -> Path:
+def real(shared):
     return shared / "real" / "ascend"
 
 
-def trace_of(path: Path) -> Trace:
+def trace_of(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # six of the eight ranks are not there
         return llmprof.read(path, cache=False)
 
 
 @pytest.fixture(scope="module")
-def text(real: Path) -> Trace:
+def text(real):
     return trace_of(real / "msinsight_level1" / "text")
 
 
 @pytest.fixture(scope="module")
-def database(real: Path) -> Trace:
+def database(real):
     return trace_of(real / "msinsight_level1" / "db")
 
 
 @pytest.mark.slow
-def test_every_file_is_known_and_reads(real: Path) -> None:
+def test_every_file_is_known_and_reads(real):
     read = 0
     for file in sorted(real.rglob("*")):
         if not file.is_file() or file.suffix not in (".json", ".csv", ".db"):
@@ -60,7 +58,7 @@ def test_every_file_is_known_and_reads(real: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
-def test_overlap_equals_the_tools_own_step_trace_time(real: Path, form: str) -> None:
+def test_overlap_equals_the_tools_own_step_trace_time(real, form):
     """One step was recorded on each rank; free time of the tool counts copies as free, ours does
     not.
     """
@@ -83,7 +81,7 @@ def test_overlap_equals_the_tools_own_step_trace_time(real: Path, form: str) -> 
         assert span == pytest.approx(tool["stage_ns"], abs=US)
 
 
-def test_every_kernel_has_its_launch_and_its_operator(text: Trace, database: Trace) -> None:
+def test_every_kernel_has_its_launch_and_its_operator(text, database):
     for trace in (text, database):
         assert not trace.kernels["correlation"].null_count()
         assert not trace.kernels["op_id"].null_count()
@@ -97,7 +95,7 @@ def test_every_kernel_has_its_launch_and_its_operator(text: Trace, database: Tra
         assert (joined["start_ns"] >= joined["began"]).all()
 
 
-def test_transfers_add_up_to_the_communication_matrix(text: Trace, real: Path) -> None:
+def test_transfers_add_up_to_the_communication_matrix(text, real):
     """Bytes and time of each link of the call that the matrix names."""
     matrix = ascend.summaries(real / "msinsight_level1" / "text")["communication_matrix"]
     moved = text.tasks.filter((pl.col("kind") == "transfer") & (pl.col("bytes") > 0))

@@ -22,7 +22,7 @@ OUTPUT = "ASCEND_PROFILER_OUTPUT"
 
 
 @pytest.fixture
-def planted(synthetic_npu, tmp_path) -> Path:
+def planted(synthetic_npu, tmp_path):
     folder = Path(
         shutil.copytree(
             synthetic_npu("baseline") / "synthetic_rank0_ascend_pt", tmp_path / "r0_ascend_pt"

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from llmprof import analyze
+from llmprof.readers.common.reader import combine
 from llmprof.trace import Trace, schema
 from tests.readers.traces import collectives_of, event, kernel, launch, op, read_one, text_of, write
 
@@ -13,7 +15,7 @@ from tests.readers.traces import collectives_of, event, kernel, launch, op, read
 def read(tmp_path):
     """Reads text as one file."""
 
-    def read(text: bytes | list, **options):
+    def read(text, **options):
         if isinstance(text, list):
             text = text_of(text)
         return read_one(write(tmp_path / "trace.json", text), **options)
@@ -21,7 +23,7 @@ def read(tmp_path):
     return read
 
 
-def names(part, table="kernels") -> list[str]:
+def names(part, table="kernels"):
     return part.tables[table]["name"].to_list()
 
 
@@ -487,6 +489,47 @@ def test_events_go_by_the_name_of_their_process(read, named_first, block_bytes):
     ]
     assert names(part, "markers") == ["range"]
     assert (part.coverage["skipped"], part.coverage["kept"]) == ({"metadata": 2}, 4)
+
+
+@pytest.mark.parametrize("with_streams", [True, False])
+def test_lanes_of_an_xla_device(read, with_streams):
+    """Lanes repeat each other: with streams these hold the kernels, else the operations do."""
+    lanes = {4: "Stream #4(Compute)", 5: "Stream #5(MemcpyH2D)", 8: "XLA Modules", 9: "XLA Ops"}
+    named = {"ph": "M", "name": "thread_name", "pid": 3}
+    events = [{**named, "tid": tid, "args": {"name": name}} for tid, name in lanes.items()]
+    device = "GPU" if with_streams else "TPU"
+    events += [process_name(3, f"/device:{device}:2"), process_name(9, "/host:CPU")]
+    events += [event(None, "PjitFunction(prefill)", 1, pid=9)]
+    for n in range(3):
+        at = 10 + 100 * n
+        events += [
+            event(None, f"jit_prefill({77 + (n == 1)})", at, 90, pid=3, tid=8),
+            event(None, "while.3", at, 80, pid=3, tid=9),
+            event(None, "fusion.5", at, 20, pid=3, tid=9),
+            event(None, "dot.1", at + 20, 60, pid=3, tid=9),
+        ]
+        if with_streams:
+            args = {"correlation_id": str(500 + n)}
+            events += [
+                event(None, "loop_fusion", at, 20, pid=3, tid=4, args=args),
+                event(None, "MemcpyH2D", at + 1, 5, pid=3, tid=5),
+            ]
+    part = read(events)
+    names_of_kernels = ["loop_fusion"] if with_streams else ["fusion.5", "dot.1"]
+    kernels = part.tables["kernels"]
+    assert kernels["name"].to_list() == names_of_kernels * 3
+    assert kernels["device"].unique().to_list() == [2]
+    assert kernels["correlation"].to_list() == ([500, 501, 502] if with_streams else [None] * 6)
+    assert ("copies" in part.tables) == with_streams
+    repeated = part.coverage["skipped"].get("event that repeats another lane", 0)
+    assert repeated == 3 * 3 * with_streams
+    assert part.coverage["kept"] == sum(frame.height for frame in part.tables.values())
+    trace = combine([part], "chrome")
+    steps = analyze.steps(trace)
+    assert steps.select("phase", "start_ns", "source").rows() == [
+        ("prefill", 9000 + 100_000 * n, "xla") for n in range(3)
+    ]
+    assert trace.events["step"].null_count() == 0
 
 
 def test_what_a_call_waits_for_is_beside_the_call(read):

@@ -18,17 +18,17 @@ BLOCKS = [64, 300, 1 << 20]
 def read(tmp_path):
     """Reads text as one file."""
 
-    def read(text: bytes, **options):
+    def read(text, **options):
         return read_one(write(tmp_path / "trace.json", text), **options)
 
     return read
 
 
-def names(part) -> list[str]:
+def names(part):
     return part.tables["kernels"]["name"].to_list() if "kernels" in part.tables else []
 
 
-def kernels(count: int) -> list[dict]:
+def kernels(count):
     """Kernels with all that makes cutting hard: brackets and separators in texts and lists of
     objects in arguments.
     """
@@ -60,7 +60,7 @@ DOCUMENTS = {
 }
 
 
-def whole_events(text: bytes) -> list[str]:
+def whole_events(text):
     """Names of the events that end before the text does, worked out with a plain decoder."""
     found, decoder = [], json.JSONDecoder()
     start = text.index(b"[", text.index(b'"traceEvents"')) if text[:1] == b"{" else 0
@@ -75,7 +75,7 @@ def whole_events(text: bytes) -> list[str]:
     return found
 
 
-def opening_of(text: bytes) -> int:
+def opening_of(text):
     """Place of the first event."""
     return 1 if text[:1] == b"[" else text.index(b"[", text.index(b'"traceEvents"')) + 1
 

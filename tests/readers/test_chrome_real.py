@@ -4,7 +4,6 @@ exact to the ns.
 
 from collections import Counter
 
-import polars as pl
 import pytest
 
 from tests.readers.traces import decimal_ns, document_of, read_one, real_files
@@ -47,7 +46,7 @@ COUNTER_COLUMNS = ("time_ns", "value")
 MEMORY_COLUMNS = ("time_ns", "bytes")
 
 
-def table_of(event, processes) -> str | None:
+def table_of(event, processes):
     """Where an event belongs, worked out apart from the reader."""
     category = (event.get("cat") or "").lower()
     if category == "mtia_ccp_events":
@@ -67,7 +66,7 @@ def table_of(event, processes) -> str | None:
     return "runtime" if name.startswith("hip") else "markers"
 
 
-def expected(path) -> dict[str, Counter]:
+def expected(path):
     """Rows ``(name, start_ns, dur_ns)`` by table, and how often each."""
     events, keys = document_of(path)
     base = int(keys.get("baseTimeNanoseconds", 0))
@@ -76,7 +75,7 @@ def expected(path) -> dict[str, Counter]:
         for e in events
         if e.get("ph") == "M" and e["name"] == "process_name"
     }
-    out: dict[str, Counter] = {}
+    out = {}
     for event in events:
         if event.get("ph") == "X":
             row = (
@@ -121,7 +120,7 @@ def test_every_event_is_in_its_table_with_its_exact_times(path):
     assert {table: count for table, count in found.items() if count} == wanted
 
 
-def rows(frame: pl.DataFrame) -> Counter:
+def rows(frame):
     columns = next(
         c for c in (COLUMNS, COUNTER_COLUMNS, MEMORY_COLUMNS) if {*c} <= {*frame.columns}
     )

@@ -25,7 +25,7 @@ def test_texts_are_exact_whatever_their_size(values, quoted):
     assert ns(raw) == values
 
 
-def _op(number: int, body: str, last: str) -> str:
+def _op(number, body, last):
     return f'{{\n      "External id": {number},{body}, "Ev Idx": {last}\n    }}'
 
 

@@ -91,7 +91,7 @@ def test_hotspots_by_hand(tmp_path):
     found = analyze.hotspots(llmprof.read(write(tmp_path, SCRIPT)))
     clock = (
         found.filter(unit="ns")
-        .select("name", "self", "total", "self_share", "total_share", "stacks")
+        .select("name", "own_value", "total_value", "own_share", "total_share", "count")
         .rows()
     )
     assert clock == [
@@ -154,7 +154,8 @@ def test_real_files_have_all_samples_and_frames(real, name):
     assert trace.samples.filter(unit="ns")["value"].sum() == sum(periods)
     of = analyze.hotspots(trace)
     assert (
-        of.group_by("unit").agg(pl.col("self").sum())["self"].sum() == trace.samples["value"].sum()
+        of.group_by("unit").agg(pl.col("own_value").sum())["own_value"].sum()
+        == trace.samples["value"].sum()
     )
 
 
@@ -205,7 +206,7 @@ def test_top_down_of_vtune_by_hand(tmp_path, separator):
         ("main\nforward", 500_000_000),
         ("main\nforward\ngemm", 8_000_000_000),
     ]
-    found = analyze.hotspots(trace).select("name", "self", "total").rows()
+    found = analyze.hotspots(trace).select("name", "own_value", "total_value").rows()
     assert found[0] == ("gemm", 8_000_000_000, 8_000_000_000)
     assert ("main", 1_500_000_000, 10_000_000_000) in found
 

@@ -26,7 +26,7 @@ def by_tracelens(events, rank):
     ]
 
 
-def of_rank(rank: int) -> list[dict]:
+def of_rank(rank):
     return [
         op(ts=10 + rank),
         launch(ts=11 + rank, correlation=5),

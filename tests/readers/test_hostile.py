@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import polars as pl
 import pytest
 
 import llmprof
+from llmprof import read_metrics
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
@@ -29,22 +29,21 @@ from llmprof.errors import (
 )
 from llmprof.readers.common.event_stream import MOST_EVENT_BYTES
 from llmprof.readers.common.reader import MOST_RANKS, border
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction import redact
-from llmprof.trace.storage.parquet import META_FILE
+from llmprof.trace import META_FILE
 from tests.readers.traces import kernel
 
 EVENT = kernel("k", 1, 2)
 
 
-def written(path: Path, head: dict | None = None, events: list[dict] | None = None) -> Path:
+def written(path, head=None, events=None):
     path.write_text(
         json.dumps({**(head or {}), "traceEvents": [EVENT] if events is None else events})
     )
     return path
 
 
-def read(path: Path) -> tuple[llmprof.Trace, str]:
+def read(path):
     """The trace, and all warnings as one text."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -78,10 +77,10 @@ def test_times_and_processes_in_the_name_of_a_file_are_no_ranks(tmp_path, name):
 
 
 @pytest.fixture
-def change(small_export: Path, tmp_path: Path) -> Callable[..., Path]:
+def change(small_export, tmp_path):
     """A copy of the small export after some statements."""
 
-    def changed(*statements: str) -> Path:
+    def changed(*statements):
         path = tmp_path / "changed.sqlite"
         shutil.copyfile(small_export, path)
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -93,7 +92,7 @@ def change(small_export: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="module")
-def whole(small_export) -> llmprof.Trace:
+def whole(small_export):
     trace = llmprof.read(small_export, cache=False)
     assert all(trace.has(name) for name in ("kernels", "copies", "runtime", "markers"))
     return trace
@@ -172,7 +171,7 @@ def test_names_of_files_that_are_no_utf_8(tmp_path):
 def test_a_file_that_goes_while_it_is_read(tmp_path):
     path = written(tmp_path / "t.json", events=[EVENT] * 100)
 
-    def gone(name: str, done: int, total: int) -> None:
+    def gone(name, done, total):
         path.unlink(missing_ok=True)
 
     with pytest.raises(ReadError, match=r"t\.json"):
@@ -194,7 +193,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-def limited(path: Path, *, limit: int = 3 << 30) -> tuple[str, int]:
+def limited(path, *, limit=3 << 30):
     """Read a file in a process whose address space is limited: what it says, and the bytes it
     took.
     """
@@ -271,12 +270,12 @@ def test_a_saved_trace_whose_parquet_is_something_else(tmp_path):
         llmprof.read(tmp_path / "s")
 
 
-def pipe(path: Path) -> Path:
+def pipe(path):
     os.mkfifo(path)
     return path
 
 
-def socket_of(path: Path) -> Path:
+def socket_of(path):
     with closing(socket.socket(socket.AF_UNIX)) as made:
         made.bind(str(path))
     return path

@@ -41,7 +41,7 @@ timestamp, uuid, utilization.gpu [%], memory.used [MiB], power.draw [W]
 """
 
 
-def gpustat(seconds: int, *, offset: str = "") -> str:
+def gpustat(seconds, *, offset=""):
     gpus = [
         {
             "index": 0,
@@ -63,7 +63,7 @@ def gpustat(seconds: int, *, offset: str = "") -> str:
     )
 
 
-def read(path: Path, *warned: str):
+def read(path, *warned):
     """The trace of a file, whose warnings are these."""
     if not warned:
         return llmprof.read(path)
@@ -75,13 +75,13 @@ def read(path: Path, *warned: str):
     return trace
 
 
-def values(trace, name: str, device: int | None = None) -> list[tuple[int, float]]:
+def values(trace, name, device=None):
     rows = trace.counters.filter(name=name)
     rows = rows if device is None else rows.filter(device=device)
     return rows.select("time_ns", "value").rows()
 
 
-def units(trace) -> dict[str, str]:
+def units(trace):
     return dict(trace.counters.select("name", "unit").unique().rows())
 
 
@@ -232,7 +232,7 @@ def test_sar_sections():
     )
 
 
-def sar(date: str, *times: str) -> bytes:
+def sar(date, *times):
     rows = "".join(
         f"{time}        all     10,50      0.00      2.00      1.00      0.00     86.50\n"
         for time in times

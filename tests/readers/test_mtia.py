@@ -1,7 +1,6 @@
 """Queues of an MTIA device in a Chrome trace: programs, copies by DMA, waits and signals."""
 
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,7 +9,7 @@ import llmprof
 from llmprof.analyze import overlap
 
 
-def command(name: str, ts: float, dur: float, **args: object) -> dict[str, object]:
+def command(name, ts, dur, **args):
     return {
         "ph": "X",
         "cat": "mtia_ccp_events",
@@ -23,7 +22,7 @@ def command(name: str, ts: float, dur: float, **args: object) -> dict[str, objec
     }
 
 
-def test_waiting_is_no_work(tmp_path: Path) -> None:
+def test_waiting_is_no_work(tmp_path):
     events = [
         command("event_wait", 0, 100, wait_on_stream=4),
         command("dma_request", 100, 10, direction="HOST_TO_DEVICE", size=4096),
@@ -56,7 +55,7 @@ def test_waiting_is_no_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-def test_a_recording_of_inference(shared: Path) -> None:
+def test_a_recording_of_inference(shared):
     trace = llmprof.read(
         shared / "real/chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz"
     )

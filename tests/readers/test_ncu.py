@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from llmprof import read_metrics
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers.ncu.reader import base_unit, read_metrics
+from llmprof.readers.ncu.reader import base_unit
 from llmprof.trace import schema
-from llmprof.trace.metrics.data import Metrics
 from tests.readers import ncu_reports
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
@@ -42,13 +42,11 @@ RULES = [
 SECTION = "GPU Speed Of Light Throughput"
 
 
-def quoted(*cells: str) -> str:
+def quoted(*cells):
     return ",".join(f'"{cell}"' for cell in cells)
 
 
-def launch(
-    number: int = 0, name: str = "gemm", process: int = 7, grid: str = "(2, 64, 1)"
-) -> list[str]:
+def launch(number=0, name="gemm", process=7, grid="(2, 64, 1)"):
     return [
         str(number),
         str(process),
@@ -64,11 +62,11 @@ def launch(
     ]
 
 
-def metric(value: str, unit: str, name: str = "Duration", **of_launch) -> str:
+def metric(value, unit, name="Duration", **of_launch):
     return quoted(*launch(**of_launch), SECTION, name, unit, value, "")
 
 
-def rule(text: str, *speedup: str, **of_launch) -> str:
+def rule(text, *speedup, **of_launch):
     return quoted(
         *launch(**of_launch),
         "SpeedOfLight",
@@ -82,17 +80,17 @@ def rule(text: str, *speedup: str, **of_launch) -> str:
     )
 
 
-def read(tmp_path, text: str | bytes, name: str = "x.csv") -> Metrics:
+def read(tmp_path, text, name="x.csv"):
     path = tmp_path / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return read_metrics(path)
 
 
-def long_page(*rows: str) -> str:
+def long_page(*rows):
     return "\n".join([quoted(*DETAILS, *RULES), *rows, ""])
 
 
-def wide_page(names: list[str], units: list[str], *rows: list[str]) -> str:
+def wide_page(names, units, *rows):
     lines = [
         quoted(*LAUNCH, *names),
         quoted(*[""] * len(LAUNCH), *units),
@@ -101,7 +99,7 @@ def wide_page(names: list[str], units: list[str], *rows: list[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def rows_of(metrics: Metrics) -> list[tuple]:
+def rows_of(metrics):
     return metrics.metrics.select("kernel_id", "metric", "unit", "value", "text").rows()
 
 
@@ -174,7 +172,7 @@ def test_the_raw_page_has_units_in_its_second_row(tmp_path):
         "text": None,
     }
     kernels = found.kernels
-    assert kernels["duration_ns"].to_list() == [75552.0, 1008896.0]
+    assert kernels["dur_ns"].to_list() == [75552.0, 1008896.0]
     assert kernels.select("grid_x", "grid_y", "block_x", "process", "id").rows() == [
         (2, 64, 384, 7, 0),
         (2048, 1, 384, 7, 1),
@@ -325,7 +323,7 @@ def test_two_runs_in_one_file_have_launches_of_their_own(tmp_path):
         metric("4", "us", number=1),
     ]
     found = read(tmp_path, long_page(*rows))
-    assert found.kernels.select("run", "id", "duration_ns").rows() == [
+    assert found.kernels.select("run", "id", "dur_ns").rows() == [
         (0, 0, 1000.0),
         (0, 1, 2000.0),
         (1, 0, 3000.0),
@@ -340,7 +338,7 @@ def test_two_runs_in_one_file_have_launches_of_their_own(tmp_path):
     page = first[: first.index("25.5") + 2] + long_page(metric("3", "us", process=8))
     with pytest.warns(TraceWarning, match="the end is missing"):
         found = read(tmp_path, page)
-    assert found.kernels.select("run", "duration_ns").rows() == [(0, 1000.0), (1, 3000.0)]
+    assert found.kernels.select("run", "dur_ns").rows() == [(0, 1000.0), (1, 3000.0)]
 
 
 def test_pages_of_the_same_launches_are_put_together(tmp_path):
@@ -354,7 +352,7 @@ def test_pages_of_the_same_launches_are_put_together(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     for given in (tmp_path, [tmp_path / "details.csv", tmp_path / "raw.csv"]):
         found = read_metrics(given)
-        assert found.kernels["duration_ns"].to_list() == [75552.0, 8896.0]
+        assert found.kernels["dur_ns"].to_list() == [75552.0, 8896.0]
         assert found.metrics["metric"].to_list() == ["Duration", "gpu__time_duration.sum"] * 2
         assert found.rules["kernel_id"].to_list() == [0]
 
@@ -442,7 +440,7 @@ def test_wide_takes_names_in_their_order_and_refuses_unknown_ones(tmp_path):
 REPORT = ncu_reports.report()
 
 
-def ncu_on_path(tmp_path, monkeypatch, body: str) -> None:
+def ncu_on_path(tmp_path, monkeypatch, body):
     program = tmp_path / "bin" / "ncu"
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\nimport sys\n{body}")
@@ -461,7 +459,7 @@ def test_a_report_is_exported_by_the_ncu_on_the_path(tmp_path, monkeypatch):
         f"print({raw!r} if 'raw' in sys.argv else {details!r})",
     )
     found = read(tmp_path, lzma.compress(REPORT), "r.ncu-rep.xz")
-    assert found.kernels["duration_ns"].to_list() == [75552.0]
+    assert found.kernels["dur_ns"].to_list() == [75552.0]
     assert found.rules.height == 1
 
 
@@ -550,7 +548,7 @@ def test_a_report_is_read_by_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", ncu_reports.Library(FakeAction(), FakeAction()))
     found = read(tmp_path, REPORT, "r.ncu-rep")
     assert (
-        found.kernels.select("kernel_name", "grid", "block", "duration_ns").rows()
+        found.kernels.select("kernel_name", "grid", "block", "dur_ns").rows()
         == [("gemm", "(2, 2, 2)", "(384, 384, 384)", 75552.0)] * 2
     )
     assert found.wide("launch__policy")["launch__policy"].to_list() == ["Spread"] * 2
@@ -574,7 +572,7 @@ def test_the_capture_of_two_layers():
     kernels = found.kernels
     assert kernels.height == 24
     assert kernels["device_name"].unique().to_list() == ["NVIDIA H200"]
-    assert kernels["duration_ns"].sum() == pytest.approx(841_792)
+    assert kernels["dur_ns"].sum() == pytest.approx(841_792)
     assert found.rules.height == 284
     assert found.metrics.filter(pl.col("section").is_null())["metric"].n_unique() == 2215
     assert found.metrics.filter(pl.col("section").is_not_null())["metric"].n_unique() == 86
@@ -620,19 +618,19 @@ def test_the_report_of_the_capture_holds_what_its_pages_hold():
 NAMES = ["gpu__time_duration.sum", "launch__waves", "device__attribute_display_name"]
 
 
-def small_report() -> list[bytes]:
+def small_report():
     """Blocks with two kernels, of three metrics each."""
     first = ncu_reports.result("gemm", {0: 1000.0, 1: 4.0, 2: "GPU X"}, ["The grid is too small"])
     second = ncu_reports.result("copy", {0: 500.0, 1: 2.0, 2: "GPU X"})
     return [ncu_reports.block([first], NAMES), ncu_reports.block([second])]
 
 
-def opened(tmp_path, data: bytes) -> Metrics:
+def opened(tmp_path, data):
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
     return read(tmp_path, data, "r.ncu-rep")
 
 
-def zeroed(data: bytes, what: bytes) -> bytes:
+def zeroed(data, what):
     assert data.count(what) == 1
     return data.replace(what, bytes(len(what)))
 
@@ -689,3 +687,24 @@ def test_a_broken_block_never_reaches_the_package_and_the_blocks_after_it_are_re
         found = opened(tmp_path, ncu_reports.report(first, broken, third))
     assert found.kernels["kernel_name"].to_list() == ["gemm", "third"]
     assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1.234.567,8", "12,5", "3.000", "7"], [1234567.8, 12.5, 3000.0, 7.0]),
+        (["1 234,75", "0,125", "90"], [1234.75, 0.125, 90.0]),
+        (["5\u202f432,10", "1"], [5432.1, 1.0]),
+        (["98\u2019765.40", "1\u2019000"], [98765.4, 1000.0]),
+        (["98'765.40", "2.125"], [98765.4, 2.125]),
+        (["1,234,567.5", "2,500", "2.125"], [1234567.5, 2500.0, 2.125]),
+        (["2.125", "7"], [2.125, 7.0]),
+    ],
+)
+def test_numbers_of_any_locale(tmp_path, values, expected):
+    """Which mark is the decimal one is known from the numbers that show it."""
+    names = [f"a__m{i}.sum" for i in range(len(values))]
+    units = quoted(*[""] * len(LAUNCH), *["us"] * len(values))
+    page = "\n".join([quoted(*LAUNCH, *names), units, quoted(*launch(), *values)])
+    found = read(tmp_path, page + "\n").metrics
+    assert found["value"].to_list() == pytest.approx([1000 * value for value in expected])

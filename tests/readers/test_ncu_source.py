@@ -89,11 +89,11 @@ def test_instructions_of_a_report(report):
 def test_lines_by_samples(report):
     rows = analyze.ncu.hot_lines(llmprof.read_source(report)).rows()
     assert rows == [
-        (1, "gemm", "a.cu", 7, 12, 0.75, "long_scoreboard", 9, 100),
-        (1, "gemm", None, None, 4, 0.25, "wait", 2, 50),
+        (1, "gemm", "a.cu", 7, 12, 0.75, "long_scoreboard", 100),
+        (1, "gemm", None, None, 4, 0.25, "wait", 50),
     ]
     each = analyze.ncu.hot_lines(llmprof.read_source(report), by="instruction")
-    assert each.select("address", "sass", "samples", "reason").rows() == [
+    assert each.select("address", "sass", "count", "reason").rows() == [
         (0, "LDG R1", 12, "long_scoreboard"),
         (16, None, 4, "wait"),
     ]
@@ -131,7 +131,7 @@ def test_a_real_report(shared):
     source = llmprof.read_source(path)
     counted = source.filter(pl.col("metric") == "smsp__pcsamp_sample_count").group_by("kernel_id")
     lines = analyze.ncu.hot_lines(source)
-    sums = lines.group_by("kernel_id").agg(samples=pl.col("samples").sum())
+    sums = lines.group_by("kernel_id").agg(samples=pl.col("count").sum())
     theirs = counted.agg(samples=pl.col("value").sum().cast(pl.Int64))
     assert_frame_equal(sums.sort("kernel_id"), theirs.sort("kernel_id"))
     executed = llmprof.read_metrics(path).values("inst_executed")

@@ -93,7 +93,7 @@ TABLES = {
 }
 
 
-def write(path: Path, tables: dict = TABLES, **changes) -> Path:
+def write(path, tables=TABLES, **changes):
     """A small export; ``changes`` replace the rows of a table or, with None, leave it out."""
     with sqlite3.connect(path) as connection:
         for name, (columns, rows) in tables.items():
@@ -159,7 +159,7 @@ def test_tables_of_an_export_by_hand(export):
         (1, 190, 0, "mark", "nvtx"),
     ]
     steps = analyze.steps(trace)
-    assert steps.select("rank", "phase", "source", "context_tokens").row(0) == (
+    assert steps.select("rank", "phase", "source", "prefill_tokens").row(0) == (
         0,
         "prefill",
         "vllm",

@@ -3,7 +3,6 @@ ranges, its model.
 """
 
 import re
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -25,13 +24,13 @@ LAUNCH = [
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Path) -> tuple[Trace, Trace]:
+def pair(shared):
     """The same program under torch's profiler and under nsys."""
     torch = llmprof.read(shared / "captures/torch_transformers_generate/rank0.pt.trace.json.gz")
     return torch, llmprof.read(shared / "captures/nsys_transformers_generate/report.sqlite")
 
 
-def same_name(name: str) -> str:
+def same_name(name):
     """A kernel's name without the differences between the two demanglers, all of spelling:
 
     - ``(anonymous namespace)`` or ``<unnamed>``; ``{lambda(int)#1}`` or ``[lambda(int) (instance
@@ -57,8 +56,8 @@ def same_name(name: str) -> str:
 
 
 def test_kernels_of_both_profilers_are_the_same_in_the_same_order(
-    pair: tuple[Trace, Trace],
-) -> None:
+    pair,
+):
     torch, nsys = (trace.kernels.sort("start_ns") for trace in pair)
     assert torch.height == nsys.height == 1491
     names = [[same_name(name) for name in frame["name"]] for frame in (torch, nsys)]
@@ -68,7 +67,7 @@ def test_kernels_of_both_profilers_are_the_same_in_the_same_order(
     assert torch.select(LAUNCH).equals(nsys.select(LAUNCH))
 
 
-def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> None:
+def test_labels_of_both_profilers_are_the_same(pair):
     columns = ["name_is", "source", "category", "step", "layer", "stage", "confidence"]
     torch, nsys = (
         trace.events.with_columns(name_is=pl.Series([same_name(n) for n in trace.events["name"]]))
@@ -113,7 +112,7 @@ STAGES = {
 
 
 @pytest.fixture(scope="module")
-def modules(shared: Path) -> pl.DataFrame:
+def modules(shared):
     """Events labelled without the module ranges, beside the module and the layer whose range
     launched them.
     """
@@ -123,7 +122,7 @@ def modules(shared: Path) -> pl.DataFrame:
     # layers tell the layer
     is_layer = pl.col("name").str.contains(r"model\.layers\.\d+'")
 
-    def only(markers: pl.DataFrame) -> Trace:
+    def only(markers):
         return Trace({**trace.tables, "markers": markers}, trace.meta)
 
     text = pl.col("range_name")
@@ -138,7 +137,7 @@ def modules(shared: Path) -> pl.DataFrame:
     return labelled.join(layer, on="event").join(module, on="event")
 
 
-def test_stages_without_nvtx_are_those_of_the_module_ranges(modules: pl.DataFrame) -> None:
+def test_stages_without_nvtx_are_those_of_the_module_ranges(modules):
     known = modules.filter(pl.col("in_layer").is_not_null())
     found = known.group_by("module").agg(pl.col("stage").unique())
     assert {module: set(stages) for module, stages in found.rows()} == STAGES

@@ -18,7 +18,7 @@ OVERHEAD = {
 }
 
 
-def captured(*events: str, **options: str) -> dict:
+def captured(*events, **options):
     rows = [*(("CAPTURE_EVENT_TYPE", event) for event in events), *options.items()]
     return {**TABLES, "META_DATA_CAPTURE": ("name TEXT, value TEXT", rows)}
 

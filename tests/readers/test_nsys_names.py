@@ -2,13 +2,10 @@
 kinds.
 """
 
-from pathlib import Path
-
 import pytest
 
 from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
-from llmprof.trace import Trace
 from tests.readers.test_nsys import write
 
 PID = (1 << 48) + (100 << 24)
@@ -38,7 +35,7 @@ KINDS = {
     12: "Unified Device-to-Host",
     13: "Unified Device-to-Device",
 }
-TABLES: dict[str, tuple[str, list[tuple[object, ...]]]] = {
+TABLES = {
     "StringIds": ("id INTEGER, value TEXT", list(enumerate(TEXTS, 1))),
     "ENUM_CUDA_MEMCPY_OPER": (
         "id INTEGER, name TEXT, label TEXT",
@@ -86,11 +83,11 @@ TABLES: dict[str, tuple[str, list[tuple[object, ...]]]] = {
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Trace:
+def trace(tmp_path):
     return combine(reader.read(write(tmp_path / "rare.sqlite", TABLES)), "nsys")
 
 
-def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(trace: Trace) -> None:
+def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(trace):
     runtime = trace.runtime
     assert runtime.select("name", "api", "nsys_event_class").rows() == [
         ("cudaLaunchKernel", "runtime", 0),
@@ -104,7 +101,7 @@ def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(trace: Trace
     ]
 
 
-def test_copies_are_named_by_their_exact_kind(trace: Trace) -> None:
+def test_copies_are_named_by_their_exact_kind(trace):
     copies = trace.copies.sort("bytes")
     assert copies["name"].to_list() == [f"[CUDA memcpy {label}]" for label in KINDS.values()]
     assert copies["kind"].to_list() == [
@@ -124,7 +121,7 @@ def test_copies_are_named_by_their_exact_kind(trace: Trace) -> None:
     ]
 
 
-def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(trace: Trace) -> None:
+def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(trace):
     markers = trace.markers
     assert markers.select("name", "domain", "nsys_style", "nsys_end_thread", "dur_ns").rows() == [
         ("step", "nvtx", "PushPop", None, 2450),

@@ -1,5 +1,4 @@
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,7 @@ from tests.readers.test_nsys import EPOCH, PID_A, PID_B, TABLES, write
 SECOND = 1_000_000_000
 
 
-def capture(
-    *variables: str, host: str = "node", arguments: tuple[str, ...] = ()
-) -> tuple[str, list]:
+def capture(*variables, host="node", arguments=()):
     """The table of a capture's metadata, with the environment and arguments of the process that
     was launched.
     """
@@ -29,13 +26,13 @@ def capture(
 
 
 def report(
-    path: Path,
-    pids: tuple[int, ...] = (PID_A,),
+    path,
+    pids=(PID_A,),
     *,
-    late_ns: int = 0,
-    tables: dict | None = None,
-    **rows: list | None,
-) -> Path:
+    late_ns=0,
+    tables=None,
+    **rows,
+):
     """An export with one kernel of 500 ns on each process, at 1,000 ns of a session that began
     ``late_ns`` later.
     """
@@ -58,11 +55,11 @@ def report(
     )
 
 
-def ranks_from(trace: llmprof.Trace) -> list[tuple[int, str]]:
+def ranks_from(trace):
     return [(rank["rank"], rank["rank_from"]) for rank in trace.meta["ranks"]]
 
 
-def read(*paths: Path) -> llmprof.Trace:
+def read(*paths):
     with warnings.catch_warnings():
         warnings.simplefilter("error", TraceWarning)
         return llmprof.read(list(paths) if len(paths) > 1 else paths[0], cache=False)
@@ -184,7 +181,8 @@ def test_reports_that_say_nothing_are_ordered_and_warned_of(tmp_path):
 
 def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
     for rank, host in enumerate(("secret-b", "secret-b", "secret-a", "secret-a")):
-        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=host)})
+        about = {"META_DATA_CAPTURE": capture(host=host)}
+        report(tmp_path / f"r{rank}.sqlite", late_ns=rank, tables=about)
     with pytest.warns(TraceWarning, match="the reports come from 2 hosts"):
         trace = llmprof.read(tmp_path, cache=False)
     assert [rank["node"] for rank in trace.meta["ranks"]] == [0, 0, 1, 1]
@@ -198,7 +196,7 @@ def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
 def test_without_names_of_hosts_the_recorded_number_is_the_node(tmp_path, variables, nodes):
     for rank in (0, 1):
         said = capture(*(one.format(rank) for one in variables), host="")
-        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": said})
+        report(tmp_path / f"r{rank}.sqlite", late_ns=rank, tables={"META_DATA_CAPTURE": said})
     with pytest.warns(TraceWarning, match="hosts without a name"):
         trace = llmprof.read(tmp_path, cache=False)
     assert [rank.get("node") for rank in trace.meta["ranks"]] == nodes

@@ -2,27 +2,21 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.operator_times import (
-    communication_times,
-    layer_times,
-    operator_times,
-    timed_calls,
-    timed_steps,
-)
+from llmprof.analyze.operator_times import layer_times, timed_calls, timed_steps
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError
 from llmprof.readers.ops import READER
+from llmprof.run.operator_timing import communication_times, operator_times
 from llmprof.trace import Trace
 
 BEGIN = 1_700_000_000_000_000_000
 
 
-def document(rank: int = 0, **changes) -> dict:
+def document(rank=0, **changes):
     """Two decode steps of a model with two layers: 100 us each; in the first, the operators of
     layer 0 are timed.
     """
@@ -118,7 +112,7 @@ def document(rank: int = 0, **changes) -> dict:
     return made | changes
 
 
-def write(folder: Path, *documents: dict) -> Path:
+def write(folder, *documents):
     for one in documents:
         with gzip.open(folder / f"ops_rank{one['rank']}.json.gz", "wt") as file:
             json.dump(one, file, separators=(",", ":"))
@@ -131,7 +125,7 @@ def test_the_trace_has_steps_modules_operators_and_collectives(tmp_path):
     assert trace.meta["device"] == "NVIDIA H200"
     steps = analyze.steps(trace)
     assert steps["phase"].to_list() == ["decode", "decode"]
-    assert steps["generation_tokens"].to_list() == [4, 4]
+    assert steps["decode_tokens"].to_list() == [4, 4]
     # a call with others inside is no operator; the model itself is neither
     ops = trace.ops.filter(kind="op").select("name", "timer_layer", "dur_ns").rows()
     assert ("attn", 0, 10_000) in ops

@@ -158,3 +158,69 @@ def test_without_the_package_the_way_is_said(tmp_path, trace, monkeypatch):
         ReadError, match=r"needs the package perfetto, which is not installed.*traceconv json"
     ):
         llmprof.read(path)
+
+
+def lane(trace, uuid, name, sequence=1):
+    track = packet(trace, sequence=sequence).track_descriptor
+    track.uuid, track.name = uuid, name
+
+
+def slices(trace, track, sequence, category, *spans):
+    for name, start, end in spans:
+        begun = packet(trace, start, sequence).track_event
+        begun.type, begun.track_uuid, begun.name = 1, track, name
+        begun.categories.append(category)
+        ended = packet(trace, end, sequence).track_event
+        ended.type, ended.track_uuid = 2, track
+
+
+@pytest.mark.parametrize("devices", [(2, 5), (2, 2)])
+def test_files_that_were_joined_are_ranks_of_their_devices(tmp_path, devices):
+    """Slices of Kineto; with one device for both there is nothing to tell ranks by."""
+    made = proto.Trace()
+    for sequence, device in enumerate(devices, start=1):
+        host, queue = 100 * sequence, 100 * sequence + 1
+        lane(made, host, "python", sequence)
+        lane(made, queue, f"GPU {device} stream 9", sequence)
+        slices(made, host, sequence, "cpu_op", ("aten::mm", 0, 40))
+        slices(made, host, sequence, "cuda_runtime", ("cudaLaunchKernel", 5, 9))
+        slices(made, queue, sequence, "kernel", (f"gemm{sequence}", 20, 30))
+        slices(made, queue, sequence, "gpu_memcpy", ("Memcpy HtoD (Pageable -> Device)", 30, 34))
+    trace = llmprof.read(write(tmp_path, made.SerializeToString()), cache=False)
+    ranks = [0, 1] if devices[0] != devices[1] else [0, 0]
+    assert trace.kernels.select("rank", "device", "stream", "name").rows() == [
+        (ranks[0], devices[0], 9, "gemm1"),
+        (ranks[1], devices[1], 9, "gemm2"),
+    ]
+    assert trace.copies["kind"].to_list() == ["HtoD", "HtoD"]
+    assert trace.runtime["name"].to_list() == ["cudaLaunchKernel"] * 2
+    assert trace.ops.select("rank", "name", "kind").rows() == [(r, "aten::mm", "op") for r in ranks]
+
+
+@pytest.mark.parametrize("interned", [False, True])
+def test_stages_that_a_driver_renders_are_kernels_and_copies(tmp_path, interned):
+    made = proto.Trace()
+    if interned:
+        for iid, name in ((1, "compute stream 4"), (2, "dispatch"), (3, "memcpy DtoH")):
+            one = packet(made, sequence_flags=1 if iid == 1 else 2)
+            one = one.interned_data.gpu_specifications.add()
+            one.iid, one.name = iid, name
+    else:
+        said = packet(made).gpu_render_stage_event.specifications
+        said.hw_queue.add().name = "compute stream 4"
+        for name in ("dispatch", "memcpy DtoH"):
+            said.stage.add().name = name
+    for at, stage, name in ((100, 0, "norm"), (200, 1, "")):
+        one = packet(made, at).gpu_render_stage_event
+        one.duration, one.gpu_id = 30, 6
+        if interned:
+            one.hw_queue_iid, one.stage_iid = 1, 2 + stage
+        else:
+            one.hw_queue_id, one.stage_id = 0, stage
+        if name:
+            extra = one.extra_data.add()
+            extra.name, extra.value = "name", name
+    trace = llmprof.read(write(tmp_path, made.SerializeToString()), cache=False)
+    columns = ("name", "device", "stream", "start_ns", "dur_ns")
+    assert trace.kernels.select(columns).rows() == [("norm", 6, 4, 0, 30)]
+    assert trace.copies.select(*columns, "kind").rows() == [("memcpy DtoH", 6, 4, 100, 30, "DtoH")]

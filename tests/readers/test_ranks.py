@@ -1,12 +1,14 @@
 """Which rank a file is, and whether files belong to one run."""
 
+import gzip
 from contextlib import nullcontext
 
 import pytest
 
 import llmprof
+from llmprof import analyze
 from llmprof.errors import MixedRunsError, TraceWarning
-from tests.readers.traces import kernel, op, rank_file, text_of, write
+from tests.readers.traces import kernel, launch, op, rank_file, text_of, write
 
 
 def read(*paths):
@@ -56,6 +58,17 @@ def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
     assert trace.kernels.select("rank", "name").rows() == [(0, "a.json"), (1, "b.json")]
 
 
+@pytest.mark.parametrize("copy", ["b.json", "b.json.gz", None])
+def test_a_file_given_twice_is_not_two_ranks(tmp_path, copy):
+    path = write(tmp_path / "a.json", text_of([kernel("x", 5), kernel("y", 9)]))
+    other = path
+    if copy:
+        text = path.read_bytes()
+        other = write(tmp_path / copy, gzip.compress(text) if copy.endswith("gz") else text)
+    with pytest.raises(MixedRunsError, match="hold the same events"):
+        read(path, other)
+
+
 def test_missing_ranks_are_said(tmp_path):
     for rank in (0, 2):
         rank_file(tmp_path, rank, [kernel()], world=4)
@@ -94,14 +107,23 @@ def test_engines_side_by_side_are_replicas(tmp_path):
     """vLLM's data parallelism of a dense model: an engine a replica, and each calls its rank 0."""
     engine_file(tmp_path, "rank0.1.json", [kernel("late", ts=2)], process=300)
     engine_file(tmp_path, "rank0.2.json", [kernel("early", ts=1)], process=200)
-    with pytest.warns(
-        TraceWarning, match=r"rank 0 is in 2 recordings .* read as 2 replicas .* ranks 0 to 1"
-    ):
+    with pytest.warns(TraceWarning, match="ranks 0 to 1"):
         trace = read(tmp_path)
     assert trace.ranks == [0, 1]
     assert trace.kernels.select("rank", "name").sort("rank").rows() == [(0, "early"), (1, "late")]
     assert (trace.meta["world_size"], trace.meta["missing_ranks"]) == (2, [])
     assert [rank["rank_in_engine"] for rank in trace.meta["ranks"]] == [0, 0]
+
+
+def test_engines_are_named_by_the_words_of_their_files(tmp_path):
+    for process, (word, rank) in enumerate((("ctx", 0), ("gen", 0), ("gen", 1)), 200):
+        work = [kernel(word, ts=1)]
+        engine_file(tmp_path, f"{word}_rank{rank}.{process}.json", work, process=process, rank=rank)
+    with pytest.warns(TraceWarning, match="beside each other"):
+        trace = read(tmp_path)
+    found = sorted((one["engine"], one["rank_in_engine"]) for one in trace.meta["ranks"])
+    assert found == [("ctx", 0), ("gen", 0), ("gen", 1)]
+    assert len(trace.ranks) == 3
 
 
 def engines(tmp_path, *, processes=((10, 11), (10, 20, 21, 22)), later=7_000):
@@ -152,7 +174,7 @@ def test_an_engine_for_prompts_and_one_that_decodes_are_one_trace(tmp_path):
     groups = trace.collectives.select("rank", "group", "group_ranks").unique().sort("rank").rows()
     assert groups[0] == (0, "3 (decode)", "[0, 1, 2, 3]")
     assert groups[5] == (5, "3 (prefill)", "[4, 5]")
-    calls = llmprof.analyze.collectives(trace).group_by("call").agg("rank", "ranks_seen")
+    calls = llmprof.analyze.collectives(trace).group_by("call").agg("rank", "ranks")
     assert sorted(sorted(ranks) for ranks in calls["rank"]) == [[0, 1, 2, 3]] * 3 + [[4, 5]] * 3
 
 
@@ -168,7 +190,7 @@ def test_the_front_end_of_replicas_is_none_of_them(tmp_path):
             tmp_path, f"rank0.{process}.json", [kernel(str(process), ts=1)], process=process
         )
     write(tmp_path / "api.json", text_of([op(ts=0, dur=9)], baseTimeNanoseconds=1_000_000_000))
-    with pytest.warns(TraceWarning, match="read as 2 replicas"):
+    with pytest.warns(TraceWarning, match="beside each other"):
         trace = read(tmp_path)
     assert [(one["rank"], one["file"]) for one in trace.meta["ranks"]] == [
         (-1, "api.json"),
@@ -188,7 +210,7 @@ def test_replicas_of_several_ranks_are_numbered_on(tmp_path):
             rank=rank,
             world=2,
         )
-    with pytest.warns(TraceWarning, match=r"each of 2 ranks is in 2 recordings"):
+    with pytest.warns(TraceWarning, match=r"\(2 ranks\), .* \(2 ranks\)"):
         trace = read(tmp_path)
     rows = trace.kernels.select("rank", "name").sort("rank").rows()
     assert rows == [(0, "10"), (1, "11"), (2, "20"), (3, "21")]
@@ -208,6 +230,63 @@ def test_two_recordings_of_one_process_or_of_two_times_are_no_replicas(tmp_path,
     engine_file(tmp_path, "rank0.2.json", [second], process=process, base=base)
     with pytest.raises(MixedRunsError, match="both have rank 0"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("processes", [(20, 21), None])
+def test_windows_of_one_process_are_one_rank(tmp_path, processes):
+    """Their numbers may repeat; the time between them is none of the run's."""
+    for rank in (0, 1):
+        for name, begun in (("a", 0), ("b", 3_000_000_000 + 1000 * rank)):
+            calls = [launch(ts=9 * i, correlation=i) for i in range(2)] if processes else []
+            for call in calls:
+                call["pid"] = processes[rank]
+            work = [kernel(name, ts=5 + 9 * i, dur=3, correlation=i) for i in range(2)]
+            text = text_of([*calls, *work], baseTimeNanoseconds=10**18 + begun)
+            write(tmp_path / f"5.5-TP-{rank}-{name}.trace.json", text)
+    with pytest.warns(TraceWarning, match="2 windows of one run"):
+        trace = read(tmp_path)
+    assert trace.ranks == [0, 1]
+    assert trace.kernels.filter(rank=0)["name"].to_list() == ["a", "a", "b", "b"]
+    assert trace.kernels.select("rank", "correlation").is_unique().all()
+    assert trace.span_ns[1] < 100_000
+    if processes:
+        assert analyze.launch_delay(trace)["kernels"].sum() == 8
+
+
+def test_ranks_that_wrote_over_each_other_are_told_and_get_no_cause(tmp_path):
+    """Half of the file of one rank holds events of another process on another device."""
+    events = []
+    for i in range(40):
+        other = i >= 25
+        call = {**launch(ts=10 * i, correlation=i), "pid": 70 + other}
+        events += [call, kernel(ts=10 * i + 5, correlation=i, device=3 * other)]
+    path = rank_file(tmp_path, 0, events, world=1)
+    with pytest.warns(TraceWarning, match="devices 0, 3 and processes 70, 71"):
+        trace = read(path)
+    assert trace.kernels["device"].unique().to_list() == [0]
+    assert trace.runtime.height == trace.kernels.height == 25
+    recorded = analyze.coverage(trace).filter(kind="recorded")
+    assert recorded.select("count", "missing_count").row(0) == (40, 15)
+    found = analyze.findings(trace)
+    assert found["rule"][0] == "incomplete"
+    assert set(found["severity"]) <= {"info", "low"}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_documents_of_several_ranks_in_one_file(tmp_path, pack):
+    """The second one's own head counts for its events."""
+    texts = [
+        text_of(
+            [kernel(str(rank), ts=1), op(ts=2)],
+            distributedInfo={"rank": rank, "world_size": 1 + rank},
+            baseTimeNanoseconds=10**18 + 100 * rank,
+        )
+        for rank in (0, 1)
+    ]
+    trace = read(write(tmp_path / "both.json.gz", b"".join(map(pack, texts))))
+    assert trace.kernels.select("rank", "name", "start_ns").rows() == [(0, "0", 0), (1, "1", 100)]
+    assert trace.ops.height == 2
+    assert trace.coverage["lost_bytes"] == 0
 
 
 def test_ranks_of_runs_of_different_size(tmp_path):

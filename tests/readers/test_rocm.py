@@ -69,7 +69,7 @@ def test_a_folder_of_one_process_by_hand(run):
 def test_two_processes_are_two_ranks(run):
     for name in ("kernel", "hip_api"):
         text = (run / f"12_{name}_trace.csv").read_text()
-        (run / f"13_{name}_trace.csv").write_text(text)
+        (run / f"13_{name}_trace.csv").write_text(text.replace("7,1000,1500", "7,1000,1499"))
     with pytest.warns(TraceWarning):
         trace = llmprof.read(run)
     assert trace.ranks == [0, 1]

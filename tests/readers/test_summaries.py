@@ -53,7 +53,7 @@ def test_a_summary_by_hand(tmp_path):
     ]
     found = analyze.totals(trace)
     assert found.filter(kind="kernel").select("category", "mean_ns", "share").row(0) == (
-        "linear",
+        "gemm",
         1_750_000,
         1.0,
     )

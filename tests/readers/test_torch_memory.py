@@ -152,7 +152,7 @@ def test_without_history_what_is_held_is_known(files):
     )
     found = analyze.memory(trace).row(0, named=True)
     assert found["allocations"] == 0
-    assert found["first_bytes"] == found["peak_bytes"] == 74483712
+    assert found["first_bytes"] == found["peak_allocated_bytes"] == 74483712
 
 
 def event(action, address, size, at, frames=()):
@@ -244,7 +244,11 @@ def test_a_snapshot_by_hand(tmp_path, kind):
     assert counters["memory: rounding of blocks"] == 124
     assert counters["memory: largest free block"] == 3072
     found = analyze.memory(trace).row(0, named=True)
-    assert (found["peak_bytes"], found["peak_ns"], found["first_bytes"]) == (1900, 20000, 800)
+    assert (found["peak_allocated_bytes"], found["peak_time_ns"], found["first_bytes"]) == (
+        1900,
+        20000,
+        800,
+    )
     assert found["fragmentation"] == pytest.approx((4096 - 1900) / 4096)
     assert (found["allocations"], found["allocated_bytes"]) == (2, 1400)
     assert (found["releases"], found["released_bytes"]) == (2, 1300)
@@ -325,14 +329,14 @@ def test_memory_events_of_a_trace_against_the_statistics(files):
     trace = llmprof.read(files / "torch_memory.json.gz")
     said = truth(files, "torch_memory")
     found = analyze.memory(trace).row(0, named=True)
-    assert found["peak_bytes"] == said["max_memory_allocated"]
-    assert found["reserved_peak_bytes"] == said["max_memory_reserved"]
+    assert found["peak_allocated_bytes"] == said["max_memory_allocated"]
+    assert found["peak_reserved_bytes"] == said["max_memory_reserved"]
     assert found["last_bytes"] == found["first_bytes"] == said["allocated_bytes.all.current"]
     steps = analyze.memory(trace, by="step")
     assert steps["step"].to_list() == list(range(6))
     assert steps["phase"].to_list() == ["prefill", *["decode"] * 5]
     assert steps["net_bytes"].sum() == 0
-    assert steps["peak_bytes"].max() == found["peak_bytes"]
+    assert steps["peak_allocated_bytes"].max() == found["peak_allocated_bytes"]
     ops = analyze.memory(trace, by="operator")
     assert ops["operator"][0] == "aten::addmm"
     assert (

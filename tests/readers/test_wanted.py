@@ -10,7 +10,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, ReadError
 from llmprof.readers.nsys import reader
-from llmprof.trace import Trace, schema
+from llmprof.trace import schema
 from llmprof.trace.kept import per_trace
 from llmprof.trace.storage import parquet
 from llmprof.trace.trace import open_saved
@@ -22,11 +22,11 @@ RECORDED = {
 }
 
 
-def whole(root, name: str) -> Trace:
+def whole(root, name):
     return llmprof.read(root / "sample_traces" / name, cache=False)
 
 
-def part(root, name: str, tables, **options) -> Trace:
+def part(root, name, tables, **options):
     return llmprof.read(root / "sample_traces" / name, tables=tables, **{"cache": False} | options)
 
 

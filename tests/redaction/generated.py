@@ -7,21 +7,17 @@ import html
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator
-from random import Random
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits, hexdigits
 
 ALNUM = ascii_letters + digits
 HEX = digits + hexdigits[10:16]
-Secret = tuple[str, str]
-"""A text, and what of it must not be left."""
 
 
-def some(rng: Random, signs: str, count: int) -> str:
+def some(rng, signs, count):
     return "".join(rng.choices(signs, k=count))
 
 
-def in_groups(text: str, sizes: list[int], sign: str) -> str:
+def in_groups(text, sizes, sign):
     parts, at = [], 0
     while at < len(text):
         parts.append(text[at : at + (size := sizes[min(len(parts), len(sizes) - 1)])])
@@ -29,7 +25,7 @@ def in_groups(text: str, sizes: list[int], sign: str) -> str:
     return sign.join(parts)
 
 
-def card(rng: Random) -> Secret:
+def card(rng):
     start, length, sizes = rng.choice(
         [("4", 16, [4]), ("51", 16, [4]), ("6011", 16, [4]), ("37", 15, [4, 6, 5])]
     )
@@ -41,7 +37,7 @@ def card(rng: Random) -> Secret:
     ), number
 
 
-def iban(rng: Random) -> Secret:
+def iban(rng):
     country, letters, count = rng.choice(
         [("DE", 0, 18), ("GB", 4, 14), ("NL", 4, 10), ("FR", 0, 23), ("NO", 0, 11)]
     )
@@ -52,7 +48,7 @@ def iban(rng: Random) -> Secret:
     return (written if rng.random() < 0.7 else written.lower()), number
 
 
-def identity(rng: Random) -> Secret:
+def identity(rng):
     """A Chinese identity number; one in eleven ends in X, here half of them."""
     while True:
         day = f"{rng.randint(1930, 2015)}{rng.randint(1, 12):02}{rng.randint(1, 28):02}"
@@ -65,7 +61,7 @@ def identity(rng: Random) -> Secret:
             return in_groups(number, [6, 8, 4], rng.choice(["", "", " ", "-"])), number
 
 
-def password(rng: Random) -> Secret:
+def password(rng):
     """A word that only what stands before it makes a secret."""
     kept = some(rng, ascii_lowercase, rng.randint(6, 9)) + some(rng, digits, rng.randint(0, 2))
     name = rng.choice(
@@ -109,7 +105,7 @@ def password(rng: Random) -> Secret:
 QUOTES = "\"'"
 
 
-def jwt(rng: Random) -> Secret:
+def jwt(rng):
     part = (
         base64.urlsafe_b64encode(json.dumps({"sub": some(rng, ALNUM, 12)}).encode())
         .decode()
@@ -119,7 +115,7 @@ def jwt(rng: Random) -> Secret:
     return text, text.partition(".")[2]
 
 
-def address(rng: Random) -> Secret:
+def address(rng):
     text = rng.choice(
         [
             ".".join(str(rng.randint(11, 254)) for _ in range(4)),
@@ -130,25 +126,25 @@ def address(rng: Random) -> Secret:
     return text, text
 
 
-def named(pattern: str) -> Callable[[Random], Secret]:
+def named(pattern):
     """A text of which each ``*`` is a name of a person or machine, and nothing else is secret."""
 
-    def make(rng: Random) -> Secret:
+    def make(rng):
         name = some(rng, ascii_lowercase, 9)
         return pattern.replace("*", name), name
 
     return make
 
 
-def token(before: str, signs: str, count: int) -> Callable[[Random], Secret]:
-    def make(rng: Random) -> Secret:
+def token(before, signs, count):
+    def make(rng):
         text = some(rng, signs, count)
         return before + text, text
 
     return make
 
 
-KINDS: dict[str, Callable[[Random], Secret]] = {
+KINDS = {
     "card": card,
     "iban": iban,
     "identity": identity,
@@ -182,16 +178,16 @@ KINDS: dict[str, Callable[[Random], Secret]] = {
 }
 
 
-def split(text: str, at: int, sign: str) -> str:
+def split(text, at, sign):
     return text[:at] + sign + text[at:]
 
 
-def _middle(text: str, core: str) -> int:
+def _middle(text, core):
     found = text.lower().find(core.lower())
     return max(found, 0) + len(core) // 2
 
 
-ENCODINGS: dict[str, Callable[[str, str, Random], str]] = {
+ENCODINGS = {
     "plain": lambda text, core, rng: text,
     "percent": lambda text, core, rng: urllib.parse.quote(text, safe=""),
     "percent of all": lambda text, core, rng: "".join(f"%{byte:02x}" for byte in text.encode()),
@@ -229,7 +225,7 @@ ENCODINGS: dict[str, Callable[[str, str, Random], str]] = {
     "no width": lambda text, core, rng: split(text, _middle(text, core), "\u200b"),
     "soft hyphen": lambda text, core, rng: split(text, _middle(text, core), "\u00ad"),
 }
-POSITIONS: dict[str, str] = {
+POSITIONS = {
     "alone": "*",
     "after a word": "load *",
     "before a word": "* step",
@@ -262,7 +258,7 @@ POSITIONS: dict[str, str] = {
 }
 
 
-def planted(rng: Random, count: int) -> Iterator[tuple[str, str, list[str]]]:
+def planted(rng, count):
     """Names of kind, encoding and position, the text, and the forms of its secret; every triple
     in turn.
     """
@@ -281,11 +277,11 @@ def planted(rng: Random, count: int) -> Iterator[tuple[str, str, list[str]]]:
         yield f"{kind} / {encoding} / {position}", POSITIONS[position].replace("*", written), forms
 
 
-def squeezed(text: str) -> str:
+def squeezed(text):
     return re.sub(r"[\W_]", "", text).lower()
 
 
-def is_left(forms: list[str], output: str) -> bool:
+def is_left(forms, output):
     """Whether half of a secret, or of its encoded form, can be read in a text, whatever divides
     its letters.
     """

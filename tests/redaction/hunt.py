@@ -9,7 +9,6 @@ import json
 import re
 import sqlite3
 import sys
-from pathlib import Path
 
 _ENV_TABLES = (
     "META_DATA_CAPTURE",
@@ -57,7 +56,7 @@ _COMMON = re.compile(
 )
 
 
-def expanded(path: Path) -> bytes:
+def expanded(path):
     """All bytes of a file or folder, compressed members expanded too."""
     if path.is_dir():
         return b"\n".join(
@@ -72,10 +71,10 @@ def expanded(path: Path) -> bytes:
     return data
 
 
-def identities(path: Path) -> dict[str, set[bytes]]:
+def identities(path):
     """Every string of a file or folder that says something of a person or machine, by kind."""
     if path.is_dir():
-        together: dict[str, set[bytes]] = {}
+        together = {}
         for file in (p for p in path.rglob("*") if p.is_file()):
             for kind, values in identities(file).items():
                 together[kind] = together.get(kind, set()) | values
@@ -96,7 +95,7 @@ def identities(path: Path) -> dict[str, set[bytes]]:
     return {kind: {one for one in values if _counts(one, kind)} for kind, values in found.items()}
 
 
-def _counts(value: bytes, kind: str) -> bool:
+def _counts(value, kind):
     text = value.decode("utf-8", "replace").strip()
     if kind == "address":  # the common texts below hold all that is made of digits
         return not text.startswith("127.") and all(int(part) <= 255 for part in text.split("."))
@@ -113,8 +112,8 @@ def _counts(value: bytes, kind: str) -> bool:
     )
 
 
-def _of_database(path: Path) -> set[str]:
-    out: set[str] = set()
+def _of_database(path):
+    out = set()
     connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
     connection.text_factory = lambda b: b.decode("utf-8", "replace")
     try:
@@ -157,15 +156,15 @@ def _of_database(path: Path) -> set[str]:
     return out
 
 
-def _of_document(data: bytes) -> set[str]:
+def _of_document(data):
     try:
         document = json.loads(data.decode("utf-8", "replace"), strict=False)
     except ValueError:
         return set()
     head = {key: value for key, value in document.items() if key != "traceEvents"}
-    out: set[str] = set()
+    out = set()
 
-    def walk(key: str, value: object, *, inside: bool) -> None:
+    def walk(key, value, *, inside):
         if isinstance(value, dict):
             for name, item in value.items():
                 walk(name, item, inside=inside or name == "env")
@@ -179,7 +178,7 @@ def _of_document(data: bytes) -> set[str]:
     return out
 
 
-def left(found: dict[str, set[bytes]], copy: Path) -> dict[str, list[str]]:
+def left(found, copy):
     """Which of the strings stand in a copy."""
     data = expanded(copy)
     return {

@@ -31,13 +31,6 @@ def test_no_secret_is_left_in_a_text(count, free):
     assert len(kept) <= count / 20_000, kept  # fewer than 16 signs of base64 may read like a name
 
 
-def test_the_look_finds_a_secret_that_is_left():
-    found = [
-        generated.is_left(forms, text) for _, text, forms in generated.planted(Random(1), 2_000)
-    ]
-    assert sum(found) == len(found)
-
-
 def test_no_secret_is_left_in_a_chrome_trace(tmp_path):
     planted = list(generated.planted(Random(SEED + 1), 1_500))
     events = [

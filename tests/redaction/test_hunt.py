@@ -11,8 +11,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
+from llmprof import read_metrics
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction.copying import _redact
 from llmprof.readers.registry import detect
 from llmprof.trace.storage.pseudonyms import Pseudonyms
@@ -31,7 +31,7 @@ _ASCEND = (
 )
 
 
-def _places() -> list[Path]:
+def _places():
     """Every real file by itself, and the folders that are read as one."""
     roots = [ROOT / "sample_traces", SHARED / "real", SHARED / "captures"]
     files = [p for root in roots if root.is_dir() for p in root.rglob("*") if p.is_file()]
@@ -54,7 +54,7 @@ def _places() -> list[Path]:
     return sorted(files) + [f for f in folders if f.is_dir()]
 
 
-def _marked(path: Path) -> object:
+def _marked(path):
     name = "/".join(path.parts[-2:])
     size = path.stat().st_size if path.is_file() else _FAST_BYTES + 1
     return pytest.param(path, id=name, marks=[pytest.mark.slow] if size > _FAST_BYTES else [])
@@ -112,7 +112,7 @@ def test_the_look_finds_each_kind(kind, text, tmp_path):
     assert text.encode() in hunt.identities(path).get(kind, set())
 
 
-def _trace(path: Path) -> llmprof.Trace | None:
+def _trace(path):
     """The trace of a file, if it is one."""
     try:
         with warnings.catch_warnings():
@@ -156,7 +156,7 @@ def test_names_that_profilers_write_are_no_prompts():
 
 @pytest.mark.parametrize("unit", ["a", "a1", "Ab ", "a.", "/a", "a@", "f0", "=", '"', "-"])
 def test_a_long_word_takes_time_that_grows_with_its_length(unit):
-    def seconds(length: int) -> float:
+    def seconds(length):
         start = time.thread_time()
         Pseudonyms(b"k").text((unit * length)[:length])
         return time.thread_time() - start

@@ -3,9 +3,6 @@
 import json
 import re
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,13 +16,13 @@ READERS = ("nvprof", "vtune", "tensorrt", "proton", "rocprofv3", "ops")
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory) -> Path:
+def seeds(tmp_path_factory):
     folder = tmp_path_factory.mktemp("late")
     late.make(folder)
     return folder
 
 
-def planted(value: Any, secret: str) -> Any:
+def planted(value, secret):
     """A document whose texts of people (not those that name what it is) carry a secret."""
     if isinstance(value, dict):
         known = {
@@ -46,7 +43,7 @@ def planted(value: Any, secret: str) -> Any:
     return f"{value} {secret}" if isinstance(value, str) and not value.isdecimal() else value
 
 
-def files_of(folder: Path, secret: str, work: Path) -> Iterator[Path]:
+def files_of(folder, secret, work):
     """The seeds with a secret in every document's text, or in a name of every row and in a line
     of its own.
     """

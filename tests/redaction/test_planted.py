@@ -10,7 +10,6 @@ import random
 import shutil
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from string import ascii_letters, digits
 
@@ -62,7 +61,7 @@ WHOLE = {
     "asia": "ASIAPLANTED0EXAMPLE7",
 }
 """Secrets of which nothing must be left."""
-KINDS: dict[str, tuple[str, list[str]]] = {
+KINDS = {
     **{kind: (secret, [secret]) for kind, secret in WHOLE.items()},
     "json password": ('{"password": "pla\\"nted9x", "user": "bobx"}', ["nted9x", "bobx"]),
     "json in arg": ('run({"password": "pl\\"anted9y"})', ["anted9y"]),
@@ -138,7 +137,7 @@ KINDS: dict[str, tuple[str, list[str]]] = {
 """The secret, and what of it must not be left."""
 
 
-def variants() -> Iterator[tuple[str, str, list[str]]]:
+def variants():
     """Each secret alone, beside and joined to other words, and encoded."""
     for kind, (secret, parts) in KINDS.items():
         encoded = base64.b64encode(secret.encode()).decode()
@@ -160,7 +159,7 @@ NAMED = "planted-user-17"
 """A name that has no shape, and is known by the field in which it stands."""
 
 
-def left(content: str) -> list[tuple[str, list[str]]]:
+def left(content):
     """The secrets of which a part is in what was copied."""
     forms = {
         part: (part, json.dumps(part)[1:-1])
@@ -176,7 +175,7 @@ def left(content: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-def content_of(copy: Path) -> str:
+def content_of(copy):
     text = hunt.expanded(copy).decode("utf-8", "replace")
     for path in [copy, *copy.rglob("*")]:
         if path.suffix == ".parquet":

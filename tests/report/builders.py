@@ -22,9 +22,7 @@ KERNELS = 2 * len(LAYER) + 1
 """Kernels of one step on one rank."""
 
 
-def build(
-    names: dict[str, str] | None = None, *, ranks: int = 2, steps: int = 3, device: str = "Test GPU"
-) -> Trace:
+def build(names=None, *, ranks=2, steps=3, device="Test GPU"):
     """Decode steps of two layers and one more kernel, with launches, operators and labels.
 
     A kernel starts every 10 us and takes 8 us; rank r starts 0.2 r us later and its all-reduces are

@@ -4,20 +4,19 @@ import pytest
 
 from llmprof.report import folder, page
 from llmprof.report.page import Absent, ReportFigure
-from llmprof.trace import Trace
 from tests.report.builders import HOSTILE, build
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(scope="session")
-def small() -> Trace:
+def small():
     """Two ranks, three decode steps of one layer."""
     return build()
 
 
 @pytest.fixture(scope="session")
-def hostile() -> Trace:
+def hostile():
     """The same with names that try to run scripts."""
     names = dict(
         zip(("up", "qkv", "attention", "o", "reduce", "other", "op"), HOSTILE, strict=True)
@@ -32,7 +31,7 @@ def hostile() -> Trace:
 def quick(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
 
-    def figure(trace: Trace, name: str) -> ReportFigure:
+    def figure(trace, name):
         if name == "launch_delay" and not trace.has("runtime"):
             return ReportFigure(
                 name,

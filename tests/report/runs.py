@@ -1,20 +1,18 @@
 """Hand-built run folders."""
 
 import json
-from pathlib import Path
 
 import polars as pl
 
 from llmprof.run.launch import ExperimentConfig, RunFolder
 from llmprof.run.launch.run.requests import document
-from llmprof.trace import Trace
 from tests.launch.test_run import worker_with
 
 
 class Run:
     """What the reports need of a run, made by hand."""
 
-    def __init__(self, folder: Path, trace: Trace | None = None, **values: object) -> None:
+    def __init__(self, folder, trace=None, **values):
         self.config = ExperimentConfig(model="random:tiny", **values)
         self.folder = RunFolder.create(self.config, folder)
         told = worker_with() | {
@@ -31,7 +29,7 @@ class Run:
         self.traced = trace
 
 
-def counters() -> pl.DataFrame:
+def counters():
     """Two devices and a host, sampled ten times a second for a second."""
     rows = [
         {
@@ -50,4 +48,4 @@ def counters() -> pl.DataFrame:
         for device in devices
     ]
     kinds = {"rank": pl.Int32, "device": pl.Int32, "time_ns": pl.Int64, "value": pl.Float64}
-    return pl.DataFrame(rows, infer_schema_length=None).cast(kinds)  # type: ignore[arg-type]
+    return pl.DataFrame(rows, infer_schema_length=None).cast(kinds)

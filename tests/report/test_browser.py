@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-def browse(page, folder, *more: str):
+def browse(page, folder, *more):
     """Show a page; return its document, what the console said, and the addresses that were asked
     for.
     """
@@ -60,7 +60,7 @@ def test_hostile_names_do_nothing_and_everything_is_drawn(hostile, tmp_path):
     assert asked == set()
 
 
-def with_script(text: str, script: str) -> str:
+def with_script(text, script):
     """The page without its policy, and a script of the test at its end."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     head, _, _ = text.rpartition("</body>")  # Vega has one too, in a string

@@ -9,13 +9,13 @@ import altair as alt
 import polars as pl
 import pytest
 
-from llmprof.analyze.operator_times import timing_suggestions
+from llmprof import Visualizer
 from llmprof.errors import AnalysisError, ReadError
 from llmprof.readers import bundled
 from llmprof.report import operators as charts
 from llmprof.report.operators import operators_section, read_run, write_operators
-from llmprof.report.run import Visualizer
 from llmprof.run.launch import open_run
+from llmprof.run.operator_timing import timing_suggestions
 from tests.readers.test_ops import BEGIN, document, write
 
 FILES = {
@@ -104,7 +104,7 @@ def test_suggestions(tmp_path):
             "phase",
             "stage",
             "calls",
-            "measured_ns",
+            "total_ns",
             "bound_ns",
             "times_bound",
             "communicates",

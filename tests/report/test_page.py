@@ -25,12 +25,12 @@ from tests.test_errors import Panic
 class Parsed(HTMLParser):
     """Elements of a page, with the text of scripts."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.words: list[str] = []
-        self._inside: list[str] = []
+        self.elements = []
+        self.scripts = []
+        self.words = []
+        self._inside = []
         self.feed(page)
         self.close()
 
@@ -53,11 +53,11 @@ class Parsed(HTMLParser):
             self.words.append(data)
 
     @property
-    def text(self) -> str:
+    def text(self):
         return " ".join(" ".join(self.words).split())
 
 
-def policy(parsed: Parsed) -> dict[str, str]:
+def policy(parsed):
     (content,) = [
         a["content"] for _, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy"
     ]
@@ -65,12 +65,12 @@ def policy(parsed: Parsed) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def hostile_page(hostile) -> str:
+def hostile_page(hostile):
     return report.html(hostile, title="<b>title</b> & 'more'")
 
 
 @pytest.fixture(scope="module")
-def parsed(hostile_page) -> Parsed:
+def parsed(hostile_page):
     return Parsed(hostile_page)
 
 
@@ -223,7 +223,7 @@ def test_a_chart_of_what_is_mostly_unknown_is_left_out():
     of = {
         "cause": ["host-bound", "unknown"],
         "part": ["compute", "unexplained"],
-        "category": ["linear", None],
+        "category": ["gemm", None],
     }
     for column, (known, unknown) in of.items():
         little = pl.DataFrame({column: [known, unknown], "dur_ns": [10, 90]})
@@ -260,7 +260,7 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
         ).lower()
         assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing
     assert '"thread ' in figures.make_figure(trace, figures.STEP_TIMELINE).spec
-    assert cards.shares(analyze.coverage(trace))["measure"].to_list() == [
+    assert cards.shares(analyze.coverage(trace))["kind"].to_list() == [
         "step",
         "stage",
         "category",
@@ -285,14 +285,14 @@ def test_losses_and_missing_ranks_stand_at_the_top(small):
     assert order == sorted(order)
 
 
-def sections_of(*blocks: tuple[str, tuple[str, ...], list]) -> list[Section]:
+def sections_of(*blocks):
     return [
         Section(anchor, f"{anchor}?", "", shown, evidence) for anchor, evidence, shown in blocks
     ]
 
 
-def finding(evidence: str, where: str = "true", share: float = 0.5) -> dict[str, object]:
-    return {"order": 1, "evidence": evidence, "where": where, "share_of_time": share}
+def finding(evidence, where="true", share=0.5):
+    return {"order": 1, "evidence": evidence, "where": where, "share": share}
 
 
 def test_each_finding_leads_to_what_shows_its_evidence():
@@ -390,7 +390,7 @@ def test_a_part_that_fails_costs_no_other(small, tmp_path, monkeypatch):
 
 
 def test_a_figure_that_fails_is_absent_with_the_reason(small):
-    def broken(subject: object) -> figures.Drawn:
+    def broken(subject):
         raise Panic("a bug")
 
     with pytest.warns(TraceWarning, match="Panic: a bug"):

@@ -9,7 +9,7 @@ from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.report import Visualizer
 from llmprof.report import run as report_run
 from llmprof.run import launch
-from llmprof.run.launch.run.runner import Run as RealRun
+from llmprof.run.launch import Run as RealRun
 from llmprof.trace import Trace
 from tests.charts import specs
 from tests.report.builders import build
@@ -20,10 +20,10 @@ from tests.report.runs import Run, counters
 def folder_of(tmp_path, monkeypatch):
     """Make a run folder whose trace is the one given."""
 
-    def make(trace: Trace | None, **values) -> Run:
+    def make(trace, **values):
         run = Run(tmp_path, **values)
 
-        def timeline(self) -> Trace:
+        def timeline(self):
             if trace is None:
                 raise NotCapturedError(
                     "a run in mode inference_only records no timeline", hint="run it in mode torch"
@@ -36,7 +36,7 @@ def folder_of(tmp_path, monkeypatch):
     return make
 
 
-def with_counters(trace: Trace) -> Trace:
+def with_counters(trace):
     return Trace({**trace.tables, "counters": counters()}, trace.meta, trace.coverage)
 
 
@@ -102,7 +102,7 @@ def test_monitors_of_a_run_without_a_trace_begin_with_the_first_measured_batch(f
 @pytest.mark.slow
 def test_the_report_has_the_run_before_its_trace(folder_of):
     run = folder_of(with_counters(build()))
-    told: list[str] = []
+    told = []
     page = Visualizer(
         run.folder.path, progress=lambda what, done, total: told.append(what)
     ).generate_report_html()

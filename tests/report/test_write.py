@@ -67,7 +67,7 @@ def test_csvs_and_the_summary_are_for_programs(written, small):
     assert said["findings"] == analyze.findings(small).to_dicts()
     assert said["meta"]["device"] == "Test GPU"
     assert said["ranks"] == [0, 1]
-    assert {row["measure"] for row in said["coverage"]} >= {"step", "stage", "category"}
+    assert {row["kind"] for row in said["coverage"]} >= {"step", "stage", "category"}
     assert said["frames"]["steps"] == {"rows": 6, "written": 6}
     assert said["reading"]["events"] == 18
     found = {one["found"] for one in said["absent"] if "bound" not in one["found"]}
@@ -183,7 +183,7 @@ def test_reports_of_every_folder_that_was_captured(run, shared, tmp_path):
         )
         assert (code, "failed: " in err) == (0, False), path.name
         if (copy / "state.json").is_file():
-            code, out, err = run("run", "--resume", str(copy), "--no-progress")
+            code, out, err = run(f"run --resume {copy} --no-progress")
             assert (code, err, "finished" in out) == (0, "", True), path.name
             assert (copy / "report" / "index.html").is_file()
 

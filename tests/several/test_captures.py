@@ -14,7 +14,6 @@ import llmprof
 from llmprof import analyze
 from llmprof.analyze import collectives, expert_exchange, findings, steps
 from llmprof.errors import TraceWarning
-from llmprof.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fidelity
@@ -22,34 +21,34 @@ import fidelity
 HERE = Path(__file__).parent
 
 
-def nsys(name: str, folder: Path) -> Trace:
+def nsys(name, folder):
     path = folder / f"{name}.sqlite"
     path.write_bytes(lzma.decompress((HERE / f"{name}.sqlite.xz").read_bytes()))
     return llmprof.read(path, cache=False)
 
 
 @pytest.fixture(scope="module")
-def nvtx(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+def nvtx(tmp_path_factory):
     return nsys("nsys_tp2_layer_nvtx", tmp_path_factory.mktemp("nvtx"))
 
 
 @pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+def graphs(tmp_path_factory):
     return nsys("nsys_tp2_graphs", tmp_path_factory.mktemp("graphs"))
 
 
 @pytest.fixture(scope="module")
-def exchange() -> Trace:
+def exchange():
     return llmprof.read(HERE / "torch_all_to_all", cache=False)
 
 
 @pytest.fixture(scope="module")
-def served() -> Trace:
-    with pytest.warns(TraceWarning, match="rank 0 is in 2 recordings .* 2 replicas"):
+def served():
+    with pytest.warns(TraceWarning, match="beside each other"):
         return llmprof.read(HERE / "torch_dp2_served", cache=False)
 
 
-def test_labels_without_the_ranges_are_those_of_the_ranges(nvtx: Trace) -> None:
+def test_labels_without_the_ranges_are_those_of_the_ranges(nvtx):
     both = fidelity.compare(nvtx)
     assert both.height > 2000
     assert fidelity.share(both.filter("said"), "right_layer") == 1.0
@@ -57,23 +56,23 @@ def test_labels_without_the_ranges_are_those_of_the_ranges(nvtx: Trace) -> None:
     assert set(both["layer"].drop_nulls()) == set(range(36))
 
 
-def test_all_reduces_of_two_ranks_are_two_a_layer_and_waiting(nvtx: Trace) -> None:
+def test_all_reduces_of_two_ranks_are_two_a_layer_and_waiting(nvtx):
     calls = collectives(nvtx).filter(kind="all_reduce")
     # two in each of 36 layers and one after the embedding, in two steps on two ranks
     assert calls.height == 2 * 2 * (2 * 36 + 1)
     assert calls["call"].n_unique() == calls.height // 2
-    assert calls["unmatched"].null_count() == calls.height
+    assert calls["reason"].null_count() == calls.height
     assert set(calls["last_rank"]) == {1}
     late, early = (calls.filter(rank=rank) for rank in (1, 0))
     assert late["wait_ns"].sum() == 0
     assert early["wait_ns"].sum() / early["dur_ns"].sum() > 0.98
     decode = early.filter(phase="decode")
-    assert 3_000 < decode["transfer_ns"].median() < 5_000  # type: ignore[operator]
-    assert decode["dur_ns"].median() > 400_000  # type: ignore[operator]
+    assert 3_000 < decode["transfer_ns"].median() < 5_000
+    assert decode["dur_ns"].median() > 400_000
     assert "arrival_skew" in set(findings(nvtx)["rule"])
 
 
-def test_replayed_steps_have_the_labels_of_the_eager_ones(graphs: Trace) -> None:
+def test_replayed_steps_have_the_labels_of_the_eager_ones(graphs):
     events = graphs.events.filter(
         (pl.col("source") == "kernel") & pl.col("layer").is_not_null()
     ).sort("start_ns")
@@ -92,31 +91,30 @@ def test_replayed_steps_have_the_labels_of_the_eager_ones(graphs: Trace) -> None
     assert fidelity.share(fidelity.compare(graphs), "right_stage") > 0.998
 
 
-def test_rows_of_an_all_to_all_are_those_that_were_sent(exchange: Trace) -> None:
+def test_rows_of_an_all_to_all_are_those_that_were_sent(exchange):
     found = expert_exchange(exchange)
     assert found.height == 12
     for rank in (0, 1):
         truth = json.loads((HERE / f"torch_all_to_all/truth{rank}.json").read_text())["layers"]
         rows = found.filter(rank=rank).select("layer", "sent_rows", "received_rows").rows()
         assert rows == [(one["layer"], sum(one["sent"]), sum(one["received"])) for one in truth]
-    assert set(found["kinds"]) == {"all_to_all"}
+    assert set(found["kind"]) == {"all_to_all"}
     # a message is the larger of what a rank sends and gets, 2,048 elements of 2 bytes a row
     size = pl.max_horizontal("sent_rows", "received_rows") * 2048 * 2
     assert found.select(pl.col("combine_bytes") == size).to_series().all()
 
 
-def test_the_rank_with_more_rows_keeps_the_other_waiting(exchange: Trace) -> None:
+def test_the_rank_with_more_rows_keeps_the_other_waiting(exchange):
     uneven = expert_exchange(exchange).filter(layer=3)
     assert uneven["received_rows"].to_list() == [188, 68]
-    assert uneven["load"].to_list() == pytest.approx([188 / 128, 68 / 128])
-    assert set(uneven["slowest_rank"]) == {0}
+    assert set(uneven["last_rank"]) == {0}
     assert uneven["combine_wait_ns"].to_list()[0] == 0
     assert uneven["combine_wait_ns"].to_list()[1] > 1_000_000
 
 
-def test_tokens_of_both_ranks_are_gathered_for_the_experts(sample_trace) -> None:
+def test_tokens_of_both_ranks_are_gathered_for_the_experts(sample_trace):
     trace = sample_trace("torch_ep2_dp2_eager")
-    said = steps(trace).select("rank", "phase", "context_tokens", "generation_tokens").rows()
+    said = steps(trace).select("rank", "phase", "prefill_tokens", "decode_tokens").rows()
     assert said == [
         (0, "mixed", 288, 3),
         (0, "decode", 0, 6),
@@ -140,7 +138,7 @@ def test_tokens_of_both_ranks_are_gathered_for_the_experts(sample_trace) -> None
     assert names.str.contains("Broadcast").all()
 
 
-def test_labels_of_expert_parallel_layers(sample_trace) -> None:
+def test_labels_of_expert_parallel_layers(sample_trace):
     trace = sample_trace("torch_ep2_dp2_eager")
     both = fidelity.compare(trace)
     assert both.height > 2000
@@ -150,18 +148,16 @@ def test_labels_of_expert_parallel_layers(sample_trace) -> None:
     assert {"router", "expert_dispatch", "experts", "combine"} <= stages
 
 
-def test_a_rank_without_requests_computes_for_the_other(sample_trace) -> None:
+def test_a_rank_without_requests_computes_for_the_other(sample_trace):
     balance = analyze.ranks(sample_trace("torch_ep2_dp2_eager"))
     assert balance["group"].to_list() == [0, 0]
     assert balance["decode_tokens"].to_list() == [9, 2]
-    assert balance["without_step_ns"].to_list()[0] == 0
-    assert balance["without_step_ns"].to_list()[1] > 5_000_000
     # the ranks have batches of their own: that one computes longer is no finding
     uneven = {"slow_device", "uneven_experts", "uneven_compute"}
     assert not uneven & set(findings(sample_trace("torch_ep2_dp2_eager"))["rule"])
 
 
-def test_engines_of_a_server_are_replicas(served: Trace) -> None:
+def test_engines_of_a_server_are_replicas(served):
     assert served.ranks == [0, 1]
     assert [one["rank_in_engine"] for one in served.meta["ranks"]] == [0, 0]
     balance = analyze.ranks(served)

@@ -33,13 +33,13 @@ KERNELS = pl.DataFrame(
 )
 
 
-def nested(form: str, times: int, inner: str = "name") -> str:
+def nested(form, times, inner="name"):
     for _ in range(times):
         inner = form.format(inner)
     return inner
 
 
-def steps(form: str, times: int) -> str:
+def steps(form, times):
     """A query whose n-th part is made of the part before it."""
     parts = ", ".join(f"t{i + 1} as ({form.format(f't{i}')})" for i in range(times))
     return f"with t0 as (select name as s from kernels), {parts} select * from t{times}"

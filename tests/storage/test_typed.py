@@ -17,8 +17,9 @@ import polars as pl
 import pytest
 
 from llmprof.errors import ConfigError, ReadError, TraceWarning
+from llmprof.run.live import history
 from llmprof.run.live.counters import SAMPLE
-from llmprof.run.live.past import WatchHistory, history
+from llmprof.run.live.past import WatchHistory
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.parquet import read_frame, sealed
 from tests.fuzz import states
@@ -56,7 +57,7 @@ STATES = sorted(set(states.DOORS) - {"state history"})
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory):
     """Whole state files of every kind."""
     folder = tmp_path_factory.mktemp("states")
     run = folder / "source"
@@ -235,7 +236,7 @@ def test_yaml_may_repeat_a_part():
     assert values["d"] == [values["a"], values["c"]]
 
 
-def flipped(data: bytes, rng: random.Random) -> bytes:
+def flipped(data, rng):
     made = bytearray(data)
     for _ in range(rng.choice((1, 1, 3))):
         made[rng.randrange(len(made))] ^= 1 << rng.randrange(8)
@@ -260,7 +261,7 @@ def test_flipped_bits_of_a_sealed_frame_are_found(tmp_path):
     assert refused > 150
 
 
-def kept(folder: Path) -> WatchHistory:
+def kept(folder):
     made = WatchHistory.open(folder)
     for number in range(20):
         made.add(

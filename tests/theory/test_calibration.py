@@ -14,10 +14,11 @@ from llmprof.theory import (
     hardware,
     measured_steps,
     observations,
+    read_calibration,
     read_steps,
     shape,
 )
-from llmprof.theory.calibration import PRIORS, covered, read_calibration
+from llmprof.theory.calibration import PRIORS, covered
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.work import OperatorWork, step_operators

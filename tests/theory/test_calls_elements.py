@@ -4,535 +4,234 @@ real tensors.
 
 import json
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llmprof.theory.calls import NoWorkError, parse_call, work_of
+from tests.theory.notation import call
 
-BF16, FP32, FP8, I64, INT, U8, BOOL = (
-    "c10::BFloat16",
-    "float",
-    "c10::Float8_e4m3fn",
-    "long int",
-    "int",
-    "unsigned char",
-    "bool",
-)
 LISTS = "multi_tensor_apply_kernel<TensorListMetadata<2>, at::native::BinaryOpListAlphaFunctor<float, 2, 2, 0>>"
 COPIES = "multi_tensor_apply_kernel<TensorListMetadata<2>, at::native::CopyFunctor<c10::BFloat16, float, 2, 1, 1>>"
 ADAM = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4, 1, false>>"
 
-Row = tuple[str, list[Any], list[str], list[str], float | None, float, float]
-
-
-def of(
-    name: str, *given: tuple[list[Any], str] | str | None
-) -> tuple[str, list[Any], list[str], list[str]]:
-    """Name, shapes, types and values of a call: a tensor is its shape and type, a text is a
-    value.
-    """
-    return (
-        name,
-        [each[0] if isinstance(each, tuple) else [] for each in given],
-        [
-            each[1] if isinstance(each, tuple) else "" if each is None else "Scalar"
-            for each in given
-        ],
-        [each if isinstance(each, str) else "" for each in given],
-    )
-
-
-ROWS: list[Row] = [
+ROWS = [
     # 4 rows of 8 logits: gradient and result in 32 bits, the gradient of the input in 16 (type 15)
-    (*of("aten::_softmax_backward_data", ([4, 8], FP32), ([4, 8], FP32), "1", "15"), 128, 256, 64),
-    (
-        *of("aten::_log_softmax_backward_data", ([4, 8], BF16), ([4, 8], BF16), "1", "15"),
-        128,
-        128,
-        64,
-    ),
+    (call("aten::_softmax_backward_data", "f32[4,8]*2 1 15"), 128, 256, 64),
+    (call("aten::_log_softmax_backward_data", "bf16[4,8]*2 1 15"), 128, 128, 64),
     # a mask of a byte an element
-    (*of("aten::native_dropout", ([4, 8], BF16), "0.1", "True"), 32, 64, 64 + 32),
-    (*of("aten::native_dropout_backward", ([4, 8], BF16), ([4, 8], BOOL), "1.1"), 32, 64 + 32, 64),
+    (call("aten::native_dropout", "bf16[4,8] 0.1 True"), 32, 64, 64 + 32),
+    (call("aten::native_dropout_backward", "bf16[4,8] bool[4,8] 1.1"), 32, 64 + 32, 64),
     # 5 targets, each names one of 8 logarithms; the mean is a number, without it each has one
-    (*of("aten::nll_loss_forward", ([5, 8], FP32), ([5], I64), None, "1", "-100"), 5, 5 * 12, 4),
-    (*of("aten::nll_loss_forward", ([5, 8], FP32), ([5], I64), None, "0", "-100"), 5, 5 * 12, 20),
-    (
-        *of(
-            "aten::nll_loss_backward",
-            ([], FP32),
-            ([5, 8], FP32),
-            ([5], I64),
-            None,
-            "1",
-            "-100",
-            ([], FP32),
-        ),
-        5,
-        4 + 40,
-        20,
-    ),
+    (call("aten::nll_loss_forward", "f32[5,8] i64[5] None 1 -100"), 5, 5 * 12, 4),
+    (call("aten::nll_loss_forward", "f32[5,8] i64[5] None 0 -100"), 5, 5 * 12, 20),
+    (call("aten::nll_loss_backward", "f32[] f32[5,8] i64[5] None 1 -100 f32[]"), 5, 4 + 40, 20),
     # 3 gradients of 8 into rows of a table of 100, and 3 into one of 2
-    (
-        *of("aten::embedding_dense_backward", ([3, 8], BF16), ([3], I64), "100", "-1", "False"),
-        24,
-        48 + 24,
-        48,
-    ),
-    (
-        *of("aten::embedding_dense_backward", ([3, 8], BF16), ([3], I64), "2", "-1", "False"),
-        24,
-        48 + 24,
-        32,
-    ),
-    (*of("aten::scatter_", ([4, 8], BF16), "1", ([4, 2], I64), ([4, 2], BF16)), 0, 64 + 16, 16),
-    (*of("aten::scatter_", ([4, 8], BF16), "1", ([4, 2], I64), "1"), 0, 64, 16),
-    (
-        *of("aten::scatter_add_", ([4, 8], BF16), "1", ([4, 2], I64), ([4, 2], BF16)),
-        8,
-        64 + 16 + 16,
-        16,
-    ),
-    (
-        *of("aten::index_add_", ([9, 8], FP32), "0", ([3], I64), ([3, 8], FP32), "1"),
-        24,
-        24 + 96 + 96,
-        96,
-    ),
-    (*of("aten::index_copy_", ([9, 8], FP32), "0", ([3], INT), ([3, 8], FP32)), 0, 12 + 96, 96),
-    (*of("aten::index_fill_", ([9, 8], FP32), "1", ([3], I64), "0"), 0, 24, 4 * 27),
+    (call("aten::embedding_dense_backward", "bf16[3,8] i64[3] 100 -1 False"), 24, 48 + 24, 48),
+    (call("aten::embedding_dense_backward", "bf16[3,8] i64[3] 2 -1 False"), 24, 48 + 24, 32),
+    (call("aten::scatter_", "bf16[4,8] 1 i64[4,2] bf16[4,2]"), 0, 64 + 16, 16),
+    (call("aten::scatter_", "bf16[4,8] 1 i64[4,2] 1"), 0, 64, 16),
+    (call("aten::scatter_add_", "bf16[4,8] 1 i64[4,2] bf16[4,2]"), 8, 64 + 16 + 16, 16),
+    (call("aten::index_add_", "f32[9,8] 0 i64[3] f32[3,8] 1"), 24, 24 + 96 + 96, 96),
+    (call("aten::index_copy_", "f32[9,8] 0 i32[3] f32[3,8]"), 0, 12 + 96, 96),
+    (call("aten::index_fill_", "f32[9,8] 1 i64[3] 0"), 0, 24, 4 * 27),
     # two bags of 5 rows of 8 out of 100
     (
-        *of(
-            "aten::_embedding_bag",
-            ([100, 8], FP32),
-            ([5], I64),
-            ([2], I64),
-            "False",
-            "0",
-            "False",
-            None,
-            "False",
-            "-1",
-        ),
+        call("aten::_embedding_bag", "f32[100,8] i64[5] i64[2] False 0 False None False -1"),
         40,
         160 + 40 + 16,
         64,
     ),
-    (*of("aten::masked_select", ([4, 8], FP32), ([4, 8], BOOL)), 0, 128 + 32, 0),
-    (*of("aten::bernoulli_", ([4, 8], FP32), ([4, 8], FP32)), 0, 128, 128),
-    (*of("aten::exponential_", ([4, 8], FP32), "1."), 0, 0, 128),
-    (*of("aten::linspace", "0", "1", "7", ([0], FP32)), 0, 0, 28),
-    (*of("aten::multinomial", ([4, 8], FP32), "2", "False"), 32, 128, 64),
-    (*of("aten::bucketize", ([5], FP32), ([3], FP32), "True", "False"), 0, 20 + 12, 20),
-    (*of("aten::searchsorted", ([3], FP32), ([5], FP32), "False", "False"), 0, 20 + 12, 40),
-    (*of("aten::glu", ([4, 8], BF16), "-1"), 32, 64, 32),
-    (*of("aten::glu_backward", ([4, 4], BF16), ([4, 8], BF16), "-1"), 64, 32 + 64, 64),
+    (call("aten::masked_select", "f32[4,8] bool[4,8]"), 0, 128 + 32, 0),
+    (call("aten::bernoulli_", "f32[4,8]*2"), 0, 128, 128),
+    (call("aten::exponential_", "f32[4,8] 1."), 0, 0, 128),
+    (call("aten::linspace", "0 1 7 f32[0]"), 0, 0, 28),
+    (call("aten::multinomial", "f32[4,8] 2 False"), 32, 128, 64),
+    (call("aten::bucketize", "f32[5] f32[3] True False"), 0, 20 + 12, 20),
+    (call("aten::searchsorted", "f32[3] f32[5] False*2"), 0, 20 + 12, 40),
+    (call("aten::glu", "bf16[4,8] -1"), 32, 64, 32),
+    (call("aten::glu_backward", "bf16[4,4] bf16[4,8] -1"), 64, 32 + 64, 64),
     # windows of 3 x 3 with stride 2 and padding 1 of 6 x 6 are 3 x 3
     (
-        *of(
-            "aten::avg_pool2d",
-            ([2, 4, 6, 6], FP32),
-            "[3, 3]",
-            "[2, 2]",
-            "[1, 1]",
-            "False",
-            "True",
-            None,
-        ),
+        call("aten::avg_pool2d", "f32[2,4,6,6] [3,3] [2,2] [1,1] False True None"),
         72 * 9,
         4 * 288,
         4 * 72,
     ),
-    (*of("aten::_adaptive_avg_pool2d", ([2, 4, 6, 6], FP32), "[2, 1]"), 288, 4 * 288, 4 * 16),
-    (*of("aten::adaptive_max_pool2d", ([2, 4, 6, 6], FP32), "[2, 1]"), 288, 4 * 288, 12 * 16),
-    (
-        *of("aten::avg_pool2d_backward", ([2, 4, 3, 3], FP32), ([2, 4, 6, 6], FP32), "[2, 2]"),
-        72,
-        288,
-        4 * 288,
-    ),
-    (*of("aten::upsample_nearest2d", ([2, 4, 3, 3], FP32), "[6, 6]", None, None), 0, 288, 4 * 288),
-    (
-        *of("aten::upsample_bilinear2d", ([2, 4, 3, 3], FP32), "[6, 6]", "False", None, None),
-        8 * 288,
-        288,
-        4 * 288,
-    ),
-    (
-        *of("aten::upsample_nearest2d_backward", ([2, 4, 6, 6], FP32), "[6, 6]", "[2, 4, 3, 3]"),
-        0,
-        4 * 288,
-        288,
-    ),
-    (*of("aten::var_mean", ([4, 8], FP32), "[1]", None, "True"), 32, 128, 2 * 16),
-    (*of("aten::var_mean", ([4, 8], FP32), "True"), 32, 128, 2 * 4),
-    (*of("aten::nansum", ([4, 8], FP32), "[1]", "False", None), 32, 128, 16),
-    (*of("aten::cummax", ([4, 8], FP32), "1"), 32, 128, 32 * 12),
-    (*of("aten::smooth_l1_loss", ([4, 8], FP32), ([4, 8], FP32), "1", "1."), 96, 256, 4),
-    (*of("aten::binary_cross_entropy", ([4, 8], FP32), ([4, 8], FP32), None, "0"), 96, 256, 128),
-    (*of("aten::hardtanh_backward", ([4, 8], BF16), ([4, 8], BF16), "-1", "1"), 32, 128, 64),
-    (*of("aten::elu_backward", ([8], FP32), "1", "1", "1", "False", ([8], FP32)), 8, 64, 32),
-    (*of("aten::tan", ([4, 8], I64)), 32, 256, 128),
-    (*of("aten::isposinf", ([4, 8], BF16)), 32, 64, 32),
-    (
-        *of("aten::_upsample_bilinear2d_aa", ([2, 4, 6, 6], FP32), "[1, 1]", "False", None, None),
-        64,
-        4 * 288,
-        32,
-    ),
+    (call("aten::_adaptive_avg_pool2d", "f32[2,4,6,6] [2,1]"), 288, 4 * 288, 4 * 16),
+    (call("aten::adaptive_max_pool2d", "f32[2,4,6,6] [2,1]"), 288, 4 * 288, 12 * 16),
+    (call("aten::avg_pool2d_backward", "f32[2,4,3,3] f32[2,4,6,6] [2,2]"), 72, 288, 4 * 288),
+    (call("aten::upsample_nearest2d", "f32[2,4,3,3] [6,6] None*2"), 0, 288, 4 * 288),
+    (call("aten::upsample_bilinear2d", "f32[2,4,3,3] [6,6] False None*2"), 8 * 288, 288, 4 * 288),
+    (call("aten::upsample_nearest2d_backward", "f32[2,4,6,6] [6,6] [2,4,3,3]"), 0, 4 * 288, 288),
+    (call("aten::var_mean", "f32[4,8] [1] None True"), 32, 128, 2 * 16),
+    (call("aten::var_mean", "f32[4,8] True"), 32, 128, 2 * 4),
+    (call("aten::nansum", "f32[4,8] [1] False None"), 32, 128, 16),
+    (call("aten::cummax", "f32[4,8] 1"), 32, 128, 32 * 12),
+    (call("aten::smooth_l1_loss", "f32[4,8]*2 1 1."), 96, 256, 4),
+    (call("aten::binary_cross_entropy", "f32[4,8]*2 None 0"), 96, 256, 128),
+    (call("aten::hardtanh_backward", "bf16[4,8]*2 -1 1"), 32, 128, 64),
+    (call("aten::elu_backward", "f32[8] 1*3 False f32[8]"), 8, 64, 32),
+    (call("aten::tan", "i64[4,8]"), 32, 256, 128),
+    (call("aten::isposinf", "bf16[4,8]"), 32, 64, 32),
+    (call("aten::_upsample_bilinear2d_aa", "f32[2,4,6,6] [1,1] False None*2"), 64, 4 * 288, 32),
     # 5 x 4 with one before and two after the last axis, and one after the other
-    (*of("aten::reflection_pad2d", ([2, 5, 4], FP32), "[1, 2, 0, 1]"), 0, 160, 4 * 2 * 6 * 7),
-    (
-        *of("aten::grid_sampler_2d", ([2, 3, 9, 9], FP32), ([2, 2, 2, 2], FP32), "0", "0", "False"),
-        192,
-        384 + 64,
-        96,
-    ),
-    (*of("aten::polar", ([4, 8], FP32), ([4, 8], FP32)), 32, 256, 256),
-    (*of("aten::split_with_sizes_copy", ([8, 4], BF16), "[2, 2]", "1", None), 0, 64, 64),
-    (*of("aten::_chunk_cat", ([[2, 4], [3]], "TensorList"), "0", "2", ([2, 6], FP32)), 0, 44, 48),
-    (
-        *of("aten::_masked_softmax_backward", ([4, 8], BF16), ([4, 8], BF16), ([4, 8], BOOL), "1"),
-        128,
-        160,
-        64,
-    ),
+    (call("aten::reflection_pad2d", "f32[2,5,4] [1,2,0,1]"), 0, 160, 4 * 2 * 6 * 7),
+    (call("aten::grid_sampler_2d", "f32[2,3,9,9] f32[2,2,2,2] 0*2 False"), 192, 384 + 64, 96),
+    (call("aten::polar", "f32[4,8]*2"), 32, 256, 256),
+    (call("aten::split_with_sizes_copy", "bf16[8,4] [2,2] 1 None"), 0, 64, 64),
+    (call("aten::_chunk_cat", ([[2, 4], [3]], "TensorList"), "0 2 f32[2,6]"), 0, 44, 48),
+    (call("aten::_masked_softmax_backward", "bf16[4,8]*2 bool[4,8] 1"), 128, 160, 64),
     # a result that is not yet of its size
-    (*of("aten::abs", ([4, 8], BF16), ([0], BF16)), 32, 64, 64),
+    (call("aten::abs", "bf16[4,8] bf16[0]"), 32, 64, 64),
     # 4 rows of 8 in 16 bits, a weight of 8; results of a byte with a scale of 32 bits a tensor, a
     # row, or 4 numbers
-    (*of("_C::rms_norm", ([4, 8], BF16), ([4, 8], BF16), None, "1e-6"), 128, 64, 64),
+    (call("_C::rms_norm", "bf16[4,8]*2 None 1e-6"), 128, 64, 64),
     (
-        *of(
-            "_C::rms_norm_static_fp8_quant",
-            ([4, 8], FP8),
-            ([4, 8], BF16),
-            ([8], BF16),
-            ([1], FP32),
-            "1e-6",
-        ),
+        call("_C::rms_norm_static_fp8_quant", "f8[4,8] bf16[4,8] bf16[8] f32[1] 1e-6"),
         192,
         64 + 16 + 4,
         32,
     ),
     (
-        *of(
-            "_C::fused_add_rms_norm_static_fp8_quant",
-            ([4, 8], FP8),
-            *[([4, 8], BF16)] * 2,
-            ([8], BF16),
-            ([1], FP32),
-        ),
+        call("_C::fused_add_rms_norm_static_fp8_quant", "f8[4,8] bf16[4,8]*2 bf16[8] f32[1]"),
         224,
         128 + 16 + 4,
         32 + 64,
     ),
     (
-        *of(
-            "_C::rms_norm_per_block_quant",
-            ([4, 8], FP8),
-            ([4, 8], BF16),
-            ([8], BF16),
-            ([4, 2], FP32),
-            "1e-6",
-            None,
-            ([4, 8], BF16),
+        call(
+            "_C::rms_norm_per_block_quant", "f8[4,8] bf16[4,8] bf16[8] f32[4,2] 1e-6 None bf16[4,8]"
         ),
         192,
         64 + 16 + 64,
         32 + 32 + 64,
     ),
     (
-        *of(
-            "aiter::rmsnorm2d_fwd_with_dynamicquant",
-            ([4, 8], FP8),
-            ([4, 8], BF16),
-            ([4, 1], FP32),
-            ([8], BF16),
-            "1e-6",
-        ),
+        call("aiter::rmsnorm2d_fwd_with_dynamicquant", "f8[4,8] bf16[4,8] f32[4,1] bf16[8] 1e-6"),
         192,
         64 + 16,
         32 + 16,
     ),
     (
-        *of(
-            "aiter::add_rmsnorm_quant",
-            ([4, 8], FP8),
-            *[([4, 8], BF16)] * 3,
-            ([4, 1], FP32),
-            ([8], BF16),
-        ),
+        call("aiter::add_rmsnorm_quant", "f8[4,8] bf16[4,8]*3 f32[4,1] bf16[8]"),
         224,
         128 + 16,
         32 + 64 + 16,
     ),
-    (*of("aiter::layernorm2d_fwd", ([4, 8], BF16), ([8], BF16), ([8], BF16)), 224, 64 + 32, 64),
+    (call("aiter::layernorm2d_fwd", "bf16[4,8] bf16[8]*2"), 224, 64 + 32, 64),
     (
-        *of("vllm::rocm_aiter_rmsnorm_fp8_group_quant", ([4, 8], BF16), ([8], BF16), "1e-6", "4"),
+        call("vllm::rocm_aiter_rmsnorm_fp8_group_quant", "bf16[4,8] bf16[8] 1e-6 4"),
         192,
         64 + 16,
         32 + 32,
     ),
     (
-        *of(
-            "vllm::rocm_aiter_rmsnorm_fused_add_dynamic_quant",
-            *[([4, 8], BF16)] * 2,
-            ([8], BF16),
-            "1e-6",
-            "23",
-        ),
+        call("vllm::rocm_aiter_rmsnorm_fused_add_dynamic_quant", "bf16[4,8]*2 bf16[8] 1e-6 23"),
         224,
         128 + 16,
         64 + 32 + 16,
     ),
     (
-        *of(
-            "vllm::fused_mla_dual_rms_norm",
-            ([4, 8], BF16),
-            ([8], BF16),
-            ([4, 2], BF16),
-            ([2], BF16),
-        ),
+        call("vllm::fused_mla_dual_rms_norm", "bf16[4,8] bf16[8] bf16[4,2] bf16[2]"),
         4 * 40,
         64 + 16 + 16 + 4,
         64 + 16,
     ),
-    (*of("flashinfer::fused_add_rmsnorm", *[([4, 8], BF16)] * 2, ([8], BF16)), 160, 128 + 16, 128),
+    (call("flashinfer::fused_add_rmsnorm", "bf16[4,8]*2 bf16[8]"), 160, 128 + 16, 128),
     # 8 and 8 into 8, with scales of 4
-    (*of("vllm::rocm_aiter_act_mul_and_fp8_group_quant", ([4, 16], BF16), "4"), 128, 128, 32 + 32),
+    (call("vllm::rocm_aiter_act_mul_and_fp8_group_quant", "bf16[4,16] 4"), 128, 128, 32 + 32),
+    (call("_C::silu_and_mul_per_block_quant", "f8[4,8] bf16[4,16] f32[4,2] 4"), 128, 128, 32 + 32),
+    (call("trtllm::flashinfer_silu_and_mul", "bf16[4,16]"), 64, 128, 64),
+    (call("vllm::triton_per_token_group_quant_fp8", "bf16[4,8] 4"), 64, 64, 32 + 32),
+    (call("sgl_kernel::sgl_per_token_quant_fp8", "bf16[4,8] f8[4,8] f32[4,1]"), 64, 64, 32 + 16),
     (
-        *of(
-            "_C::silu_and_mul_per_block_quant", ([4, 8], FP8), ([4, 16], BF16), ([4, 2], FP32), "4"
-        ),
-        128,
-        128,
-        32 + 32,
-    ),
-    (*of("trtllm::flashinfer_silu_and_mul", ([4, 16], BF16)), 64, 128, 64),
-    (*of("vllm::triton_per_token_group_quant_fp8", ([4, 8], BF16), "4"), 64, 64, 32 + 32),
-    (
-        *of("sgl_kernel::sgl_per_token_quant_fp8", ([4, 8], BF16), ([4, 8], FP8), ([4, 1], FP32)),
-        64,
-        64,
-        32 + 16,
-    ),
-    (
-        *of(
-            "aiter::dynamic_per_token_scaled_quant",
-            ([4, 8], FP8),
-            ([4, 8], BF16),
-            ([4, 1], FP32),
-            None,
-            "False",
-            None,
-        ),
+        call("aiter::dynamic_per_token_scaled_quant", "f8[4,8] bf16[4,8] f32[4,1] None False None"),
         64,
         64,
         32 + 16,
     ),
     # half a byte an element, a byte for each 16; in three forms of the call
-    (*of("_C::scaled_fp4_quant", ([4, 32], BF16), ([1], FP32), "True"), 256, 256, 64 + 8),
-    (
-        *of(
-            "_C::scaled_fp4_quant",
-            ([4, 32], BF16),
-            ([1], FP32),
-            "True",
-            ([4, 16], U8),
-            ([128, 4], FP8),
-        ),
-        256,
-        256,
-        72,
-    ),
-    (
-        *of(
-            "sgl_kernel::scaled_fp4_quant",
-            ([4, 16], U8),
-            ([4, 32], BF16),
-            ([128, 4], FP8),
-            ([1], FP32),
-        ),
-        256,
-        256,
-        72,
-    ),
-    (*of("fbgemm::FloatToFP8RowwiseQuantized", ([4, 32], FP32), "True"), 128, 512, 4 * 40),
-    (*of("fbgemm::FP8RowwiseQuantizedToFloat", ([4, 40], U8), "True"), 160, 160, 4 * 32 * 4),
-    (*of("fbgemm::HFP8QuantizedToFloat", ([40], U8), "4", "7"), 40, 40, 160),
+    (call("_C::scaled_fp4_quant", "bf16[4,32] f32[1] True"), 256, 256, 64 + 8),
+    (call("_C::scaled_fp4_quant", "bf16[4,32] f32[1] True u8[4,16] f8[128,4]"), 256, 256, 72),
+    (call("sgl_kernel::scaled_fp4_quant", "u8[4,16] bf16[4,32] f8[128,4] f32[1]"), 256, 256, 72),
+    (call("fbgemm::FloatToFP8RowwiseQuantized", "f32[4,32] True"), 128, 512, 4 * 40),
+    (call("fbgemm::FP8RowwiseQuantizedToFloat", "u8[4,40] True"), 160, 160, 4 * 32 * 4),
+    (call("fbgemm::HFP8QuantizedToFloat", "u8[40] 4 7"), 40, 40, 160),
     # 4 tokens, 4 heads of 8 and one of keys, of which 4 numbers are turned: half of 4 x 40 in 16
     # bits, rows of 4
     (
-        *of(
-            "_C::rotary_embedding",
-            ([4], I64),
-            ([4, 32], BF16),
-            ([4, 8], BF16),
-            "8",
-            ([99, 4], BF16),
-            "True",
-        ),
+        call("_C::rotary_embedding", "i64[4] bf16[4,32] bf16[4,8] 8 bf16[99,4] True"),
         3 * 80,
         160 + 32 + 32,
         160,
     ),
     # 2 heads of queries, one of keys, one of values
-    (*of("_C::fused_qk_norm_rope", ([4, 32], BF16), "2", "1", "1", "8"), 7 * 96, 192, 192),
+    (call("_C::fused_qk_norm_rope", "bf16[4,32] 2 1*2 8"), 7 * 96, 192, 192),
     (
-        *of(
+        call(
             "sgl_kernel::apply_rope_pos_ids_cos_sin_cache",
-            ([4, 2, 8], BF16),
-            ([4, 1, 8], BF16),
-            ([4, 2, 8], BF16),
-            ([4, 1, 8], BF16),
-            ([99, 8], FP32),
-            ([4], I64),
-            "False",
+            "bf16[4,2,8] bf16[4,1,8] bf16[4,2,8] bf16[4,1,8] f32[99,8] i64[4] False",
         ),
         3 * 96,
         192 + 32,
         192,
     ),
     (
-        *of(
+        call(
             "aiter::rope_cached_positions_2c_fwd_impl",
-            *[([1, 4, 2, 8], BF16), ([1, 4, 1, 8], BF16)] * 2,
-            *[([99, 1, 1, 4], BF16)] * 2,
-            ([1, 4], I64),
-            "0",
+            "bf16[1,4,2,8] bf16[1,4,1,8] bf16[1,4,2,8] bf16[1,4,1,8] bf16[99,1,1,4]*2 i64[1,4] 0",
         ),
         3 * 96,
         192 + 32,
         192,
     ),
     (
-        *of(
+        call(
             "aiter::fused_qk_rope_concat_and_cache_mla",
-            ([4, 2, 16], BF16),
-            ([4, 2, 8], BF16),
-            ([4, 16], BF16),
-            ([4, 8], BF16),
-            ([99, 24], FP8),
-            ([4, 2, 24], FP8),
+            "bf16[4,2,16] bf16[4,2,8] bf16[4,16] bf16[4,8] f8[99,24] f8[4,2,24]",
         ),
         3 * 96,
         2 * 288,
         288,
     ),
     (
-        *of(
+        call(
             "aiter::reshape_and_cache_with_pertoken_quant",
-            *[([4, 1, 8], BF16)] * 2,
-            *[([9, 1, 16, 8], FP8)] * 2,
-            *[([1, 99], FP32)] * 2,
-            ([4], I64),
-            "True",
+            "bf16[4,1,8]*2 f8[9,1,16,8]*2 f32[1,99]*2 i64[4] True",
         ),
         0,
         128 + 32,
         64,
     ),
-    (
-        *of("_C_cache_ops::concat_mla_q", ([4, 2, 8], BF16), ([4, 2, 4], BF16), ([4, 2, 12], BF16)),
-        0,
-        192,
-        192,
-    ),
-    (
-        *of(
-            "sgl_kernel::store_kv_cache", *[([99, 8], BF16)] * 2, ([4], I64), *[([4, 8], BF16)] * 2
-        ),
-        0,
-        128 + 32,
-        128,
-    ),
+    (call("_C_cache_ops::concat_mla_q", "bf16[4,2,8] bf16[4,2,4] bf16[4,2,12]"), 0, 192, 192),
+    (call("sgl_kernel::store_kv_cache", "bf16[99,8]*2 i64[4] bf16[4,8]*2"), 0, 128 + 32, 128),
     # 4 tokens to 2 of 8 experts
+    (call("_moe_C::topk_sigmoid", "f32[4,2] i32[4,2]*2 f32[4,8]"), 160, 128, 96),
+    (call("sgl_kernel::topk_softmax", "f32[4,2] i32[4,2] bf16[4,8] True"), 160, 64, 64),
     (
-        *of("_moe_C::topk_sigmoid", ([4, 2], FP32), ([4, 2], INT), ([4, 2], INT), ([4, 8], FP32)),
-        160,
-        128,
-        96,
-    ),
-    (
-        *of("sgl_kernel::topk_softmax", ([4, 2], FP32), ([4, 2], INT), ([4, 8], BF16), "True"),
-        160,
-        64,
-        64,
-    ),
-    (
-        *of(
-            "aiter::biased_grouped_topk_hip",
-            ([4, 8], BF16),
-            ([8], BF16),
-            ([4, 2], FP32),
-            ([4, 2], INT),
-            "4",
-            "2",
-        ),
+        call("aiter::biased_grouped_topk_hip", "bf16[4,8] bf16[8] f32[4,2] i32[4,2] 4 2"),
         160,
         64 + 16,
         64,
     ),
+    (call("_moe_C::grouped_topk", "f32[4,8] 4 2*2 True 1.0 f32[8] 0"), 160, 160, 64),
+    (call("sgl_kernel::moe_fused_gate", "f32[4,8] f32[8] 4 2*2 0"), 160, 160, 64),
+    (call("_moe_C::moe_align_block_size", "i32[4,2] 8 16 i32[99] i32[7] i32[1]"), 0, 32, 32),
+    (call("_moe_C::shuffle_rows", "bf16[4,8] i32[6] bf16[6,8]"), 0, 64 + 24, 96),
+    (call("sgl_kernel::top_k_renorm_probs", "f32[4,8]*2 i32[4] 0"), 32, 128 + 16, 128),
     (
-        *of("_moe_C::grouped_topk", ([4, 8], FP32), "4", "2", "2", "True", "1.0", ([8], FP32), "0"),
-        160,
-        160,
-        64,
-    ),
-    (
-        *of("sgl_kernel::moe_fused_gate", ([4, 8], FP32), ([8], FP32), "4", "2", "2", "0"),
-        160,
-        160,
-        64,
-    ),
-    (
-        *of(
-            "_moe_C::moe_align_block_size",
-            ([4, 2], INT),
-            "8",
-            "16",
-            ([99], INT),
-            ([7], INT),
-            ([1], INT),
+        call(
+            "_C::merge_attn_states",
+            "bf16[4,2,8] f32[2,4] bf16[4,2,8] f32[2,4] bf16[4,2,8] f32[2,4]",
         ),
-        0,
-        32,
-        32,
-    ),
-    (*of("_moe_C::shuffle_rows", ([4, 8], BF16), ([6], INT), ([6, 8], BF16)), 0, 64 + 24, 96),
-    (
-        *of("sgl_kernel::top_k_renorm_probs", ([4, 8], FP32), ([4, 8], FP32), ([4], INT), "0"),
-        32,
-        128 + 16,
-        128,
-    ),
-    (
-        *of("_C::merge_attn_states", *[([4, 2, 8], BF16), ([2, 4], FP32)] * 3),
         192,
         256 + 64,
         128 + 32,
     ),
     # 32 whole numbers of eight numbers of four bits
+    (call("_C::awq_dequantize", "i32[8,4] bf16[2,32] i32[2,4] 0"), 512, 128 + 128 + 32, 512),
     (
-        *of("_C::awq_dequantize", ([8, 4], INT), ([2, 32], BF16), ([2, 4], INT), "0"),
-        512,
-        128 + 128 + 32,
-        512,
-    ),
-    (
-        *of(
-            "bitsandbytes::dequantize_4bit",
-            ([128, 1], U8),
-            ([4], FP32),
-            "64",
-            "nf4",
-            "[16, 16]",
-            "15",
-        ),
+        call("bitsandbytes::dequantize_4bit", "u8[128,1] f32[4] 64 nf4 [16,16] 15"),
         512,
         128 + 16,
         512,
@@ -540,30 +239,16 @@ ROWS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}-{place}" for place, row in enumerate(ROWS)])
-def test_work_by_hand(row: Row) -> None:
-    name, shapes, types, inputs, *expected = row
-    found = work_of(parse_call(name, *(json.dumps(each) for each in (shapes, types, None, inputs))))
-    assert [found.flops, found.read, found.written] == expected
+@pytest.mark.parametrize(("given", "flops", "read", "written"), ROWS)
+def test_work_by_hand(given, flops, read, written):
+    found = work_of(given)
+    assert (found.flops, found.read, found.written) == (flops, read, written)
 
 
-def test_rows_that_a_tensor_counts_have_no_work() -> None:
-    _, *texts = of(
-        "aiter::dynamic_per_token_scaled_quant",
-        ([4, 8], FP8),
-        ([4, 8], BF16),
-        ([4, 1], FP32),
-        None,
-        "False",
-        ([1], INT),
-    )
+def test_rows_that_a_tensor_counts_have_no_work():
+    given = "f8[4,8] bf16[4,8] f32[4,1] None False i32[1]"
     with pytest.raises(NoWorkError):
-        work_of(
-            parse_call(
-                "aiter::dynamic_per_token_scaled_quant",
-                *(json.dumps(each) for each in (*texts[:2], None, texts[2])),
-            )
-        )
+        work_of(call("aiter::dynamic_per_token_scaled_quant", given))
 
 
 @pytest.mark.parametrize(
@@ -580,9 +265,7 @@ def test_rows_that_a_tensor_counts_have_no_work() -> None:
         ("aten::_fused_adam_", 5, ADAM, (None, 160, 120)),
     ],
 )
-def test_lists_of_tensors(
-    name: str, lists: int, kernel: str, work: tuple[float | None, float, float]
-) -> None:
+def test_lists_of_tensors(name, lists, kernel, work):
     shapes, types = [[[2, 3], [4]]] * lists, ["TensorList"] * lists
     texts = (json.dumps(shapes), json.dumps(types))
     found = work_of(parse_call(name, *texts, kernel=kernel))
@@ -648,7 +331,7 @@ print(json.dumps(out))
 
 
 @pytest.mark.slow
-def test_bytes_are_those_of_real_tensors(engine_python: str, tmp_path: Path) -> None:
+def test_bytes_are_those_of_real_tensors(engine_python, tmp_path):
     """Operators that move whole arguments, as torch's profiler records them."""
     said = subprocess.run(
         [engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True

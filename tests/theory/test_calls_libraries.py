@@ -5,33 +5,20 @@ FlashAttention, AITER, vLLM, SGLang and others.
 
 import pytest
 
-from llmprof.theory.calls import NoWorkError, OperatorCall, work_of
+from llmprof.theory.calls import Lengths, NoWorkError, work_of
 from llmprof.theory.calls.attention import seen
-from llmprof.theory.calls.call import Lengths
-from tests.theory.test_calls import BF16, FP8, FP32, I64, INT, U8, call
+from tests.theory.notation import call
 
-SIZES = (
-    ([2, 6, 4, 8], BF16),
-    ([2, 6, 2, 8], BF16),
-    ([2, 6, 2, 8], BF16),
-)  # 2 sequences of 6; 4 heads, 2 of keys
 DENSE = 2 * 4 * 16  # operations for each pair of one sequence, of all heads
 MOVED = 2 * 6 * 4 * 8 * 2, 2 * 2 * 6 * 2 * 8 * 2  # bytes of the queries; of keys and values
-PACKED = ([12, 4, 8], BF16), ([12, 2, 8], BF16), ([12, 2, 8], BF16)
-CACHE = ([12, 4, 8], BF16), ([50, 16, 2, 8], BF16), ([50, 16, 2, 8], BF16)
-GRADIENTS = ([2, 6, 4, 8], BF16), *SIZES, ([2, 6, 4, 8], BF16), ([2, 4, 6], FP32), *SIZES
-NOTHING = None
 KERNEL = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<8, Flash_kernel_traits<8> >, false, true, false>(x)"
 
 
-def three(
-    causal: str, left: str, *, ends: int, longest: int, most: int, pages: bool
-) -> OperatorCall:
+def three(causal, left, *, ends, longest, most, pages):
     """A call of FlashAttention 3."""
-    rest = [([ends], INT), ([ends], INT), NOTHING, NOTHING, NOTHING, str(longest), str(most)]
-    table = ([3, 9], INT) if pages else NOTHING
-    last = [table, *[NOTHING] * 8, "0.1", causal, left, "-1"]
-    return call("flash_attn_3::fwd", *(CACHE if pages else PACKED), *[NOTHING] * 4, *rest, *last)
+    cache = "bf16[50,16,2,8]*2" if pages else "bf16[12,2,8]*2"
+    rest = f"None*4 i32[{ends}]*2 None*3 {longest} {most} {'i32[3,9]' if pages else None} None*8"
+    return call("flash_attn_3::fwd", "bf16[12,4,8]", cache, rest, f"0.1 {causal} {left} -1")
 
 
 @pytest.mark.parametrize(
@@ -49,9 +36,7 @@ def three(
         (10, 10, 100, 0, 50),
     ],
 )
-def test_pairs_that_masks_and_windows_leave(
-    queries: float, keys: float, before: float | None, behind: float | None, pairs: float
-) -> None:
+def test_pairs_that_masks_and_windows_leave(queries, keys, before, behind, pairs):
     assert seen(queries, keys, before, behind) == pairs
 
 
@@ -59,14 +44,18 @@ def test_pairs_that_masks_and_windows_leave(
     ("given", "flops", "read", "written", "matrix"),
     [
         (
-            call("flash_attn::_flash_attn_forward", *SIZES, "0.", "0.1", "False", "-1", "-1"),
+            call(
+                "flash_attn::_flash_attn_forward", "bf16[2,6,4,8] bf16[2,6,2,8]*2 0. 0.1 False -1*2"
+            ),
             2 * DENSE * 36,
             sum(MOVED),
             MOVED[0],
             "bf16",
         ),
         (
-            call("flash_attn::_flash_attn_forward", *SIZES, "0.", "0.1", "True", "-1", "-1"),
+            call(
+                "flash_attn::_flash_attn_forward", "bf16[2,6,4,8] bf16[2,6,2,8]*2 0. 0.1 True -1*2"
+            ),
             2 * DENSE * 18,
             sum(MOVED),
             MOVED[0],
@@ -74,7 +63,7 @@ def test_pairs_that_masks_and_windows_leave(
         ),
         # three keys before each query: of the triangle of 6 one of 3 is left out
         (
-            call("aiter::mha_fwd", *SIZES, "0.", "0.1", "True", "3", "0"),
+            call("aiter::mha_fwd", "bf16[2,6,4,8] bf16[2,6,2,8]*2 0. 0.1 True 3 0"),
             2 * DENSE * (18 - 4.5),
             sum(MOVED),
             MOVED[0],
@@ -83,27 +72,24 @@ def test_pairs_that_masks_and_windows_leave(
         # the autograd function of an older version records its tensors only; the kernel's name says
         # the mask
         (
-            call("FlashAttnFunc", *SIZES, kernel=KERNEL),
+            call("FlashAttnFunc", "bf16[2,6,4,8] bf16[2,6,2,8]*2", kernel=KERNEL),
             2 * DENSE * 18,
             sum(MOVED),
             MOVED[0],
             "bf16",
         ),
-        (call("FlashAttnFunc", *SIZES), 2 * DENSE * 36, sum(MOVED), MOVED[0], "bf16"),
+        (
+            call("FlashAttnFunc", "bf16[2,6,4,8] bf16[2,6,2,8]*2"),
+            2 * DENSE * 36,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
         # two packed sequences of 6
         (
             call(
                 "flash_attn::_flash_attn_varlen_forward",
-                *PACKED,
-                ([3], INT),
-                ([3], INT),
-                "6",
-                "6",
-                "0.",
-                "0.1",
-                "True",
-                "-1",
-                "-1",
+                "bf16[12,4,8] bf16[12,2,8]*2 i32[3]*2 6*2 0. 0.1 True -1*2",
             ),
             2 * DENSE * 18,
             sum(MOVED),
@@ -113,19 +99,7 @@ def test_pairs_that_masks_and_windows_leave(
         (
             call(
                 "aiter::mha_varlen_fwd",
-                *PACKED,
-                ([3], INT),
-                ([3], INT),
-                "6",
-                "6",
-                "0",
-                "0.",
-                "0.1",
-                "0.",
-                "False",
-                "True",
-                "-1",
-                "-1",
+                "bf16[12,4,8] bf16[12,2,8]*2 i32[3]*2 6*2 0 0. 0.1 0. False True -1*2",
             ),
             2 * DENSE * 18,
             sum(MOVED),
@@ -136,16 +110,7 @@ def test_pairs_that_masks_and_windows_leave(
         (
             call(
                 "flash_attn::_flash_attn_varlen_forward",
-                *PACKED,
-                ([3], INT),
-                ([3], INT),
-                "8",
-                "8",
-                "0.",
-                "0.1",
-                "True",
-                "-1",
-                "-1",
+                "bf16[12,4,8] bf16[12,2,8]*2 i32[3]*2 8*2 0. 0.1 True -1*2",
             ),
             DENSE * (32 + 8),
             sum(MOVED),
@@ -177,14 +142,20 @@ def test_pairs_that_masks_and_windows_leave(
         # five products in place of two; the result and its gradient are read as well, and three
         # gradients written
         (
-            call("flash_attn::_flash_attn_backward", *GRADIENTS, "0.", "0.1", "True", "-1", "-1"),
+            call(
+                "flash_attn::_flash_attn_backward",
+                "bf16[2,6,4,8]*2 bf16[2,6,2,8]*2 bf16[2,6,4,8] f32[2,4,6] bf16[2,6,4,8] bf16[2,6,2,8]*2 0. 0.1 True -1*2",
+            ),
             2 * 2 * 4 * 40 * 18,
             sum(MOVED) + 2 * MOVED[0],
             sum(MOVED),
             "bf16",
         ),
         (
-            call("aiter::mha_bwd", *GRADIENTS[:6], "0.", "0.1", "False", "-1", "-1"),
+            call(
+                "aiter::mha_bwd",
+                "bf16[2,6,4,8]*2 bf16[2,6,2,8]*2 bf16[2,6,4,8] f32[2,4,6] 0. 0.1 False -1*2",
+            ),
             2 * 2 * 4 * 40 * 36,
             sum(MOVED) + 2 * MOVED[0],
             sum(MOVED),
@@ -194,18 +165,7 @@ def test_pairs_that_masks_and_windows_leave(
         (
             call(
                 "_vllm_fa3_C::fwd",
-                *CACHE,
-                *[NOTHING] * 4,
-                ([13], INT),
-                *[NOTHING] * 4,
-                "1",
-                "99",
-                ([12, 9], INT),
-                *[NOTHING] * 8,
-                "0.1",
-                "True",
-                "9",
-                "0",
+                "bf16[12,4,8] bf16[50,16,2,8]*2 None*4 i32[13] None*4 1 99 i32[12,9] None*8 0.1 True 9 0",
                 lengths=Lengths(12, 300, 300),
             ),
             DENSE * 120,
@@ -216,12 +176,7 @@ def test_pairs_that_masks_and_windows_leave(
         (
             call(
                 "_C::paged_attention_v1",
-                ([12, 4, 8], BF16),
-                ([12, 4, 8], BF16),
-                ([50, 2, 1, 16, 8], BF16),
-                ([50, 2, 8, 16], BF16),
-                "2",
-                "0.1",
+                "bf16[12,4,8]*2 bf16[50,2,1,16,8] bf16[50,2,8,16] 2 0.1",
                 lengths=Lengths(12, 300, 300),
             ),
             DENSE * 300,
@@ -233,17 +188,7 @@ def test_pairs_that_masks_and_windows_leave(
         (
             call(
                 "_flashmla_C::fwd_kvcache_mla",
-                ([3, 1, 4, 16], BF16),
-                ([50, 64, 1, 16], BF16),
-                "12",
-                ([3], INT),
-                ([3, 9], INT),
-                "0.1",
-                "True",
-                ([8], INT),
-                ([4], INT),
-                "False",
-                NOTHING,
+                "bf16[3,1,4,16] bf16[50,64,1,16] 12 i32[3] i32[3,9] 0.1 True i32[8] i32[4] False None",
                 lengths=Lengths(3, 90, 90),
             ),
             2 * 4 * 28 * 90,
@@ -254,13 +199,7 @@ def test_pairs_that_masks_and_windows_leave(
         (
             call(
                 "sgl_kernel::cutlass_mla_decode",
-                ([3, 4, 12], BF16),
-                ([3, 4, 12], BF16),
-                ([3, 4, 4], BF16),
-                ([50, 64, 16], BF16),
-                ([3], INT),
-                ([3, 9], INT),
-                ([99], U8),
+                "bf16[3,4,12]*2 bf16[3,4,4] bf16[50,64,16] i32[3] i32[3,9] u8[99]",
                 lengths=Lengths(3, 90, 90),
             ),
             2 * 4 * 28 * 90,
@@ -268,22 +207,12 @@ def test_pairs_that_masks_and_windows_leave(
             3 * 4 * 12 * 2,
             "bf16",
         ),
-        (
-            call("aten::_int_mm", ([4, 8], "signed char"), ([8, 2], "signed char")),
-            128,
-            32 + 16,
-            32,
-            "int8",
-        ),
+        (call("aten::_int_mm", "i8[4,8] i8[8,2]"), 128, 32 + 16, 32, "int8"),
         # 4 x 8 times (2 x 8) turned, of 8 bits, with scales; into 16 bits
         (
             call(
                 "vllm::w8a8_triton_block_scaled_mm_func",
-                ([4, 8], FP8),
-                ([2, 8], FP8),
-                ([4, 1], FP32),
-                ([1, 1], FP32),
-                "[128, 128]",
+                "f8[4,8] f8[2,8] f32[4,1] f32[1,1] [128,128]",
             ),
             128,
             32 + 16 + 16 + 4,
@@ -291,87 +220,33 @@ def test_pairs_that_masks_and_windows_leave(
             "fp8",
         ),
         (
-            call(
-                "vllm::fp8_gemm_nt_op",
-                ([4, 8], FP8),
-                ([4, 1], FP32),
-                ([2, 8], FP8),
-                ([1, 1], FP32),
-                ([4, 2], FP32),
-            ),
+            call("vllm::fp8_gemm_nt_op", "f8[4,8] f32[4,1] f8[2,8] f32[1,1] f32[4,2]"),
             128,
             32 + 16 + 16 + 4,
             32,
             "fp8",
         ),
-        (
-            call(
-                "bitsandbytes::int8_linear_matmul", ([4, 8], "signed char"), ([2, 8], "signed char")
-            ),
-            128,
-            48,
-            32,
-            "int8",
-        ),
+        (call("bitsandbytes::int8_linear_matmul", "i8[4,8] i8[2,8]"), 128, 48, 32, "int8"),
         # two numbers in an element
+        (call("aiter::gemm_a4w4", "u8[4,8] u8[2,8] u8[4,1] u8[2,1]"), 256, 32 + 16 + 6, 16, "fp4"),
         (
-            call("aiter::gemm_a4w4", ([4, 8], U8), ([2, 8], U8), ([4, 1], U8), ([2, 1], U8)),
+            call("_C::cutlass_scaled_fp4_mm", "bf16[4,2] u8[4,8] u8[2,8] f8[4,1] f8[2,1] f32[1]"),
             256,
             32 + 16 + 6,
             16,
             "fp4",
         ),
-        (
-            call(
-                "_C::cutlass_scaled_fp4_mm",
-                ([4, 2], BF16),
-                ([4, 8], U8),
-                ([2, 8], U8),
-                ([4, 1], FP8),
-                ([2, 1], FP8),
-                ([1], FP32),
-            ),
-            256,
-            32 + 16 + 6,
-            16,
-            "fp4",
-        ),
-        (
-            call("sgl_kernel::dsv3_router_gemm", ([4, 2], FP32), ([4, 8], BF16), ([2, 8], BF16)),
-            128,
-            96,
-            32,
-            "bf16",
-        ),
+        (call("sgl_kernel::dsv3_router_gemm", "f32[4,2] bf16[4,8] bf16[2,8]"), 128, 96, 32, "bf16"),
         # a of 8 x 4 turned, b of 2 x 8: the inner size is 8
         (
-            call(
-                "tex_ts::te_gemm_ts",
-                ([4, 8], FP8),
-                None,
-                "0",
-                "0",
-                "True",
-                ([2, 8], FP8),
-                None,
-                "0",
-                "0",
-                "False",
-                ([2, 4], BF16),
-            ),
+            call("tex_ts::te_gemm_ts", "f8[4,8] None 0*2 True f8[2,8] None 0*2 False bf16[2,4]"),
             128,
             32 + 16,
             16,
             "fp8",
         ),
         (
-            call(
-                "aten::_weight_int4pack_mm",
-                ([4, 64], BF16),
-                ([1, 1, 32, 4], INT),
-                "32",
-                ([2, 8, 2], BF16),
-            ),
+            call("aten::_weight_int4pack_mm", "bf16[4,64] i32[1,1,32,4] 32 bf16[2,8,2]"),
             2 * 4 * 8 * 64,
             512 + 512 + 64,
             64,
@@ -381,16 +256,7 @@ def test_pairs_that_masks_and_windows_leave(
         # side
         (
             call(
-                "aten::convolution",
-                ([2, 8, 3, 3], BF16),
-                ([8, 4, 3, 3], BF16),
-                None,
-                "[2, 2]",
-                "[1, 1]",
-                "[1, 1]",
-                "True",
-                "[0, 0]",
-                "1",
+                "aten::convolution", "bf16[2,8,3,3] bf16[8,4,3,3] None [2,2] [1,1]*2 True [0,0] 1"
             ),
             2 * 2 * 8 * 9 * 36,
             288 + 576,
@@ -399,9 +265,7 @@ def test_pairs_that_masks_and_windows_leave(
         ),
     ],
 )
-def test_work_by_hand(
-    given: OperatorCall, flops: float, read: float, written: float, matrix: str
-) -> None:
+def test_work_by_hand(given, flops, read, written, matrix):
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
@@ -412,35 +276,14 @@ def test_work_by_hand(
         three(
             "True", "-1", ends=3, longest=7, most=99, pages=True
         ),  # lengths differ, and no label says them
-        call("FlashAttnVarlenFunc", *PACKED, ([3], INT), ([3], INT)),
-        call(
-            "sgl_kernel::fwd_kvcache_mla",
-            ([3, 1, 4, 16], BF16),
-            ([50, 64, 1, 20], U8),
-            "12",
-            ([3], INT),
-        ),
-        call("vllm::fp8_gemm_nt_op", ([4, 8], FP8), ([4, 1], FP32), ([2, 9], FP8)),
-        call("_C::cutlass_scaled_fp4_mm", ([4, 2], BF16), ([4, 8], U8), ([3, 8], U8)),
-        call(
-            "tex_ts::te_gemm_ts",
-            ([4, 8], FP8),
-            None,
-            "0",
-            "0",
-            "True",
-            ([2, 9], FP8),
-            None,
-            "0",
-            "0",
-            "False",
-            ([2, 4], BF16),
-        ),
-        call(
-            "_C::paged_attention_v1", *[([12, 4, 8], I64)] * 2, ([50, 2, 1, 16, 8], BF16), None, "2"
-        ),
+        call("FlashAttnVarlenFunc", "bf16[12,4,8] bf16[12,2,8]*2 i32[3]*2"),
+        call("sgl_kernel::fwd_kvcache_mla", "bf16[3,1,4,16] u8[50,64,1,20] 12 i32[3]"),
+        call("vllm::fp8_gemm_nt_op", "f8[4,8] f32[4,1] f8[2,9]"),
+        call("_C::cutlass_scaled_fp4_mm", "bf16[4,2] u8[4,8] u8[3,8]"),
+        call("tex_ts::te_gemm_ts", "f8[4,8] None 0*2 True f8[2,9] None 0*2 False bf16[2,4]"),
+        call("_C::paged_attention_v1", "i64[12,4,8]*2 bf16[50,2,1,16,8] None 2"),
     ],
 )
-def test_what_a_call_does_not_say_has_no_work(given: OperatorCall) -> None:
+def test_what_a_call_does_not_say_has_no_work(given):
     with pytest.raises(NoWorkError):
         work_of(given)

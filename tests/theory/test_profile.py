@@ -3,9 +3,8 @@
 import pytest
 
 from llmprof.errors import LlmprofError
-from llmprof.theory import find_device, parse_device, profile, read_device, shape
+from llmprof.theory import Plan, find_device, parse_device, profile, read_device, shape
 from llmprof.theory.memory import weight_bytes
-from llmprof.theory.plan import Plan
 from llmprof.theory.training import activations
 
 

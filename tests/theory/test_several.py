@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from llmprof import theory
-from llmprof.theory.ranges import observations, read_steps
+from llmprof.theory import observations, read_steps
 
 FOLDER = Path(__file__).with_name("several")
 
 
-def predictions(name: str) -> pl.DataFrame:
+def predictions(name):
     steps = read_steps(FOLDER / f"{name}.json")
     assert set(steps["tp"]) == {2}
     assert set(theory.measured_steps("H200")["tp"]) == {1}
@@ -31,9 +31,7 @@ def predictions(name: str) -> pl.DataFrame:
         ("Qwen3-30B-A3B_tp2_ep", (0.07, 0.11), (2, 0.38, 0.43)),
     ],
 )
-def test_steps_on_two_devices(
-    name: str, decode: tuple[float, float], prefill: tuple[int, float, float]
-) -> None:
+def test_steps_on_two_devices(name, decode, prefill):
     errors = predictions(name).with_columns(pl.col("error").abs())
     for kind, (points, median, worst) in {"decode": (9, *decode), "prefill": prefill}.items():
         of_kind = errors.filter(kind=kind)["error"]
@@ -43,5 +41,5 @@ def test_steps_on_two_devices(
 
 
 @pytest.mark.parametrize("name", ["Qwen3-8B_tp2", "Qwen3-30B-A3B_tp2_ep"])
-def test_no_step_on_two_devices_is_faster_than_its_bound(name: str) -> None:
+def test_no_step_on_two_devices_is_faster_than_its_bound(name):
     assert predictions(name).filter(pl.col("measured_s") < pl.col("bound_s")).is_empty()

@@ -4,14 +4,13 @@ from pathlib import Path
 import pytest
 
 from llmprof.errors import LlmprofError
-from llmprof.theory import catalog, shape
+from llmprof.theory import Plan, catalog, shape
 from llmprof.theory.memory import (
     active_parameters,
     kv_bytes_per_token,
     total_parameters,
     weight_bytes,
 )
-from llmprof.theory.plan import Plan
 
 
 def config(**changes):

@@ -11,17 +11,15 @@ import polars as pl
 import pytest
 
 from llmprof import theory
-from llmprof.theory import Observation, Plan, shape
+from llmprof.theory import Observation, Plan, model_config, observations, read_steps, shape
 from llmprof.theory.calibration import covered
-from llmprof.theory.catalog import model_config
 from llmprof.theory.plan import decode
-from llmprof.theory.ranges import observations, read_steps
 
 FILES = sorted(Path(__file__).with_name("unseen").glob("*.json"))
 
 
 @pytest.fixture(scope="module")
-def predictions() -> pl.DataFrame:
+def predictions():
     steps = pl.concat([read_steps(file) for file in FILES])
     assert set(steps["model"]).isdisjoint(theory.measured_steps("H200")["model"])
     return (
@@ -41,7 +39,7 @@ def test_steps_of_unseen_models(predictions):
 
 
 @pytest.fixture(scope="module")
-def hybrids() -> pl.DataFrame:
+def hybrids():
     """Decode steps of hybrids on H100s, beside the efficiencies of an H200 with the H100's peaks.
 
     Random weights send all tokens of Nemotron 3 Nano to the same six of its 32 experts.

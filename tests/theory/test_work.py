@@ -3,10 +3,10 @@
 import pytest
 
 from llmprof.errors import LlmprofError
-from llmprof.theory import Plan, Requests, hardware, shape
+from llmprof.theory import Efficiency, Plan, Requests, hardware, shape
 from llmprof.theory.bound import Machine
 from llmprof.theory.memory import kv_bytes_per_token, state_bytes_per_request
-from llmprof.theory.plan import Efficiency, decode, number_format, prefill
+from llmprof.theory.plan import decode, number_format, prefill
 from llmprof.theory.work import OperatorWork, distinct_experts, placed_operators, step_operators
 
 H200 = hardware.device("H200")

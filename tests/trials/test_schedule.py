@@ -10,7 +10,7 @@ import pytest
 from llmprof import theory
 from llmprof.run.launch import ExperimentConfig
 from llmprof.run.trials import schedule
-from llmprof.theory.plan import Plan, Requests
+from llmprof.theory import Plan, Requests
 from llmprof.theory.profiler import machine_for
 
 FEWER = {"engine_args.max_num_seqs": 4}

@@ -101,7 +101,7 @@ class Matches:
         columns = {
             "ranks_in_group": pl.lit(len(members), dtype=pl.Int32),
             "matched_by": pl.lit(by if len(members) > 1 else None, dtype=pl.String),
-            "unmatched": pl.lit(reason, dtype=pl.String),
+            "reason": pl.lit(reason, dtype=pl.String),
             "_set": pl.lit(len(self.parts), dtype=pl.Int64),
         }
         matched = pl.concat([pair.calls.select("_row", "call") for pair in members.values()])
@@ -143,7 +143,7 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
         .agg(last=start.max(), first_end=(start + pl.col("dur_ns")).min(), ranks=pl.len())
         .filter(pl.col("ranks") > 1)
         .group_by("_set")
-        .agg(match_confidence=(pl.col("last") <= pl.col("first_end") + NEAR_NS).mean())
+        .agg(confidence=(pl.col("last") <= pl.col("first_end") + NEAR_NS).mean())
     )
     return frame.join(together, on="_set", how="left", maintain_order="left").drop("_row", "_set")
 

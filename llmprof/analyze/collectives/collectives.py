@@ -36,9 +36,9 @@ COLUMNS = [
     "algorithm",
     "group",
     "world",
-    "ranks_seen",
+    "ranks",
     "bytes",
-    "bytes_source",
+    "source",
     "dtype",
     "start_ns",
     "dur_ns",
@@ -51,9 +51,9 @@ COLUMNS = [
     "algorithm_gbps",
     "bus_gbps",
     "name",
-    "matched_by",
-    "match_confidence",
-    "unmatched",
+    "evidence",
+    "confidence",
+    "reason",
 ]
 
 
@@ -87,21 +87,21 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     polars.DataFrame
         ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks
         of a call, null where it has no match), ``kind, algorithm, group, world`` (ranks in the
-        group), ``ranks_seen``, ``bytes, bytes_source`` (metadata, shapes or null), ``dtype,
+        group), ``ranks``, ``bytes, source`` (of the size: metadata, shapes or null), ``dtype,
         start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus first start), ``wait_ns,
-        transfer_ns`` (null where they cannot be told: ``unmatched`` says why), ``last_rank`` (who
+        transfer_ns`` (null where they cannot be told: ``reason`` says why), ``last_rank`` (who
         arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree
         and the ranks leave at once, tens around a ring), ``clock_offset_ns`` (correction of this
-        rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by``
-        (group: the recording names the group; ends: the ranks leave together), ``match_confidence``
-        (share of the calls of these ranks that overlap on all of them, as they must; null for kinds
-        that a rank may leave early) and ``unmatched``.
+        rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``evidence``
+        (of the match: group: the recording names the group; ends: the ranks leave together),
+        ``confidence`` (share of the calls of these ranks that overlap on all of them, as they must;
+        null for kinds that a rank may leave early) and ``reason``.
 
         With ``by``: its columns, ``count, total_ns, median_ns, p10_ns, p90_ns`` (of ``dur_ns``),
         ``wait_ns, transfer_ns`` (sums), ``transfer_median_ns, transfer_p10_ns, transfer_p90_ns``,
         ``algorithm_gbps, bus_gbps`` (medians), ``peak_gbps`` (of the device's link in one
         direction; null where unknown) and ``peak_share`` (of the bus); of the calls whose ranks
-        are all known ``last, last_share`` (in which a rank of the row arrives last) and
+        are all known ``last_count, last_share`` (in which a rank of the row arrives last) and
         ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first rank).
 
     Raises
@@ -167,12 +167,12 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
             arrival_skew_ns=pl.col("_start").max() - pl.col("_start").min(),
             end_spread_ns=pl.col("_end").max() - pl.col("_end").min(),
             last_rank=pl.col("rank").get(pl.col("_start").arg_max()),
-            ranks_seen=pl.col("rank").n_unique().cast(pl.Int32),
+            ranks=pl.col("rank").n_unique().cast(pl.Int32),
             _first_end=pl.col("_end").min(),
         )
     )
     calls = calls.join(per_call, on="call", how="left", maintain_order="left")
-    unmatched = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
+    reason = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = (
         pl.when(left_early)
@@ -181,19 +181,20 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
     )
     factor = bus_factor(pl.col("world"))
     return (
-        calls.with_columns(unmatched=unmatched)
-        .with_columns(wait_ns=pl.when(pl.col("unmatched").is_null()).then(wait))
+        calls.with_columns(reason=reason)
+        .with_columns(wait_ns=pl.when(pl.col("reason").is_null()).then(wait))
         .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
         .with_columns(
             algorithm_gbps=pl.when(pl.col("transfer_ns") > 0).then(
                 pl.col("bytes") / pl.col("transfer_ns")
             ),
             **{
-                c: pl.when(pl.col("unmatched").is_null()).then(pl.col(c))
+                c: pl.when(pl.col("reason").is_null()).then(pl.col(c))
                 for c in ("arrival_skew_ns", "end_spread_ns", "last_rank")
             },
         )
         .with_columns(bus_gbps=pl.col("algorithm_gbps") * factor)
+        .with_columns(source="bytes_source", evidence="matched_by")
         .select(COLUMNS)
         .cast(_TYPES)
         .sort("rank", "start_ns", maintain_order=True)
@@ -217,7 +218,7 @@ def bus_factor(ranks: pl.Expr) -> pl.Expr:
 def _why_no_wait(*, unrelated: bool) -> pl.Expr:
     """Reason why the waiting of a call is unknown, as text; null if it is known."""
     few = pl.col("call").is_not_null().sum().over("rank", "group", "kind") < CLOCK_CALLS
-    seen, world, sure = pl.col("ranks_seen"), pl.col("world"), pl.col("match_confidence")
+    seen, world, sure = pl.col("ranks"), pl.col("world"), pl.col("confidence")
     apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
     return (
         pl.when(world == 1)
@@ -241,7 +242,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         .when(world.is_null())
         .then(
             pl.coalesce(
-                "unmatched",
+                "reason",
                 pl.lit(
                     "no other rank of this trace makes such calls, and how many ranks the group has"
                     " is unknown"
@@ -251,7 +252,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         .when(seen < world)
         .then(
             pl.coalesce(
-                "unmatched", pl.format("the trace has {} of the {} ranks of the group", seen, world)
+                "reason", pl.format("the trace has {} of the {} ranks of the group", seen, world)
             )
         )
         .when(sure < SURE)
@@ -347,17 +348,17 @@ _TEXTS = (
     "kind",
     "algorithm",
     "group",
-    "bytes_source",
+    "source",
     "dtype",
     "name",
-    "matched_by",
-    "unmatched",
+    "evidence",
+    "reason",
 )
 _TYPES = pl.Schema(
     dict.fromkeys(COLUMNS, pl.Int64())
-    | dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32())
+    | dict.fromkeys(["rank", "step", "layer", "world", "ranks", "last_rank"], pl.Int32())
     | dict.fromkeys(_TEXTS, pl.String())
-    | dict.fromkeys(["algorithm_gbps", "bus_gbps", "match_confidence"], pl.Float64())
+    | dict.fromkeys(["algorithm_gbps", "bus_gbps", "confidence"], pl.Float64())
 )
 
 
@@ -401,7 +402,7 @@ def sums_of_calls(
             **_middle("transfer_", transfer),
             algorithm_gbps=pl.col("algorithm_gbps").median(),
             bus_gbps=bus.median(),
-            last=((pl.col("last_rank") == pl.col("rank")) & late.is_not_null()).sum(),
+            last_count=((pl.col("last_rank") == pl.col("rank")) & late.is_not_null()).sum(),
             _known=late.count(),
             late_median_ns=late.median(),
             late_p90_ns=late.quantile(0.9, "linear"),
@@ -409,7 +410,7 @@ def sums_of_calls(
         )
         .with_columns(
             peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64),
-            last_share=pl.when(known > 0).then(pl.col("last") / known),
+            last_share=pl.when(known > 0).then(pl.col("last_count") / known),
         )
         .with_columns(peak_share=bus / pl.col("peak_gbps"))
         .drop("_known")

@@ -20,7 +20,7 @@ from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns, format_share
 
-_MEASURES = ("dram_bytes", "flops", "compute_share", "memory_share", "bound", "stall")
+_MEASURES = ("memory_bytes", "flops", "compute_share", "memory_share", "bound_by", "stall")
 """Columns of ``speed_of_light`` that are compared besides the duration."""
 
 
@@ -32,7 +32,7 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
     check_sides((), None, tolerance)
     left, right = _launches(a, "a"), _launches(b, "b")
     exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
-        same_launch=pl.lit(value=True)
+        evidence=pl.lit("name, grid and block")
     )
     rest = [
         side.join(exact, on=f"{name}_kernel_id", how="anti").with_columns(
@@ -48,7 +48,11 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
             how="full",
             coalesce=True,
         )
-        .with_columns(same_launch=pl.lit(value=False))
+        .with_columns(
+            evidence=pl.when(
+                pl.col("a_kernel_id").is_not_null(), pl.col("b_kernel_id").is_not_null()
+            ).then(pl.lit("name"))
+        )
     )
     both = pl.concat([exact, others.drop("nth")], how="diagonal_relaxed")
     before, after = pl.col("a_ns"), pl.col("b_ns")
@@ -87,7 +91,7 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
             "delta_ns",
             "ratio",
             *measures,
-            "same_launch",
+            "evidence",
             "status",
         )
     )
@@ -98,13 +102,13 @@ def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
     of its kind.
     """
     try:
-        rows = speed_of_light(metrics).select("kernel_id", *_MEASURES, ns="duration_ns")
+        rows = speed_of_light(metrics).select("kernel_id", *_MEASURES, ns="dur_ns")
     except AnalysisError:  # if the report does not name its device, only durations are compared
         kinds = {
-            name: pl.String if name in ("bound", "stall") else pl.Float64 for name in _MEASURES
+            name: pl.String if name in ("bound_by", "stall") else pl.Float64 for name in _MEASURES
         }
         missing = {name: pl.lit(None, dtype=kind) for name, kind in kinds.items()}
-        rows = metrics.kernels.select("kernel_id", ns="duration_ns", **missing)
+        rows = metrics.kernels.select("kernel_id", ns="dur_ns", **missing)
     launches = metrics.kernels.select(
         "kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block"
     )
@@ -183,9 +187,10 @@ def diff(
 
         Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id,
         b_kernel_id`` (null where the other profile alone has the launch), ``a_ns, b_ns, delta_ns,
-        ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes, flops, compute_share,
-        memory_share, bound, stall`` of :func:`.ncu.speed_of_light`, ``same_launch`` (grid
-        and block agree), ``status``. The largest change first.
+        ratio`` (duration), and with ``a_`` and ``b_`` in front ``memory_bytes, flops,
+        compute_share, memory_share, bound_by, stall`` of :func:`.ncu.speed_of_light`,
+        ``evidence`` (what agrees: name, or name, grid and
+        block), ``status``. The largest change first.
 
     Raises
     ------

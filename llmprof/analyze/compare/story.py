@@ -10,6 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, NotCapturedError, listed
+from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import joined
 from llmprof.trace import Trace
@@ -368,18 +369,15 @@ def _facts(trace: Trace) -> dict[str, str | None]:
     facts["phases"] = ", ".join(sorted(own["phase"].drop_nulls().unique())) or None
     facts["engine"] = engine_of(own)
     for what, phase, column in (
-        ("decode batch", "decode", "generation_requests"),
-        ("prefill tokens", "prefill", "context_tokens"),
+        ("decode batch", "decode", "decode_requests"),
+        ("prefill tokens", "prefill", "prefill_tokens"),
     ):
         value = own.filter(pl.col("phase") == phase)[column].drop_nulls().mode()
         facts[what] = str(value.min()) if value.len() else None
-    tokens = pl.format("{} of prefill and {} of decode", "context_tokens", "generation_tokens")
+    tokens = pl.format("{} of prefill and {} of decode", "prefill_tokens", "decode_tokens")
     mixed = own.filter(phase="mixed").select(tokens).to_series().drop_nulls().mode()
     facts["mixed tokens"] = str(mixed.min()) if mixed.len() else None
     return facts
-
-
-ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 def engine_of(step_rows: pl.DataFrame) -> str | None:

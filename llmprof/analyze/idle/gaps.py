@@ -76,18 +76,18 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
           began; as long as that call), ``launch`` (the launching call was running, or the usual
           delay between its start and that of the event), ``queued`` (the event was launched and
           something held it) or ``unknown`` (no launch in the capture);
-        - ``host_activity, host_activity_kind, host_activity_share``: what the launching thread
+        - ``host_name, host_kind, host_share``: what the launching thread
           spent most of the part in, by the innermost call, operator, Python function or range at
           each moment; null where nothing of it was recorded;
-        - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (of the
-          host, that holds the device), ``graph`` (an earlier node), ``event`` (of another stream),
-          ``copy`` or ``stream`` (the few us after the copy or other event before it on its
+        - ``waited_name, waited_kind``: in ``queued`` parts, what the event waited for: ``call`` (of
+          the host, that holds the device), ``graph`` (an earlier node), ``event`` (of another
+          stream), ``copy`` or ``stream`` (the few us after the copy or other event before it on its
           stream), ``before`` (the first event of its stream: work from before the recording);
           null if nothing recorded explains the wait;
         - ``after_name, after_stream``: the event that ended when the gap began; ``next_event,
           next_name, next_stream``: the one that ends the gap; ``launch_start_ns``: start of its
           launch;
-        - ``sync_name``: the synchronising call, null for other causes.
+        - ``call``: the synchronising call, null for other causes.
 
         With ``by``: its columns, ``count`` (parts), ``total_ns, share`` (of all that is idle),
         ``mean_ns, median_ns, min_ns, max_ns``.
@@ -138,9 +138,7 @@ def idle_of(
         parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}),
         spans,
     )
-    done = done[["host_activity", "host_activity_kind", "host_activity_share"]][
-        _numbers(of_known, parts.height)
-    ]
+    done = done[["host_name", "host_kind", "host_share"]][_numbers(of_known, parts.height)]
     queued = np.flatnonzero(cause == CAUSES.index("queued"))
     held = _held(parts[queued], events, calls, waits)[_numbers(queued, parts.height)]
     synced = pl.Series(cause == CAUSES.index("sync"))
@@ -160,7 +158,7 @@ def idle_of(
             following["stream"].alias("next_stream"),
             parts["launch_start_ns"],
             parts["_thread"].alias("thread"),
-            syncs["name"][parts["_sync"].set(~synced, None)].alias("sync_name"),
+            syncs["name"][parts["_sync"].set(~synced, None)].alias("call"),
         ]
     )
 
@@ -331,7 +329,7 @@ def _held(
     calls: pl.DataFrame,
     waits: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """``held_by, held_kind``: what queued events waited for."""
+    """``waited_name, waited_kind``: what queued events waited for."""
     start, length = queued["start_ns"], queued["dur_ns"]
     queued = queued[["rank", "start_ns", "dur_ns", "launch_start_ns", "_thread"]].hstack(
         [
@@ -388,7 +386,9 @@ def _held(
     by = holding["name"][call].zip_with(by_call, before["name"])
     unknown = pl.Series(kind >= _HOLDS.index("before"))
     row = pl.int_range(queued.height, dtype=pl.UInt32, eager=True).set(unknown, None)
-    return pl.DataFrame([by[row].alias("held_by"), pl.Series("held_kind", [*_HOLDS, None])[kind]])
+    return pl.DataFrame(
+        [by[row].alias("waited_name"), pl.Series("waited_kind", [*_HOLDS, None])[kind]]
+    )
 
 
 def _firsts_of_streams(events: pl.DataFrame) -> np.ndarray:
@@ -471,8 +471,8 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns,
-        next_event, next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream
-        of the device was busy) and ``busy_elsewhere_share`` (of ``dur_ns``). One row for each gap,
+        next_event, next_name``, ``busy_ns`` (part of the gap during which another stream
+        of the device was busy) and ``busy_share`` (of ``dur_ns``). One row for each gap,
         by stream and time. Events of an unknown stream (PyTorch shows kernels of annotated CUDA
         graphs on lanes that are not streams) have no gaps, but they keep the device busy.
 
@@ -496,7 +496,7 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
     rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(
         pl.col("dur_ns") >= min_ns
     )
-    rows = length_within(rows, events, ["rank", "device"], name="busy_elsewhere_ns")
+    rows = length_within(rows, events, ["rank", "device"], name="busy_ns")
     return rows.select(
         *(
             "rank",
@@ -507,7 +507,7 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
             "dur_ns",
             "next_event",
             "next_name",
-            "busy_elsewhere_ns",
+            "busy_ns",
         ),
-        busy_elsewhere_share=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
+        busy_share=pl.col("busy_ns") / pl.col("dur_ns"),
     )

@@ -151,9 +151,9 @@ def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     pieces, spans = innermost_within(windows, spans, ["rank", "thread"])
     if not pieces.height:
         return windows.with_columns(
-            host_activity=pl.lit(None, dtype=pl.String),
-            host_activity_kind=pl.lit(None, dtype=pl.String),
-            host_activity_share=pl.lit(None, dtype=pl.Float64),
+            host_name=pl.lit(None, dtype=pl.String),
+            host_kind=pl.lit(None, dtype=pl.String),
+            host_share=pl.lit(None, dtype=pl.Float64),
         )
     of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
@@ -174,11 +174,9 @@ def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     most = activities[row_numbers(chosen)]
     return windows.hstack(
         [
-            most["name"].alias("host_activity"),
-            most["kind"].alias("host_activity_kind"),
-            pl.Series("host_activity_share", share).set(
-                pl.Series((chosen < 0) | (whole <= 0)), None
-            ),
+            most["name"].alias("host_name"),
+            most["kind"].alias("host_kind"),
+            pl.Series("host_share", share).set(pl.Series((chosen < 0) | (whole <= 0)), None),
         ]
     )
 
@@ -267,10 +265,10 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, step`` (null for kernels outside steps), ``kernels``, ``launched`` (kernels whose
-        launch is in the capture), ``launched_share`` (of the kernels), ``calls`` (distinct launch
-        calls), ``host_call_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
-        max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
-        launch. A negative delay means that the clocks of host and device disagree.
+        launch is in the capture), ``launched_share`` (of the kernels), ``launches`` (distinct
+        launch calls), ``host_dur_ns`` (sum of their durations), and of the delays ``median_ns,
+        p95_ns, max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has
+        a launch. A negative delay means that the clocks of host and device disagree.
 
     Raises
     ------
@@ -292,8 +290,8 @@ _DELAYS = (
     "kernels",
     "launched",
     "launched_share",
-    "calls",
-    "host_call_ns",
+    "launches",
+    "host_dur_ns",
     "median_ns",
     "p95_ns",
     "max_ns",
@@ -315,7 +313,7 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
     )
     call_ns = pl.col("launch_end_ns") - pl.col("launch_start_ns")
     by_step = (
-        calls.group_by("rank", "step").agg(calls=pl.len(), host_call_ns=call_ns.sum()).collect()
+        calls.group_by("rank", "step").agg(launches=pl.len(), host_dur_ns=call_ns.sum()).collect()
     )
     return (
         kernels.group_by("rank", "step")
@@ -378,7 +376,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
         ``max_ns``, ``idle_ns`` (time in them in which no device of the rank ran anything,
         between its first and last event) and ``idle_share`` (of ``host_ns``); per event ``thread,
         start_ns, dur_ns, idle_ns, name``. Idle time in a pause is not yet caused by it: ``idle``
-        names as ``host_activity`` what the launching thread did in a gap. Times in ns.
+        names as ``host_name`` what the launching thread did in a gap. Times in ns.
 
     Raises
     ------

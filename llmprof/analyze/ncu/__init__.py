@@ -12,4 +12,4 @@ from llmprof.errors import door
 if TYPE_CHECKING:
     from llmprof.findings.hardware import findings
 
-door(globals(), findings="findings.hardware")
+door(globals(), {"findings.hardware": "findings"})

@@ -59,13 +59,13 @@ def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
         "tensor operations": pl.col("has_tensor"),
         "FP instructions": pl.col("has_scalar"),
     }
-    out = out.with_columns(flops_source=pl.when(tensor_known).then(first_true(cases)))
-    known = pl.col("flops_source").is_not_null()
+    out = out.with_columns(source=pl.when(tensor_known).then(first_true(cases)))
+    known = pl.col("source").is_not_null()
     return out.select(
         "kernel_id",
         pl.when(known).then("flops").alias("flops"),
         pl.when(known).then("dtype").alias("dtype"),
-        "flops_source",
+        "source",
     )
 
 
@@ -83,9 +83,7 @@ def _tensor(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     )
     frame = frame.with_columns(
         dtype=pl.col("rest").str.extract(r"^([a-z]+\d+)", 1),
-        flops=pl.when("rate")
-        .then(pl.col("value") * pl.col("duration_ns") / 1e9)
-        .otherwise("value"),
+        flops=pl.when("rate").then(pl.col("value") * pl.col("dur_ns") / 1e9).otherwise("value"),
     ).filter(pl.col("flops").is_not_null())
     # of the metrics for one type: the total, else its parts, else the parts by instruction; counts
     # before rates
@@ -108,7 +106,7 @@ def _scalar(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     per_cycle = pl.col("metric").str.ends_with(".per_cycle_elapsed")
     count = (
         pl.when(per_cycle)
-        .then(pl.col("value") * pl.col("per_second") * pl.col("duration_ns") / 1e9)
+        .then(pl.col("value") * pl.col("per_second") * pl.col("dur_ns") / 1e9)
         .otherwise("value")
     )
     frame = frame.select(
@@ -215,14 +213,14 @@ def speed_of_light(
     ==========================================================================================
     column                formula =====================
     ==========================================================================================
-    flop_per_s            flops / duration dram_bytes            dram__bytes_read.sum +
+    flop_per_s            flops / duration memory_bytes            dram__bytes_read.sum +
     dram__bytes_write.sum (else dram__bytes.sum, else rate x duration) traffic_bytes         DRAM
     reads + the larger of DRAM writes and what the SMs wrote: the second part of a result
                           that is still in L2 when the kernel ends reaches the DRAM later
-    bytes_per_s           dram_bytes / duration
-    intensity  flops / dram_bytes
-    roof_flop_per_s       min(peak of the type, intensity x peak bandwidth)
-    roof_share            flop_per_s / roof_flop_per_s; without arithmetic bytes_per_s / peak
+    bytes_per_s           memory_bytes / duration
+    intensity  flops / memory_bytes
+    bound_flop_per_s       min(peak of the type, intensity x peak bandwidth)
+    bound_share            flop_per_s / bound_flop_per_s; without arithmetic bytes_per_s / peak
     bandwidth =====================
     ==========================================================================================
 
@@ -248,14 +246,14 @@ def speed_of_light(
     Returns
     -------
     polars.DataFrame
-        ``kernel_id, kernel_name, duration_ns, flops, dtype`` (with the most operations)``,
-        flop_per_s, dram_read_bytes, dram_write_bytes, dram_bytes, bytes_per_s, traffic_bytes,
-        intensity, roof_flop_per_s, roof_share, compute_share, memory_share`` (of peak; the
+        ``kernel_id, kernel_name, dur_ns, flops, dtype`` (with the most operations)``,
+        flop_per_s, read_bytes, written_bytes, memory_bytes, bytes_per_s, traffic_bytes,
+        intensity, bound_flop_per_s, bound_share, compute_share, memory_share`` (of peak; the
         largest share of the DRAM, of L2 and of all memory units,
         ``gpu__compute_memory_throughput``)``, memory_level`` (dram, l2 or l1, the busiest)``,
-        bound`` (the busier of compute and memory if it is at 60 % of its peak or more, else
+        bound_by`` (the busier of compute and memory if it is at 60 % of its peak or more, else
         latency)``, stall, stall_share`` (the warp state, other than being ready, in which warps
-        spent most time; see ``llmprof.trace.metrics.explain``)``, flops_source``. Null where the metrics
+        spent most time; see ``llmprof.trace.metrics.explain``)``, source``. Null where the metrics
         were not collected, or the device's peaks are not known. Where the SMs are at 60 % or more,
         a busy L1 makes no memory bound: the tensor cores of a GEMM read their operands from shared
         memory.
@@ -272,8 +270,8 @@ def speed_of_light(
     >>> bounds = analyze.ncu.speed_of_light(metrics)
     >>> bounds.height == metrics.kernels.height
     True
-    """  # noqa: E501
-    durations = metrics.values(*_DURATION).rename({"value": "duration_ns"})
+    """
+    durations = metrics.values(*_DURATION).rename({"value": "dur_ns"})
     if not durations.height and metrics.kernels.height:
         raise no_durations()
     given = None if device is None else hardware.device(device)
@@ -308,29 +306,29 @@ def speed_of_light(
             *(
                 "kernel_id",
                 "kernel_name",
-                "duration_ns",
+                "dur_ns",
                 "flops",
                 "dtype",
                 "flop_per_s",
-                "dram_read_bytes",
+                "read_bytes",
             ),
             *(
-                "dram_write_bytes",
-                "dram_bytes",
+                "written_bytes",
+                "memory_bytes",
                 "bytes_per_s",
                 "traffic_bytes",
                 "intensity",
             ),
             *(
-                "roof_flop_per_s",
-                "roof_share",
+                "bound_flop_per_s",
+                "bound_share",
                 "compute_share",
                 "memory_share",
                 "memory_level",
-                "bound",
+                "bound_by",
                 "stall",
             ),
-            *("stall_share", "flops_source"),
+            *("stall_share", "source"),
         )
     )
 
@@ -346,11 +344,11 @@ def _named(name: str | None) -> hardware.Device:
 
 
 def _dram(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
-    """``kernel_id, dram_read_bytes, dram_write_bytes, dram_bytes``."""
+    """``kernel_id, read_bytes, written_bytes, memory_bytes``."""
     frame = durations
     names = {
-        "dram_read_bytes": ("dram__bytes_read.sum",),
-        "dram_write_bytes": ("dram__bytes_write.sum",),
+        "read_bytes": ("dram__bytes_read.sum",),
+        "written_bytes": ("dram__bytes_write.sum",),
         "both": ("dram__bytes.sum",),
         "rate": ("dram__bytes.sum.per_second",),
     }
@@ -363,11 +361,11 @@ def _dram(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     label = label.unique("kernel_id", keep="first").select("kernel_id", labelled="value")
     frame = frame.join(label, on="kernel_id", how="left", maintain_order="left")
     total = pl.coalesce(
-        pl.col("dram_read_bytes") + pl.col("dram_write_bytes"),
+        pl.col("read_bytes") + pl.col("written_bytes"),
         "both",
-        pl.coalesce("rate", "labelled") * pl.col("duration_ns") / 1e9,
+        pl.coalesce("rate", "labelled") * pl.col("dur_ns") / 1e9,
     )
-    return frame.select("kernel_id", "dram_read_bytes", "dram_write_bytes", dram_bytes=total)
+    return frame.select("kernel_id", "read_bytes", "written_bytes", memory_bytes=total)
 
 
 def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
@@ -377,18 +375,20 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
         list(stated), list(stated.values()), default=None, return_dtype=pl.Float64
     )
     bandwidth = pl.lit(peaks.memory_bytes_per_s, dtype=pl.Float64)
-    seconds = pl.col("duration_ns") / 1e9
+    seconds = pl.col("dur_ns") / 1e9
     worked = pl.col("flops") > 0
     frame = frame.with_columns(
         flop_per_s=pl.col("flops") / seconds,
-        bytes_per_s=pl.col("dram_bytes") / seconds,
-        traffic_bytes=pl.col("dram_read_bytes") + pl.max_horizontal("dram_write_bytes", "written"),
-        intensity=pl.when(pl.col("dram_bytes") > 0).then(pl.col("flops") / pl.col("dram_bytes")),
+        bytes_per_s=pl.col("memory_bytes") / seconds,
+        traffic_bytes=pl.col("read_bytes") + pl.max_horizontal("written_bytes", "written"),
+        intensity=pl.when(pl.col("memory_bytes") > 0).then(
+            pl.col("flops") / pl.col("memory_bytes")
+        ),
         peak=peak,
     )
-    memory_roof = pl.when(pl.col("dram_bytes") > 0).then(pl.col("intensity") * bandwidth)
+    memory_roof = pl.when(pl.col("memory_bytes") > 0).then(pl.col("intensity") * bandwidth)
     frame = frame.with_columns(
-        roof_flop_per_s=pl.when(worked & pl.col("peak").is_not_null()).then(
+        bound_flop_per_s=pl.when(worked & pl.col("peak").is_not_null()).then(
             pl.min_horizontal("peak", memory_roof)
         )
     )
@@ -397,8 +397,8 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
     beyond_l1 = pl.max_horizontal(dram_share, "l2_share")
     in_l1 = (pl.col("units_share") > beyond_l1) & (pl.col("l1_share") > pl.col("l2_share"))
     frame = frame.with_columns(
-        roof_share=pl.when(worked)
-        .then(pl.col("flop_per_s") / pl.col("roof_flop_per_s"))
+        bound_share=pl.when(worked)
+        .then(pl.col("flop_per_s") / pl.col("bound_flop_per_s"))
         .otherwise(share_of_memory),
         compute_share=pl.coalesce("sm_share", pl.col("flop_per_s") / pl.col("peak")),
         memory_share=pl.max_horizontal(beyond_l1, "units_share"),
@@ -414,7 +414,7 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
     )
     cases = {"latency": pl.max_horizontal(compute, memory) < BUSY, "compute": compute >= memory}
     known = compute.is_not_null() & memory.is_not_null()
-    return frame.with_columns(bound=pl.when(known).then(first_true(cases, "memory")))
+    return frame.with_columns(bound_by=pl.when(known).then(first_true(cases, "memory")))
 
 
 @checked
@@ -433,9 +433,8 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     -------
     polars.DataFrame
         ``kernel_id, kernel_name, file, line`` and, per instruction, ``address, sass, ptx``;
-        ``samples, share`` (of all samples of the kernel), ``reason`` (of most of its samples in
-        which the warp could not run; null where there is none), ``reason_samples`` and
-        ``instructions`` (executions by warps; null where not counted). In the order of kernels,
+        ``count, share`` (of all samples of the kernel), ``reason`` (of most of its samples in
+        which the warp could not run; null where there is none) and ``instructions`` (executions by warps; null where not counted). In the order of kernels,
         most samples first.
 
     Raises
@@ -459,13 +458,13 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     if stall_samples.is_empty():
         found = "there are no samples of warps in this report"
         raise NotCapturedError(found, hint="record with ncu --section SourceCounters")
-    sampled = stall_samples.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
+    sampled = stall_samples.group_by(keys).agg(count=pl.col("value").sum().cast(pl.Int64))
     samples = (
         source.select(keys)
         .unique(maintain_order=True)
         .join(sampled, on=keys, how="left", nulls_equal=True)
     )
-    samples = samples.with_columns(pl.col("samples").fill_null(0))
+    samples = samples.with_columns(pl.col("count").fill_null(0))
     waiting = (
         stall_samples.filter(~pl.col("reason").is_in(_NO_STALL))
         .group_by(*keys, "reason")
@@ -475,23 +474,23 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
         waiting.filter(pl.col("value") > 0)
         .sort("value", "reason", descending=[True, False])
         .unique(keys, keep="first", maintain_order=True)
-        .select(*keys, "reason", reason_samples=pl.col("value").cast(pl.Int64))
+        .select(*keys, "reason")
     )
     counted = source.filter(pl.col("metric") == "inst_executed").group_by(keys)
     executed = counted.agg(instructions=pl.col("value").sum().cast(pl.Int64))
-    whole = pl.col("samples").sum().over("kernel_id")
+    whole = pl.col("count").sum().over("kernel_id")
     return (
         samples.join(most, on=keys, how="left", nulls_equal=True)
         .join(executed, on=keys, how="left", nulls_equal=True)
-        .with_columns(share=pl.when(whole > 0).then(pl.col("samples") / whole))
+        .with_columns(share=pl.when(whole > 0).then(pl.col("count") / whole))
         .sort(
             "kernel_id",
-            "samples",
+            "count",
             *place,
             descending=[False, True, *[False] * len(place)],
             nulls_last=True,
         )
-        .select(*keys, "samples", "share", "reason", "reason_samples", "instructions")
+        .select(*keys, "count", "share", "reason", "instructions")
     )
 
 

@@ -34,9 +34,9 @@ _FIRST: Final = 0x10000
 _SCHEMA: Final = {
     "kernel_id": pl.Int32,
     "event": pl.UInt32,
-    **dict.fromkeys(("agrees", "match"), pl.String),
+    **dict.fromkeys(("evidence", "kind"), pl.String),
     "confidence": pl.Float64,
-    "candidates": pl.Int64,
+    "count": pl.Int64,
 }
 
 
@@ -47,7 +47,7 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     (:mod:`llmprof.names.kernels`). Launches of a run are matched as sequences: the longest
     stretches of the timeline's kernels of the profiled kinds with the same order as in the profile,
     so a filter on names, or skipped collectives, do no harm. If a stretch fits several places, the
-    first one after the previous launch is taken, and ``candidates`` says how many there are.
+    first one after the previous launch is taken, and ``count`` says how many there are.
 
     ``confidence`` is the product of two:
 
@@ -69,9 +69,9 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     polars.DataFrame
         One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's
         kernel ``event`` (row of :func:`~llmprof.label.activity.activity`)``, rank, name,
-        start_ns, dur_ns``, the profiled time ``profiled_ns`` and its ``ratio`` to the timeline's,
-        then ``agrees, match`` (sequence or order)``, confidence`` (0 if nothing fits)``,
-        candidates``.
+        start_ns, dur_ns``, the profiled time ``other_dur_ns`` and its ``ratio`` to the timeline's,
+        then ``evidence, kind`` (of the match: sequence or order)``, confidence`` (0 if nothing
+        fits)``, count``.
 
     Raises
     ------
@@ -92,6 +92,7 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         matches += sorted(of_ranks, key=lambda one: -float(one["confidence"].sum()))[:1]
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
     of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
+    matched = matched.rename({"dur_ns": "other_dur_ns"})
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
         *(
             "kernel_id",
@@ -103,13 +104,13 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
             "name",
             "start_ns",
             "dur_ns",
+            "other_dur_ns",
         ),
-        profiled_ns="duration_ns",
-        ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("duration_ns") / pl.col("dur_ns")),
-        agrees="agrees",
-        match="match",
+        ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("other_dur_ns") / pl.col("dur_ns")),
+        evidence="evidence",
+        kind="kind",
         confidence=pl.col("confidence").fill_null(0.0),
-        candidates=pl.col("candidates").fill_null(0),
+        count=pl.col("count").fill_null(0),
     )
 
 
@@ -153,17 +154,16 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         match = "sequence" if in_sequence else "order"
         rows += [(ids[launch + i], events[place + i], match, sure, places) for i in range(length)]
         launch, last = launch + length, place + length
-    schema = {
-        name: _SCHEMA[name] for name in ("kernel_id", "event", "match", "confidence", "candidates")
-    }
+    schema = {name: _SCHEMA[name] for name in ("kernel_id", "event", "kind", "confidence", "count")}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     frame = frame.join(
-        ours.select("kernel_id", "agrees", "sure", no_grid=pl.col("grid").is_null()), on="kernel_id"
+        ours.select("kernel_id", "evidence", "sure", no_grid=pl.col("grid").is_null()),
+        on="kernel_id",
     )
     frame = frame.join(
         theirs.select("event", no_grid_there=pl.col("grid").is_null()), on="event", how="left"
     )
-    unknown = (pl.col("agrees") == "name") & (pl.col("no_grid") | pl.col("no_grid_there"))
+    unknown = (pl.col("evidence") == "name") & (pl.col("no_grid") | pl.col("no_grid_there"))
     sure_of_kind = pl.when(unknown).then(_UNKNOWN_GRID).otherwise("sure")
     return frame.with_columns(confidence=pl.col("confidence") * sure_of_kind).select(list(_SCHEMA))
 
@@ -182,7 +182,7 @@ def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame,
             .with_row_index("kind", offset=number)
         )
         number += kinds.height
-        level = {"agrees": pl.lit(agrees), "sure": pl.lit(sure)}
+        level = {"evidence": pl.lit(agrees), "sure": pl.lit(sure)}
         ours.append(rest.join(kinds, on=columns, how="inner").with_columns(**level))
         theirs.append(others.join(kinds, on=columns, how="inner"))
         rest = rest.join(kinds, on=columns, how="anti")

@@ -61,10 +61,10 @@ class HardwareProfile:
 
 def kernel_limits(metrics: Metrics) -> pl.DataFrame:
     """Kernels by their time, with the limit that most of their time has."""
-    length = pl.col("duration_ns")
+    length = pl.col("dur_ns")
     speed = speed_of_light(metrics)
     limit = typical_limit(speed).select(
-        "kernel_name", "bound", "compute_share", "memory_share", "roof_share", "stall"
+        "kernel_name", "bound_by", "compute_share", "memory_share", "bound_share", "stall"
     )
     return (
         speed.sort(length, descending=True, nulls_last=True)
@@ -81,7 +81,7 @@ def kernel_limits(metrics: Metrics) -> pl.DataFrame:
         .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
         .select(
             *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
-            *("bound", "compute_share", "memory_share", "roof_share", "stall"),
+            *("bound_by", "compute_share", "memory_share", "bound_share", "stall"),
         )
     )
 
@@ -114,7 +114,7 @@ def metrics_reading(metrics: Metrics) -> list[tuple[str, str]]:
     words = ", ".join(
         f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count
     )
-    timed = metrics.kernels["duration_ns"].count()
+    timed = metrics.kernels["dur_ns"].count()
     return [
         ("Launches with a duration", f"{timed:,} of {metrics.kernels.height:,}"),
         ("Lost to damage", words or "nothing"),
@@ -128,10 +128,10 @@ def metrics_headline(metrics: Metrics) -> str:
         ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list()))) or "device not named"
     )
     count = "one launch" if launches.height == 1 else f"{launches.height:,} launches"
-    longest = launches.sort("duration_ns", descending=True, nulls_last=True)
+    longest = launches.sort("dur_ns", descending=True, nulls_last=True)
     first = (
         f", most time in {short_name(longest['kernel_name'][0])}"
-        if longest["duration_ns"].count()
+        if longest["dur_ns"].count()
         else ""
     )
     return f"Hardware metrics of {count} on {devices}{first}"

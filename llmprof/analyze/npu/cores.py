@@ -14,12 +14,16 @@ from llmprof.label.activity import EVENT_KEY, add_recorded
 from llmprof.trace import Trace
 
 _COUNTERS: Final = {
-    "aic_ns": ("aic_time_ns", None),
     "cube_ns": ("aic_mac_time_ns", "aic_mac_ratio"),
-    "aiv_ns": ("aiv_time_ns", None),
     "vector_ns": ("aiv_vec_time_ns", "aiv_vec_ratio"),
 }
-_FORMS: Final = ("input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_formats")
+_FORMS: Final = {
+    "shapes": "input_shapes",
+    "dtypes": "input_dtypes",
+    "formats": "input_formats",
+    "output_shapes": "output_shapes",
+    "output_formats": "output_formats",
+}
 _HINT: Final = (
     "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu's _ExperimentalConfig"
 )
@@ -39,16 +43,15 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     trace : Trace
         A trace of an NPU recorded with metrics of the AI cores (PipeUtilization).
     by : sequence of str
-        Columns of :attr:`llmprof.Trace.events`, or ``op_type`` and ``core`` (type of operator
-        and of core).
+        Columns of :attr:`llmprof.Trace.events`, or ``kind`` and ``core`` (type of operator and
+        of core).
 
     Returns
     -------
     polars.DataFrame
-        ``<by...>, count, total_ns`` (sum of durations), ``aic_ns, aiv_ns`` (AI cube cores and
-        vector cores at work), ``cube_ns, vector_ns`` (their arithmetic units), and as shares of
-        ``total_ns`` ``cube_share, vector_share``; ``measured_share`` (share of the time in kernels
-        with these metrics). Largest time first. Collective calls are left out.
+        ``<by...>, count, total_ns`` (sum of durations), and as shares of it ``cube_share,
+        vector_share`` (arithmetic of the cube and vector cores) and ``known_share`` (kernels with
+        these metrics). Largest time first. Collective calls are left out.
 
     Raises
     ------
@@ -67,14 +70,14 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     for name, (time, ratio) in _COUNTERS.items():
         if f"ascend_{time}" in kernels.columns:
             values[name] = pl.col(f"ascend_{time}")
-        elif ratio and f"ascend_{ratio}" in kernels.columns:
+        elif f"ascend_{ratio}" in kernels.columns:
             values[name] = pl.col(f"ascend_{ratio}") * pl.col("dur_ns")
         else:
             values[name] = pl.lit(None, dtype=pl.Float64)
     facts = kernels.select(
         *EVENT_KEY,
         **values,
-        op_type=_or_null(kernels, "ascend_op_type"),
+        kind=_or_null(kernels, "ascend_op_type"),
         core=_or_null(kernels, "ascend_core"),
     )
     events = trace.events.filter(
@@ -95,9 +98,9 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         .with_columns(
             cube_share=pl.col("cube_ns") / total,
             vector_share=pl.col("vector_ns") / total,
-            measured_share=pl.col("_measured") / total,
+            known_share=pl.col("_measured") / total,
         )
-        .drop("_measured")
+        .drop("_measured", *_COUNTERS)
         .sort("total_ns", *by, descending=[True, *[False] * len(by)], nulls_last=True)
     )
 
@@ -125,8 +128,8 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``op_type, core``, with ``shapes`` also ``input_shapes, input_dtypes, input_formats,
-        output_shapes, output_formats`` as the profiler wrote them (inputs apart by ``;``), then
+        ``kind, core``, with ``shapes`` also ``shapes, dtypes, formats`` of the inputs and
+        ``output_shapes, output_formats`` as the profiler wrote them (inputs apart by ``;``), then
         ``count, total_ns, mean_ns, min_ns, max_ns`` and ``share`` (of the time of all kernels,
         collective calls among them). Largest first.
 
@@ -140,15 +143,15 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     >>> frame = analyze.npu.operator_shapes(trace)
     """
     kernels = trace.table("kernels")
-    keys = ["op_type", "core"]
+    keys = ["kind", "core"]
     of_call = pl.col("name").str.extract(
         r"^(hcom_[A-Za-z]+_)"
     )  # a collective call without its group and number
     types = pl.coalesce(_or_null(kernels, "ascend_op_type"), of_call, "name")
-    columns = {"op_type": types, "core": _or_null(kernels, "ascend_core")}
+    columns = {"kind": types, "core": _or_null(kernels, "ascend_core")}
     if shapes:
-        for column in _FORMS:
-            columns[column] = _or_null(kernels, f"ascend_{column}")
+        for column, form in _FORMS.items():
+            columns[column] = _or_null(kernels, f"ascend_{form}")
             keys.append(column)
     return (
         kernels.select("dur_ns", **columns)
@@ -182,9 +185,9 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, component`` (PTA: torch_npu's allocator; GE: graph engine; APP: all of the process;
-        operators: allocations with their operator; null where the profiler names none), ``samples,
-        peak_allocated_bytes, peak_reserved_bytes, peak_ns`` (when the first of these two was
+        ``rank, holder`` (PTA: torch_npu's allocator; GE: graph engine; APP: all of the process;
+        operators: allocations with their operator; null where the profiler names none), ``count,
+        peak_allocated_bytes, peak_reserved_bytes, peak_time_ns`` (when the first of these two was
         reached, or the second where the first is unknown).
 
     Raises
@@ -193,16 +196,18 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         The trace holds no memory events.
     """
     memory = trace.table("memory").filter("on_device")
-    memory = memory.with_columns(component=_or_null(memory, "ascend_component"))
+    memory = memory.with_columns(holder=_or_null(memory, "ascend_component"))
     most = pl.coalesce("allocated_bytes", "reserved_bytes")
     return (
         memory.with_columns(_most=most)
-        .group_by("rank", "component")
+        .group_by("rank", "holder")
         .agg(
-            samples=pl.len(),
+            count=pl.len(),
             peak_allocated_bytes=pl.col("allocated_bytes").max(),
             peak_reserved_bytes=pl.col("reserved_bytes").max(),
-            peak_ns=pl.col("time_ns").sort_by("_most", descending=True, nulls_last=True).first(),
+            peak_time_ns=pl.col("time_ns")
+            .sort_by("_most", descending=True, nulls_last=True)
+            .first(),
         )
-        .sort("rank", "component", nulls_last=True)
+        .sort("rank", "holder", nulls_last=True)
     )

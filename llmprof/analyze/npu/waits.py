@@ -43,7 +43,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``,
-        ``waited_for`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
+        ``waited_stream`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
         copy that the stream runs next, and ``before_name, before_category`` of the last event on
         the stream that was waited for.
 
@@ -67,7 +67,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         fits & (pl.col("_stream") != pl.col("stream")) & (pl.col("_record") >= pl.col("start_ns"))
     )
     signalled = signals.group_by("wait").agg(
-        waited_for=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
+        waited_stream=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
     )
     waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
     events = trace.events
@@ -86,10 +86,10 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False
     )
     before = events.select(
-        "rank", waited_for="stream", _end=end, before_name="name", before_category="category"
+        "rank", waited_stream="stream", _end=end, before_name="name", before_category="category"
     )
     rows = rows.sort("_end").join_asof(
-        before.sort("_end"), on="_end", by=["rank", "waited_for"], check_sortedness=False
+        before.sort("_end"), on="_end", by=["rank", "waited_stream"], check_sortedness=False
     )
     return rows.sort("rank", "start_ns", "stream").select(
         "rank",
@@ -97,7 +97,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         "stream",
         "start_ns",
         "dur_ns",
-        "waited_for",
+        "waited_stream",
         "step",
         "next_event",
         "next_name",
@@ -125,9 +125,9 @@ def links(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank,
-        link`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
-        durations), ``rate_gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
-        links of that kind) and ``relative`` (of the two). Bytes that stay on a device are left out.
+        kind`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
+        durations), ``gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
+        links of that kind) and ``ratio`` (of the two). Bytes that stay on a device are left out.
 
     Raises
     ------
@@ -140,14 +140,14 @@ def links(trace: Trace) -> pl.DataFrame:
         & pl.col("dst_rank").is_not_null()
         & (pl.col("src_rank") != pl.col("dst_rank"))
     )
-    by_link = moved.group_by("rank", "src_rank", "dst_rank", "link").agg(
+    by_link = moved.group_by("rank", "src_rank", "dst_rank", kind="link").agg(
         count=pl.len(), bytes=pl.col("bytes").sum(), busy_ns=pl.col("dur_ns").sum()
     )
     rate = pl.when(pl.col("busy_ns") > 0).then(pl.col("bytes") / pl.col("busy_ns"))
-    by_link = by_link.with_columns(rate_gbps=rate)
-    typical = pl.col("rate_gbps").median().over("link")
-    return by_link.with_columns(typical_gbps=typical, relative=pl.col("rate_gbps") / typical).sort(
-        "relative", "rank", "src_rank", "dst_rank", nulls_last=True
+    by_link = by_link.with_columns(gbps=rate)
+    typical = pl.col("gbps").median().over("kind")
+    return by_link.with_columns(typical_gbps=typical, ratio=pl.col("gbps") / typical).sort(
+        "ratio", "rank", "src_rank", "dst_rank", nulls_last=True
     )
 
 
@@ -177,11 +177,10 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         One row for each kernel, in the order of the device: ``rank, step, event, stream, name,
         category``, ``operator`` (name, null where nothing links them), ``call`` (call of AscendCL),
-        the starts on the host ``operator_start_ns, enqueue_start_ns, dequeue_start_ns,
-        call_start_ns, launch_start_ns``, and on the device ``start_ns, dur_ns``; the delays
-        ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue),
-        ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch),
-        ``to_device_ns`` (launch to start) and ``delay_ns`` (operator to start). A layer that was
+        ``launch_start_ns``, and on the device ``start_ns, dur_ns``; the delays
+        ``to_queue_ns`` (operator to enqueue), ``queue_ns`` (enqueue to dequeue),
+        ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch), and
+        ``to_device_ns`` (launch to start). A layer that was
         not recorded is null.
 
     Raises
@@ -250,14 +249,13 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         "category",
         "operator",
         "call",
-        *(f"{layer}_start_ns" for layer in _PATH),
+        "launch_start_ns",
         "start_ns",
         "dur_ns",
         to_queue_ns=start_of["enqueue"] - start_of["operator"],
-        in_queue_ns=start_of["dequeue"] - start_of["enqueue"],
+        queue_ns=start_of["dequeue"] - start_of["enqueue"],
         to_launch_ns=start_of["launch"] - pl.coalesce(start_of["dequeue"], start_of["operator"]),
         to_device_ns=pl.col("start_ns") - start_of["launch"],
-        delay_ns=pl.col("start_ns") - start_of["operator"],
     )
 
 

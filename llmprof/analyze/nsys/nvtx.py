@@ -38,8 +38,8 @@ def host_ranges(trace: Trace) -> pl.DataFrame:
             markers = markers.with_columns(pl.lit(None, dtype=dtype).alias(name))
     style = pl.col("nsys_style").fill_null("PushPop")
     return (
-        markers.with_columns(style=style, end_thread="nsys_end_thread")
-        .filter(~pl.col("on_device") & (pl.col("domain") != OVERHEAD) & (pl.col("style") != "Mark"))
+        markers.with_columns(kind=style, end_thread="nsys_end_thread")
+        .filter(~pl.col("on_device") & (pl.col("domain") != OVERHEAD) & (pl.col("kind") != "Mark"))
         .drop("nsys_style", "nsys_end_thread")
     )
 
@@ -52,15 +52,13 @@ _COLUMNS = [
     *_THREAD,
     "name",
     "domain",
-    "style",
+    "kind",
     "depth",
-    "children",
     *_SPAN,
     "host_start_ns",
     "host_dur_ns",
     "launches",
     "kernels",
-    "copies",
     "own_kernels",
     "busy_ns",
 ]
@@ -94,11 +92,10 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     polars.DataFrame
         By range, for those that launched something: ``range`` (row in the markers), ``parent`` (the
         shortest range that contains it, null for the outermost), ``rank, process, thread, name,
-        domain, style, depth`` (ranges that contain it), ``children`` (ranges right below that
-        launched something), ``start_ns, dur_ns`` of its projection, ``host_start_ns, host_dur_ns``,
-        ``launches`` (distinct API calls: a CUDA graph is one), ``kernels, copies, own_kernels`` (of
-        which it is the innermost range) and ``busy_ns`` (the union of its device work), in the
-        order of rank and start on the host. Times in ns.
+        domain, kind, depth`` (ranges that contain it), ``start_ns, dur_ns`` of its projection,
+        ``host_start_ns, host_dur_ns, launches`` (distinct API calls: a CUDA graph is one),
+        ``kernels, own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the union of
+        its device work), in the order of rank and start on the host. Times in ns.
 
         By event: the row ``event`` of :attr:`llmprof.Trace.events`, ``rank, start_ns, dur_ns,
         name, source``, and of its innermost range ``range, range_name, domain, depth``, null where
@@ -134,13 +131,7 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
         )
     on_host = ranges.rename({"start_ns": "host_start_ns", "dur_ns": "host_dur_ns"})
     whole = on_host.join(_projected(pairs, innermost, events), on="row")
-    children = whole.group_by(range="parent").agg(children=pl.len())
-    return (
-        whole.join(children, on="range", how="left")
-        .with_columns(pl.col("children").fill_null(0))
-        .sort("rank", "host_start_ns", "depth", "range")
-        .select(*_COLUMNS)
-    )
+    return whole.sort("rank", "host_start_ns", "depth", "range").select(*_COLUMNS)
 
 
 def _launches(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -172,14 +163,11 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
     """Device work of each range; one row for each range that launched something."""
     of_call = events.group_by("call").agg(
         kernels=(pl.col("source") == "kernel").sum(),
-        copies=(pl.col("source") == "copy").sum(),
         first=pl.col("start_ns").min(),
         last=(pl.col("start_ns") + pl.col("dur_ns")).max(),
     )
     work = of_call.sort("call")  # calls are numbered from 0 without gaps
-    looked_up = {
-        name: lookup_column(work, name, "call") for name in ("kernels", "copies", "first", "last")
-    }
+    looked_up = {name: lookup_column(work, name, "call") for name in ("kernels", "first", "last")}
     first, last = pl.col("first").min(), pl.col("last").max()
     projected = (
         pairs.with_columns(**looked_up)
@@ -189,7 +177,6 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
             dur_ns=last - first,
             launches=pl.len(),
             kernels=pl.col("kernels").sum(),
-            copies=pl.col("copies").sum(),
         )
     )
     own = (
@@ -207,7 +194,7 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
 
 def _labelled(trace: Trace, style: str = "") -> pl.DataFrame:
     ranges = host_ranges(trace).with_columns(name=LABEL)
-    return ranges.filter(style=style) if style else ranges
+    return ranges.filter(kind=style) if style else ranges
 
 
 @Analysis(
@@ -230,7 +217,7 @@ def nvtx_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, style,
+        ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, kind,
         name``; the largest total first.
 
     Raises
@@ -244,9 +231,9 @@ def nvtx_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     --------
     >>> analyze.nsys.nvtx_sum(trace).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns',
-    'style', 'name']
+    'kind', 'name']
     """
-    return sums_by_name(_labelled(trace), by, keys=("style", "name"))
+    return sums_by_name(_labelled(trace), by, keys=("kind", "name"))
 
 
 @Analysis(
@@ -343,11 +330,10 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, name`` (``domain:name`` in a domain of its own), ``style, total_projected_ns,
-        total_range_ns`` (on the host), ``count, projected_mean_ns, projected_median_ns,
-        projected_min_ns, projected_max_ns, projected_std_ns, launches`` (nsys: Total GPU Ops; a
-        CUDA graph is one), ``mean_launches, mean_depth`` (0 is outermost), ``mean_children``
-        (ranges right below that launched something); the longest projection first.
+        ``<by...>, name`` (``domain:name`` in a domain of its own), ``kind, total_ns,
+        host_total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, launches`` (nsys: Total
+        GPU Ops; a CUDA graph is one), ``mean_launches, mean_depth`` (0 is outermost); the longest
+        projection first.
 
     Raises
     ------
@@ -363,26 +349,25 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     refuse_unknown(by, ranges.columns, "by")
     keys = [
-        *(key for key in by if key not in ("name", "style")),
+        *(key for key in by if key not in ("name", "kind")),
         "name",
-        "style",
+        "kind",
     ]
-    projected, order = pl.col("dur_ns"), [*keys[:-2], "total_projected_ns", "name", "style"]
+    projected, order = pl.col("dur_ns"), [*keys[:-2], "total_ns", "name", "kind"]
     return (
         ranges.group_by(keys)
         .agg(
-            projected.sum().alias("total_projected_ns"),
-            pl.col("host_dur_ns").sum().alias("total_range_ns"),
+            projected.sum().alias("total_ns"),
+            pl.col("host_dur_ns").sum().alias("host_total_ns"),
             pl.len().alias("count"),
-            *statistics(projected, "ns", "projected_"),
+            *statistics(projected, "ns"),
             pl.col("launches").sum(),
             pl.col("launches").mean().alias("mean_launches"),
             pl.col("depth").mean().alias("mean_depth"),
-            pl.col("children").mean().alias("mean_children"),
         )
         .sort(
             order,
-            descending=[key == "total_projected_ns" for key in order],
+            descending=[key == "total_ns" for key in order],
         )
     )
 
@@ -404,10 +389,9 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``start_ns, end_ns, dur_ns, child_ns`` (the sum of the ranges right below it), ``own_ns``
-        (the rest), ``name, rank, process, thread, depth`` (ranges that contain it), ``children``
-        (ranges right below it), ``range`` (row in the markers) and ``parent`` (the shortest range
-        that contains it, null for the outermost), by start.
+        ``start_ns, end_ns, dur_ns, own_ns`` (without the ranges right below it), ``name, rank,
+        process, thread, depth`` (ranges that contain it), ``range`` (row in the markers)
+        and ``parent`` (the shortest range that contains it, null for the outermost), by start.
 
     Raises
     ------
@@ -418,27 +402,24 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     --------
     >>> frame = analyze.nsys.nvtx_pushpop_trace(trace)
     """
-    ranges = host_ranges(trace).filter(pl.col("style") == "PushPop").with_columns(name=LABEL)
+    ranges = host_ranges(trace).filter(pl.col("kind") == "PushPop").with_columns(name=LABEL)
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
-    below = ranges.group_by(range="parent").agg(child_ns=pl.col("dur_ns").sum(), children=pl.len())
+    below = ranges.group_by(range="parent").agg(_inside=pl.col("dur_ns").sum())
     return (
         ranges.join(below, on="range", how="left")
         .with_columns(
-            pl.col("child_ns", "children").fill_null(0),
             end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+            own_ns=pl.col("dur_ns") - pl.col("_inside").fill_null(0),
         )
-        .with_columns(own_ns=pl.col("dur_ns") - pl.col("child_ns"))
         .sort("start_ns", "dur_ns", "range", descending=[False, True, False])
         .select(
             "start_ns",
             "end_ns",
             "dur_ns",
-            "child_ns",
             "own_ns",
             "name",
             *_THREAD,
             "depth",
-            "children",
             "range",
             "parent",
         )

@@ -117,14 +117,14 @@ def sums_by_name(
 
 
 def _operations(trace: Trace) -> pl.DataFrame:
-    """Copies with nsys's name of their operation; names of other profilers also have the kinds
+    """Copies with nsys's name of their kind; names of other profilers also have the kinds
     of memory.
     """
     named = pl.col("name").str.starts_with("[CUDA mem")
     kind = pl.col("kind").replace_strict(
         _OPERATIONS, default="[CUDA memcpy Unknown]", return_dtype=pl.String
     )
-    return trace.copies.with_columns(operation=pl.when(named).then("name").otherwise(kind))
+    return trace.copies.with_columns(kind=pl.when(named).then("name").otherwise(kind))
 
 
 @Analysis(
@@ -223,7 +223,7 @@ def cuda_gpu_mem_time_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``<by...>, share, total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns,
-        operation``; the largest total first.
+        kind``; the largest total first.
 
     Raises
     ------
@@ -236,9 +236,9 @@ def cuda_gpu_mem_time_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     --------
     >>> analyze.nsys.cuda_gpu_mem_time_sum(trace).columns
     ['share', 'total_ns', 'count', 'mean_ns', 'median_ns', 'min_ns', 'max_ns', 'std_ns',
-    'operation']
+    'kind']
     """
-    return sums_by_name(_operations(trace), by, keys=("operation",))
+    return sums_by_name(_operations(trace), by, keys=("kind",))
 
 
 @Analysis(
@@ -261,7 +261,7 @@ def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``<by...>, total_bytes, count, mean_bytes, median_bytes, min_bytes, max_bytes,
-        std_bytes, operation``; the largest total first.
+        std_bytes, kind``; the largest total first.
 
     Raises
     ------
@@ -274,9 +274,9 @@ def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     --------
     >>> analyze.nsys.cuda_gpu_mem_size_sum(trace).columns
     ['total_bytes', 'count', 'mean_bytes', 'median_bytes', 'min_bytes', 'max_bytes',
-    'std_bytes', 'operation']
+    'std_bytes', 'kind']
     """
-    return sums_by_name(_operations(trace), by, keys=("operation",), value="bytes")
+    return sums_by_name(_operations(trace), by, keys=("kind",), value="bytes")
 
 
 @Analysis(
@@ -448,11 +448,11 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, process, thread, device, count, queued_count`` (kernels that began after their
+        ``rank, process, thread, device, count, queue_count`` (kernels that began after their
         launch call had returned), then mean, median, min, max and std (ns) of each of: ``total_*``
-        (from the start of the call to its end or the kernel's, whichever is later), ``api_*`` (the
+        (from the start of the call to its end or the kernel's, whichever is later), ``call_*`` (the
         call), ``queue_*`` (from the call's end to the kernel's start, of the queued ones),
-        ``kernel_*``; then ``api_name, name``. The longest mean total first. Kernels whose launch is
+        ``kernel_*``; then ``call, name``. The longest mean total first. Kernels whose launch is
         not in the capture are left out; one whose launch was recorded twice counts twice, as in
         nsys.
 
@@ -470,7 +470,7 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         "correlation",
         "process",
         "thread",
-        api_name="name",
+        call="name",
         _begin="start_ns",
         _api="dur_ns",
     )
@@ -480,19 +480,19 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     launched = trace.kernels.select(
         "rank", "device", "correlation", "start_ns", "dur_ns", "name"
     ).join(calls, on=["rank", "correlation"])
-    keys, texts = ["rank", "process", "thread", "device"], pl.col("api_name", "name")
+    keys, texts = ["rank", "process", "thread", "device"], pl.col("call", "name")
     return (
         launched.with_columns(
             texts.cast(pl.Categorical),
             _total=pl.max_horizontal(returned, end) - pl.col("_begin"),
             _queue=pl.when(wait >= 0).then(wait),
         )
-        .group_by(*keys, "api_name", "name")
+        .group_by(*keys, "call", "name")
         .agg(
             pl.len().alias("count"),
-            pl.col("_queue").count().alias("queued_count"),
+            pl.col("_queue").count().alias("queue_count"),
             *statistics(pl.col("_total"), "ns", "total_"),
-            *statistics(pl.col("_api"), "ns", "api_"),
+            *statistics(pl.col("_api"), "ns", "call_"),
             *statistics(pl.col("_queue"), "ns", "queue_"),
             *statistics(pl.col("dur_ns"), "ns", "kernel_"),
         )
@@ -501,11 +501,11 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
             "total_mean_ns",
             *keys,
             "name",
-            "api_name",
+            "call",
             descending=[True, *[False] * 6],
             nulls_last=True,
         )
-        .select(*keys, pl.exclude(*keys, "api_name", "name"), "api_name", "name")
+        .select(*keys, pl.exclude(*keys, "call", "name"), "call", "name")
     )
 
 
@@ -520,7 +520,7 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     first rank.
 
     The n-th run on one rank is compared with the n-th run on the others. This is the same work if
-    all ranks run the kernel equally often; check the largest ``instance`` of each rank.
+    all ranks run the kernel equally often; check the largest ``occurrence`` of each rank.
 
     Parameters
     ----------
@@ -533,10 +533,10 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     Returns
     -------
     polars.DataFrame
-        ``instance`` (from 0, by start), ``rank, start_ns, dur_ns, pause_ns`` (from the end of the
+        ``occurrence`` (from 0, by start), ``rank, start_ns, dur_ns, gap_ns`` (from the end of the
         run before on this rank to the start of this one; negative where they overlap, null for the
-        first), ``pace_ns`` (from start to start), ``lag_ns`` (behind the first rank to start this
-        instance), ``name``. In the order of instance and rank.
+        first), ``pace_ns`` (from start to start), ``late_ns`` (behind the first rank to start this
+        one), ``name``. In the order of occurrence and rank.
 
     Raises
     ------
@@ -562,13 +562,13 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     return (
         runs.sort("rank", "start_ns", maintain_order=True)
         .with_columns(
-            instance=pl.int_range(pl.len(), dtype=pl.UInt32).over("rank"),
-            pause_ns=(start - end.shift(1)).over("rank"),
+            occurrence=pl.int_range(pl.len(), dtype=pl.UInt32).over("rank"),
+            gap_ns=(start - end.shift(1)).over("rank"),
             pace_ns=(start - start.shift(1)).over("rank"),
         )
-        .with_columns(lag_ns=start - start.min().over("instance"))
-        .sort("instance", "rank")
-        .select("instance", "rank", "start_ns", "dur_ns", "pause_ns", "pace_ns", "lag_ns", "name")
+        .with_columns(late_ns=start - start.min().over("occurrence"))
+        .sort("occurrence", "rank")
+        .select("occurrence", "rank", "start_ns", "dur_ns", "gap_ns", "pace_ns", "late_ns", "name")
     )
 
 
@@ -612,8 +612,8 @@ def gpu_time_util_map(
     Returns
     -------
     polars.DataFrame
-        ``rank, device, bin, start_ns, dur_ns, busy_ns, share`` (of the bin), in that order; times
-        in ns.
+        ``rank, device, start_ns, dur_ns, busy_ns, share`` (of the bin), in that order; times in
+        ns.
 
     Raises
     ------
@@ -627,7 +627,7 @@ def gpu_time_util_map(
     >>> frame = analyze.nsys.gpu_time_util_map(trace)
     """
     events = trace.events.filter(pl.col("source") != ("copy" if kernels_only else ""))
-    grid = time_bins(events, ["rank", "device"], bins=bins, bin_ns=bin_ns)
+    grid = time_bins(events, ["rank", "device"], bins=bins, bin_ns=bin_ns).drop("bin")
     return length_within(grid, events, ["rank", "device"]).with_columns(
         share=pl.col("busy_ns") / pl.col("dur_ns")
     )

@@ -23,7 +23,7 @@ WAITING: Final = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
 WORK: Final = (
     *(
         "prefill_ns",
-        "prefill_others_ns",
+        "prefill_other_ns",
         "decode_ns",
         "decode_prefill_ns",
         "left_out_ns",
@@ -39,7 +39,7 @@ WORDS: Final = {
     "queue_decode_ns": "waiting behind the decode of others",
     "queue_other_ns": "waiting while no step ran (front end, scheduler)",
     "prefill_ns": "its own prefill",
-    "prefill_others_ns": "the prefill of others in the steps of its own",
+    "prefill_other_ns": "the prefill of others in the steps of its own",
     "decode_ns": "its own decode",
     "decode_prefill_ns": "the prefill of others in its decode steps",
     "left_out_ns": "steps that left it out (preempted, or no room)",
@@ -48,7 +48,7 @@ WORDS: Final = {
 }
 """Description of each part."""
 
-_STEPS: Final = ("step", "start_ns", "end_ns", "context_tokens", "generation_tokens", "trace_step")
+_STEPS: Final = ("step", "start_ns", "end_ns", "prefill_tokens", "decode_tokens", "trace_step")
 
 
 class RequestsRun(Protocol):
@@ -110,14 +110,14 @@ def requests(
       ``queue_decode_ns`` (others only decoded), ``queue_other_ns`` (no step ran: front end,
       scheduler, or the device waited for the host);
     - steps with its prompt: ``prefill_ns``, by its share of their tokens, and
-      ``prefill_others_ns``, the rest;
+      ``prefill_other_ns``, the rest;
     - steps with an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that
       also had a prefill of others was longer than the median step that only decoded (0 where there
       is none);
     - ``left_out_ns``: steps between its first and last without this request; ``between_ns``: no
       step ran; ``delivery_ns``: from the end of its last step until the client had the last token.
 
-    With ``unexplained_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention,
+    With ``rest_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention,
     each token of a long prompt takes more time.
 
     Parameters
@@ -137,27 +137,27 @@ def requests(
     -------
     polars.DataFrame
         By request, in the order of arrival: ``request, id, start_ns`` (on the clock of the trace),
-        ``first_step_ns, first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the
+        ``first_step_ns, first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``max_gap_ns`` (the
         longest from token to token; null where the client did not see them), ``prompt_tokens,
-        output_tokens``; the parts above; ``ttft_queue_ns`` and ``ttft_others_ns`` (of the time to
+        output_tokens``; the parts above; ``ttft_queue_ns`` and ``ttft_other_ns`` (of the time to
         the first token: before its first step, and the prefill of others), ``steps, prefill_steps,
         preemptions``, ``behind`` (requests whose prefill ran while it waited), ``slowest_step``
         (number of its step in the trace that was longest against the median of its kind) and
-        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words),
-        ``unexplained_ns``.
+        ``ratio`` (how many times as long), ``reason`` (the largest part, in words),
+        ``rest_ns``.
 
         By step: ``request, step`` (number in the notes of the engine), ``trace_step`` (of
         :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or
         decode), ``tokens`` (of this request), ``start_ns, end_ns`` (on the device where the trace
         has the step, else as the worker noted it; never before the end of the step before),
-        ``context_tokens, generation_tokens`` (of the whole step), ``preempted`` (it was taken out
+        ``prefill_tokens, decode_tokens`` (of the whole step), ``preempted`` (it was taken out
         for this step).
 
         By span: ``request, id``; ``part``: ``waiting`` (no step carried it yet), ``prefill``,
         ``prefill with others`` (more than a tenth of the tokens of its step), ``decode``, ``decode
         beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or no
         room); ``start_ns, dur_ns`` (on the clock of the trace); ``step`` (the ``trace_step``
-        above), ``tokens, context_tokens, generation_tokens`` and ``preempted``.
+        above), ``tokens, prefill_tokens, decode_tokens`` and ``preempted``.
 
     Warns
     -----
@@ -197,7 +197,7 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
     epoch = epoch_of(run.trace)
     timed = rows_of_phase.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
-        worst_gap_ns=pl.col("itl_ns").list.max(),
+        max_gap_ns=pl.col("itl_ns").list.max(),
         start_ns=pl.col("start_epoch_ns") - epoch,
     ).with_columns(
         end_ns=pl.col("start_ns") + pl.col("e2e_ns"),
@@ -222,9 +222,9 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
             reason=reason.replace_strict(
                 dict(enumerate(WORDS[name] for name in PARTS)), return_dtype=pl.String
             ),
-            unexplained_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
+            rest_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
             ttft_queue_ns=pl.sum_horizontal(WAITING),
-            ttft_others_ns=pl.col("queue_prefill_ns") + pl.col("prefill_others_ns"),
+            ttft_other_ns=pl.col("queue_prefill_ns") + pl.col("prefill_other_ns"),
             behind=_behind(rows, members),
         )
         .select(
@@ -239,12 +239,12 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
                 "e2e_ns",
             ),
             *(
-                "worst_gap_ns",
+                "max_gap_ns",
                 "prompt_tokens",
                 "output_tokens",
                 *PARTS,
                 "ttft_queue_ns",
-                "ttft_others_ns",
+                "ttft_other_ns",
             ),
             *(
                 "steps",
@@ -252,10 +252,10 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
                 "preemptions",
                 "behind",
                 "slowest_step",
-                "slowest_times",
+                "ratio",
                 "reason",
             ),
-            "unexplained_ns",
+            "rest_ns",
         )
     )
 
@@ -283,8 +283,8 @@ def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         .agg(
             start_epoch_ns=pl.col("start_epoch_ns").first(),
             end_epoch_ns=pl.col("end_epoch_ns").first(),
-            context_tokens=pl.col("tokens").filter(pl.col("part") == "prefill").sum(),
-            generation_tokens=pl.col("tokens").filter(pl.col("part") == "decode").sum(),
+            prefill_tokens=pl.col("tokens").filter(pl.col("part") == "prefill").sum(),
+            decode_tokens=pl.col("tokens").filter(pl.col("part") == "decode").sum(),
         )
         .sort("step")
     )
@@ -297,13 +297,13 @@ def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         "tokens",
         "start_ns",
         "end_ns",
-        "context_tokens",
+        "prefill_tokens",
     )
     on = "trace_step" if "trace_step" in noted.columns else "step"
     rows = members.join(placed.drop("step") if on != "step" else placed, on=on)
-    return rows.select(*columns, "generation_tokens", "preempted").sort(
-        "request", "step"
-    ), placed.sort("start_ns")
+    return rows.select(*columns, "decode_tokens", "preempted").sort("request", "step"), placed.sort(
+        "start_ns"
+    )
 
 
 def _as_traced(trace: Trace) -> pl.DataFrame:
@@ -322,7 +322,7 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
     after = after.with_columns(
         start_ns=pl.min_horizontal(begun, "end_ns"), trace_step=pl.col("step").cast(pl.Int64)
     )
-    tokens = pl.col("context_tokens", "generation_tokens").fill_null(0).cast(pl.Int64)
+    tokens = pl.col("prefill_tokens", "decode_tokens").fill_null(0).cast(pl.Int64)
     return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
 
 
@@ -408,8 +408,8 @@ def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, 
     # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is
     # taken; of several such offsets, the one with the smallest difference of the clocks. A label
     # must lie within the worker's call; the clocks differ by the part of the label outside of it.
-    noted = whole.select("context_tokens", "generation_tokens").rows()
-    labels = seen.select("context_tokens", "generation_tokens").rows()
+    noted = whole.select("prefill_tokens", "decode_tokens").rows()
+    labels = seen.select("prefill_tokens", "decode_tokens").rows()
     begun = whole["start_epoch_ns"].to_list()
     host = (seen["host_start_ns"].fill_null(seen["start_ns"]) + epoch).to_list()
     ended = whole["end_epoch_ns"].to_list()
@@ -440,22 +440,22 @@ def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, 
 def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Times of the steps of each request, by request."""
     dur = pl.col("end_ns") - pl.col("start_ns")
-    decoding = steps.filter(pl.col("context_tokens") == 0).select(dur=dur)["dur"].median()
+    decoding = steps.filter(pl.col("prefill_tokens") == 0).select(dur=dur)["dur"].median()
     usual = int(decoding) if isinstance(decoding, int | float) else None
     rows = members.with_columns(dur=dur, before=pl.lit(0)).with_columns(
         own=pl.when(pl.col("part") == "prefill").then(
             (
                 pl.col("dur")
                 * pl.col("tokens")
-                / (pl.col("context_tokens") + pl.col("generation_tokens"))
+                / (pl.col("prefill_tokens") + pl.col("decode_tokens"))
             )
             .round()
             .cast(pl.Int64)
         ),
-        excess=pl.when((pl.col("part") == "decode") & (pl.col("context_tokens") > 0)).then(
+        excess=pl.when((pl.col("part") == "decode") & (pl.col("prefill_tokens") > 0)).then(
             pl.max_horizontal(pl.col("dur") - usual, 0) if usual is not None else 0
         ),
-        kind=pl.when(pl.col("context_tokens") > 0)
+        kind=pl.when(pl.col("prefill_tokens") > 0)
         .then(pl.lit("prefill"))
         .otherwise(pl.lit("decode")),
     )
@@ -475,12 +475,12 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
             prefill_steps=prefill.sum().cast(pl.Int64),
             preemptions=pl.col("preempted").sum().cast(pl.Int64),
             prefill_ns=pl.col("own").filter(prefill).sum(),
-            prefill_others_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
+            prefill_other_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
             decode_prefill_ns=pl.col("excess").filter(decode).sum(),
             all_decode_ns=pl.col("dur").filter(decode).sum(),
             carried_ns=pl.col("dur").sum(),
             slowest_step=pl.col("trace_step").get(slow),
-            slowest_times=pl.col("times").get(slow),
+            ratio=pl.col("times").get(slow),
         )
     )
     whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)
@@ -500,8 +500,8 @@ def _waits(joined: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     begun = pl.min_horizontal("start_ns", "first_step_ns")
     waited = joined.with_columns(begun=begun)
     for name, kind in (
-        ("queue_prefill_ns", pl.col("context_tokens") > 0),
-        ("queue_decode_ns", pl.col("context_tokens") == 0),
+        ("queue_prefill_ns", pl.col("prefill_tokens") > 0),
+        ("queue_decode_ns", pl.col("prefill_tokens") == 0),
     ):
         until, since = (_busy(waited[column], steps, kind) for column in ("first_step_ns", "begun"))
         waited = waited.with_columns((until - since).alias(name))
@@ -561,11 +561,11 @@ def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
         .sort("request", "step")
     )
     shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (
-        pl.col("context_tokens") + pl.col("generation_tokens")
+        pl.col("prefill_tokens") + pl.col("decode_tokens")
     )
     prefill = pl.when(shared).then(pl.lit("prefill with others")).otherwise(pl.lit("prefill"))
     beside = (
-        pl.when(pl.col("context_tokens") > 0)
+        pl.when(pl.col("prefill_tokens") > 0)
         .then(pl.lit("decode beside prefill"))
         .otherwise(pl.lit("decode"))
     )
@@ -579,8 +579,8 @@ def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
         "dur_ns",
         "step",
         "tokens",
-        "context_tokens",
-        "generation_tokens",
+        "prefill_tokens",
+        "decode_tokens",
     )
     carried = steps.with_columns(
         part=pl.when(pl.col("part") == "prefill").then(prefill).otherwise(beside),
@@ -638,7 +638,7 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
         raise AnalysisError("there are no requests", expected="rows of analyze.requests(run)")
     border = float(frame["ttft_ns"].quantile(quantile, interpolation="higher") or 0)
     slow = frame.filter(pl.col("ttft_ns") >= border)
-    others = _mean(slow, "ttft_others_ns")
+    others = _mean(slow, "ttft_other_ns")
     parts = {
         "prefill of others": others,
         "decode of others": _mean(slow, "queue_decode_ns"),
@@ -742,7 +742,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
     """Steps of the first rank: start on the host, end on the device, and tokens."""
     ranks = [rank for rank in trace.ranks if rank >= 0]
     frame = steps_of(trace).filter(pl.col("rank") == min(ranks)) if ranks else pl.DataFrame()
-    if frame.is_empty() or frame["context_tokens"].null_count() == frame.height:
+    if frame.is_empty() or frame["prefill_tokens"].null_count() == frame.height:
         found = "the trace has no steps with known tokens"
         raise NotCapturedError(found, hint="vLLM's torch profiler and NVTX ranges name them")
     begin = pl.coalesce("host_start_ns", "start_ns")
@@ -751,7 +751,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
     )
     return (
         frame.filter(pl.col("phase") != "empty")
-        .select("step", "context_tokens", "generation_tokens", begin=begin, end=end)
+        .select("step", "prefill_tokens", "decode_tokens", begin=begin, end=end)
         .drop_nulls()
         .sort("begin")
     )
@@ -761,7 +761,7 @@ def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     """Delay of the requests' clock that fits the most requests, the nearest to 0; None if none
     was served.
     """
-    prefills = steps.filter(pl.col("context_tokens") > 0)
+    prefills = steps.filter(pl.col("prefill_tokens") > 0)
     pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
     edges: list[tuple[int, int]] = []
     for queued, first in pairs:
@@ -798,7 +798,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any, ...]]:
     """Scheduler notes that are reconstructed from the times of the requests."""
     rows = steps.rows(named=True)
-    room = [row["context_tokens"] for row in rows]
+    room = [row["prefill_tokens"] for row in rows]
     notes: list[tuple[Any, ...]] = []
     for request in timed.sort("first").iter_rows(named=True):
         begin, until, last = (
@@ -809,7 +809,7 @@ def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[A
         own = [
             k
             for k, row in enumerate(rows)
-            if row["begin"] >= begin and row["end"] <= until and row["context_tokens"]
+            if row["begin"] >= begin and row["end"] <= until and row["prefill_tokens"]
         ]
         if not own:
             continue
@@ -820,7 +820,7 @@ def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[A
                 room[k] -= part
                 left -= part
         after = [k for k in range(own[-1] + 1, len(rows)) if rows[k]["end"] <= last + MOST_APART_NS]
-        more = [k for k in after if rows[k]["generation_tokens"]][
+        more = [k for k in after if rows[k]["decode_tokens"]][
             : max(0, (request["output_tokens"] or 1) - 1)
         ]
         done, carried = 0, []

@@ -88,7 +88,7 @@ STAGES: dict[str, str] = {
 CATEGORIES: dict[str, str] = {
     "attention": STAGES["attention"],
     "scan": STAGES["scan"],
-    "linear": "#1368AA",
+    "gemm": "#1368AA",
     "norm": STAGES["norm"],
     "rope": STAGES["rope"],
     "kv_cache_write": STAGES["kv_cache_write"],

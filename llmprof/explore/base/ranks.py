@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.theme import PHASES, in_order
-from llmprof.charts.heatmaps import end_of_scale
+from llmprof.charts.subjects.heatmaps import end_of_scale
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof import analyze
+from llmprof import analyze, charts
 from llmprof.analyze.compare.story import (
     WORDS,
     compared_phases,
@@ -619,8 +619,6 @@ class Compare(Explorer, room="compare"):
 
     def picture(self) -> bytes | None:
         """PNG image of the waterfall from one step time to the other."""
-        from llmprof import charts
-
         frame = self._times((self.pair[0], self.pair[1]), self.rank)
         return charts.to_png_bytes(charts.diff_waterfall(frame, phase=self.phase), scale=1.25)
 

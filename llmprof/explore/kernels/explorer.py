@@ -12,6 +12,7 @@ import msgspec
 import polars as pl
 import traitlets
 
+from llmprof import charts
 from llmprof.analyze import ncu
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.errors import LlmprofError, NotCapturedError
@@ -362,27 +363,27 @@ def nothing_of(trace: Trace) -> pl.DataFrame:
 PEAKS: Final = {
     "compute_share": ("compute", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
     "memory_share": ("memory", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
-    "roof_share": ("of its roof", ""),
+    "bound_share": ("of its roof", ""),
 }
 """Bars of the speed of light: column, label, and the metric whose glossary text explains it."""
 
 _SPEED: Final = (
     *(
-        "duration_ns",
+        "dur_ns",
         "flops",
         "dtype",
         "flop_per_s",
-        "dram_bytes",
+        "memory_bytes",
         "bytes_per_s",
         "intensity",
     ),
     *(
-        "roof_flop_per_s",
-        "roof_share",
+        "bound_flop_per_s",
+        "bound_share",
         "compute_share",
         "memory_share",
         "memory_level",
-        "bound",
+        "bound_by",
         "stall",
         "stall_share",
     ),
@@ -414,7 +415,7 @@ class Profiled:
         launches.
         """
         best = self.launches.drop_nulls("name").sort(
-            "confidence", "profiled_ns", descending=True, nulls_last=True
+            "confidence", "other_dur_ns", descending=True, nulls_last=True
         )
         return best.unique("name", keep="first", maintain_order=True).select("name", "limit")
 
@@ -439,7 +440,7 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
     except LlmprofError as error:
         note = str(error)
         nothing = {
-            "bound": pl.String,
+            "bound_by": pl.String,
             "dtype": pl.String,
             "memory_level": pl.String,
             "stall": pl.String,
@@ -449,14 +450,16 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
     joined = launches.join(
         speed.select("kernel_id", *_SPEED), on="kernel_id", how="left", maintain_order="left"
     )
-    limit = pl.when(pl.col("roof_share").is_finite()).then(
+    limit = pl.when(pl.col("bound_share").is_finite()).then(
         pl.format(
-            "{} · {} %", "bound", (100 * pl.col("roof_share")).round(0).cast(pl.Int64, strict=False)
+            "{} · {} %",
+            "bound_by",
+            (100 * pl.col("bound_share")).round(0).cast(pl.Int64, strict=False),
         )
     )
     return Profiled(
         metrics,
-        joined.with_columns(limit=pl.coalesce(limit, "bound")),
+        joined.with_columns(limit=pl.coalesce(limit, "bound_by")),
         ncu.stalls(metrics),
         peaks,
         note,
@@ -468,7 +471,7 @@ def kernel_detail(profile: Profiled, name: str, kernel_id: int | None = None) ->
     profiled.
     """
     launches = profile.of(name)
-    columns = ("kernel_id", "grid", "block", "profiled_ns", "dur_ns", "agrees", "confidence")
+    columns = ("kernel_id", "grid", "block", "other_dur_ns", "dur_ns", "evidence", "confidence")
     out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
     if launches.is_empty():
         return out
@@ -522,7 +525,7 @@ def _roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     types = placed["dtype"].drop_nulls().unique().sort().to_list()
     peaks = profile.peaks
     flat = {t: rate for t in types if peaks is not None and (rate := peaks.flop_per_s.get(t))}
-    points = placed.select("kernel_id", "dtype", x, y, ns="profiled_ns")
+    points = placed.select("kernel_id", "dtype", x, y, ns="other_dur_ns")
     return {
         "points": points.with_columns(
             function=kernel_names.function(placed["kernel_name"])
@@ -657,8 +660,6 @@ class Kernels(Explorer, room="kernels"):
 
     def picture(self) -> bytes | None:
         """PNG image of the longest kernels of the table."""
-        from llmprof import charts
-
         return charts.to_png_bytes(charts.kernels(self.table, top=_TOP, variants=True), scale=1.25)
 
     @property

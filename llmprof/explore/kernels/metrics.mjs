@@ -209,12 +209,12 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
   const [speed, stalled, advice] = [msg.speed ?? {}, msg.stalls ?? [], msg.rules ?? []];
   const launches = msg.launches.map((l) => [
     String(l.kernel_id),
-    `launch ${l.kernel_id}: grid ${l.grid ?? "unknown"}, ${formatNs(l.profiled_ns)} (same ${l.agrees}, confidence ${formatNumber(l.confidence, 2)})`,
+    `launch ${l.kernel_id}: grid ${l.grid ?? "unknown"}, ${formatNs(l.other_dur_ns)} (same ${l.evidence}, confidence ${formatNumber(l.confidence, 2)})`,
   ]);
   const chooser = labelled("profiled", launches, String(chosen), (id) => choose(Number(id))).el;
   const facts = [
-    ["bound by", speed.bound ?? "unknown"],
-    ["duration", formatNs(speed.duration_ns)],
+    ["bound by", speed.bound_by ?? "unknown"],
+    ["duration", formatNs(speed.dur_ns)],
     ["arithmetic", metricText({ value: speed.flop_per_s, unit: "FLOP/s" })],
     ["memory", metricText({ value: speed.bytes_per_s, unit: "B/s" })],
     ["intensity", typeof speed.intensity !== "number" ? "" : `${formatNumber(speed.intensity)} FLOP/B`],

@@ -12,7 +12,7 @@ from llmprof.analyze.layers import GapMeasure as TimeColumn
 from llmprof.analyze.layers import layer_gaps
 from llmprof.analyze.layers import layers as layers_of
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
-from llmprof.charts.heatmaps import kinds_in_words
+from llmprof.charts.subjects.heatmaps import kinds_in_words
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import colour_scale, placed_in_columns, scales_of
 from llmprof.explore.base.widget import Explorer, Reply, request_handler

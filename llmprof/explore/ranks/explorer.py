@@ -10,7 +10,7 @@ import traitlets
 from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_places, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
-from llmprof.charts.heatmaps import MEANING
+from llmprof.charts.subjects.heatmaps import MEANING
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
 from llmprof.explore.base.widget import Explorer, Reply, request_handler
@@ -44,10 +44,10 @@ MEASURES: Final[dict[str, tuple[str, str]]] = {
 """Name of a measure to its title and its column of ``rank_steps``."""
 
 _OF_GROUPS: Final = (
-    "by",
+    "kind",
     "group",
     "ranks",
-    "calls",
+    "count",
     "last_share",
     "expected_share",
     "late_median_ns",
@@ -167,13 +167,13 @@ class Ranks(Explorer, room="ranks"):
             share, chance = format_share(named["last_share"]), format_share(named["expected_share"])
             latest = (
                 f"{named['who'][0].upper()}{named['who'][1:]} arrive last in {share} of"
-                f" {named['calls']:,} "
+                f" {named['count']:,} "
             )
             latest += f"collectives over several groups; by chance it would be {chance}."
         members = pl.Series(
             [numbers_in_words(rank_list) for rank_list in late["ranks"]], dtype=pl.String
         )
-        shown = late.with_columns(ranks=members).group_by("by", maintain_order=True).head(4)
+        shown = late.with_columns(ranks=members).group_by("kind", maintain_order=True).head(4)
         return {
             "ranks": rows["rank"].n_unique(),
             "phases": in_order(rows["phase"].drop_nulls(), PHASES),

@@ -128,12 +128,12 @@ function render({ model, el }) {
       return fill(groups, h("p", { class: "lp-note", text }));
     }
     const rows = msg.groups.map((one) => [
-      `${KINDS[one.by] ?? one.by} ${one.group}`,
+      `${KINDS[one.kind] ?? one.kind} ${one.group}`,
       one.ranks,
       formatShare(one.last_share),
       formatShare(one.expected_share),
       formatNs(one.late_median_ns),
-      formatNumber(one.calls),
+      formatNumber(one.count),
       one.evidence ?? "",
     ]);
     const names = ["group", "ranks", "arrives last", "by chance", "late (median)", "calls", "known by"];

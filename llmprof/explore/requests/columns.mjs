@@ -78,7 +78,7 @@ export function requestColumns(shown) {
     count("output_tokens", "tokens out", 82),
     time("ttft_ns", "first token"),
     time("e2e_ns", "end to end"),
-    time("worst_gap_ns", "longest gap", "the longest time from one token to the next"),
+    time("max_gap_ns", "longest gap", "the longest time from one token to the next"),
     { name: "parts", title: "what it took", width: REQUEST_BAR + 18, sortable: false, cell: bar },
     { name: "reason", title: "mostly", width: 290, cell: (row) => row.reason },
   ];

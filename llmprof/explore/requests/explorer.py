@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof import analyze
+from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of, slowest
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError
@@ -23,7 +23,7 @@ COLOURS: Final = {
     "queue_decode_ns": theme.WAIT,
     "queue_other_ns": theme.REST,
     "prefill_ns": theme.PHASES["prefill"],
-    "prefill_others_ns": "#E2A36F",
+    "prefill_other_ns": "#E2A36F",
     "decode_ns": theme.PHASES["decode"],
     "decode_prefill_ns": "#B5485D",
     "left_out_ns": "#8B6F47",
@@ -40,10 +40,10 @@ SORTABLE: Final = (
         "output_tokens",
         "ttft_ns",
         "e2e_ns",
-        "worst_gap_ns",
+        "max_gap_ns",
         "preemptions",
     ),
-    *("slowest_times", "reason"),
+    *("ratio", "reason"),
 )
 _FINDINGS: Final = 4
 _SENT: Final = (*SORTABLE, "id", "slowest_step", *PARTS)
@@ -125,8 +125,6 @@ class RequestsExplorer(Explorer, room="requests"):
 
     def picture(self) -> bytes | None:
         """PNG image of the requests with the latest first token."""
-        from llmprof import charts
-
         return charts.to_png_bytes(charts.requests(self.frame), scale=1.25)
 
     def _row(self, number: int) -> pl.DataFrame:
@@ -192,7 +190,7 @@ class RequestsExplorer(Explorer, room="requests"):
             ("end to end", format_ns(row["e2e_ns"])),
             (
                 "longest from token to token",
-                "" if row["worst_gap_ns"] is None else format_ns(row["worst_gap_ns"]),
+                "" if row["max_gap_ns"] is None else format_ns(row["max_gap_ns"]),
             ),
             ("tokens", f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"),
             ("steps", f"{row['steps']} ({row['prefill_steps']} with its prompt)"),
@@ -200,7 +198,7 @@ class RequestsExplorer(Explorer, room="requests"):
             ("preempted", f"{row['preemptions']} times" if row["preemptions"] else ""),
             (
                 "slowest step",
-                "" if step is None else f"{step}, {row['slowest_times']:.1f} times its usual time",
+                "" if step is None else f"{step}, {row['ratio']:.1f} times its usual time",
             ),
             ("identifier", row["id"] or ""),
         ]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.layers import layers
-from llmprof.charts.flame import nodes_of, trunk_of
+from llmprof.charts.subjects.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.base.messages import Fact
 from llmprof.explore.timeline.data import HOST, TimelineData
@@ -600,12 +600,12 @@ _FOUND = {
     "cause": "cause",
     "next_name": "next event",
     "after_name": "event before",
-    "host_activity": "the host is in",
-    "held_by": "held by",
-    "sync_name": "waits in",
-    "context_tokens": "prompt tokens",
-    "generation_tokens": "generated tokens",
-    "generation_requests": "requests in decode",
+    "host_name": "the host is in",
+    "waited_name": "held by",
+    "call": "waits in",
+    "prefill_tokens": "prompt tokens",
+    "decode_tokens": "generated tokens",
+    "decode_requests": "requests in decode",
     "confidence": "confidence",
     "source": "label of",
     "name": "label",

@@ -10,7 +10,7 @@ import traitlets
 
 from llmprof.analyze import ncu
 from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
-from llmprof.charts.flame import speedscope_text
+from llmprof.charts.subjects.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Fact, MessageRecord, TimeRange
 from llmprof.explore.base.widget import Explorer, Reply, Trait, request_handler
@@ -203,7 +203,7 @@ def _metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     joined = (
         ncu.join(trace, metrics)
         .drop_nulls("event")
-        .select("kernel_id", "event", "confidence", "profiled_ns")
+        .select("kernel_id", "event", "confidence", "other_dur_ns")
     )
     light = ncu.speed_of_light(metrics).drop("kernel_name")
     rows: list[tuple[int, str, str]] = []
@@ -211,12 +211,12 @@ def _metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         named=True
     ):
         facts = {
-            "profiled": f"launch {launch['kernel_id']}, {format_ns(launch['profiled_ns'])}",
+            "profiled": f"launch {launch['kernel_id']}, {format_ns(launch['other_dur_ns'])}",
             "match": f"confidence {launch['confidence']:.2f}",
             "compute": _percent(launch["compute_share"]),
             "memory": _percent(launch["memory_share"]),
-            "of the roofline": format_share(launch["roof_share"]),
-            "bound by": launch["bound"],
+            "of the roofline": format_share(launch["bound_share"]),
+            "bound by": launch["bound_by"],
             "stall": launch["stall"],
         }
         rows += [

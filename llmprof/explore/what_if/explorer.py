@@ -495,7 +495,9 @@ class WhatIf(Explorer, room="what_if"):
 
 
 def _in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with a further row for each phase whose time without the profiler is known."""
+    """The frame with ``speedup``, and a further row for each phase whose time without the profiler
+    is known.
+    """
     times = [f"{name}_ns" for name in ("recorded", "predicted", "low", "high")]
     plain = frame.filter(pl.col("plain_recorded_ns").is_not_null())
     plain = plain.with_columns(
@@ -507,10 +509,8 @@ def _in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
         for name, other in _ENDS.items()
     }
     gained = pl.col("recorded_ns") - pl.col("predicted_ns")
-    plain = plain.with_columns(
-        gain_ns=gained, speedup=pl.col("recorded_ns") / pl.col("predicted_ns"), **gains
-    )
-    return pl.concat([frame, plain])
+    rows = pl.concat([frame, plain.with_columns(gain_ns=gained, **gains)])
+    return rows.with_columns(speedup=pl.col("recorded_ns") / pl.col("predicted_ns"))
 
 
 _ENDS: Final = {"low": "high", "high": "low"}

@@ -51,17 +51,17 @@ class BetweenQueued(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    gaps = scope.idle("queued").filter(pl.col("held_kind").is_in(list(_KINDS)))
+    gaps = scope.idle("queued").filter(pl.col("waited_kind").is_in(list(_KINDS)))
     if not gaps.height:
         return None
     of, own = worst_ranks(scope, gaps)
-    kind, share = heaviest(own, "held_kind")
+    kind, share = heaviest(own, "waited_kind")
     # rocprofiler takes the nodes of a replayed graph apart to time each
     by_profiler = kind == "graph" and scope.trace.capture.platform.name == "amd"
     figures = BetweenQueued(
         kind, share, own.height / of.parts, median_of(own, "dur_ns"), by_profiler
     )
-    where = "cause = 'queued' AND held_kind IN ('graph', 'stream', 'copy', 'event')"
+    where = "cause = 'queued' AND waited_kind IN ('graph', 'stream', 'copy', 'event')"
     ns = sum_of(gaps, "dur_ns")
     return Measurement.of(own, figures, ns=ns, where=where, by_rank=gaps, is_fact=by_profiler)
 

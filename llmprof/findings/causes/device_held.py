@@ -40,15 +40,15 @@ class DeviceHeld(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    gaps = scope.idle("queued").filter(pl.col("held_kind") == "call")
+    gaps = scope.idle("queued").filter(pl.col("waited_kind") == "call")
     if not gaps.height:
         return None
-    call, share = heaviest(gaps, "held_by")
+    call, share = heaviest(gaps, "waited_name")
     whole = whole_pauses(gaps)
     figures = DeviceHeld(
         call, share, whole.height / scope.parts, max_of(whole, "dur_ns"), first_match(call, CALLS)
     )
-    where = "cause = 'queued' AND held_kind = 'call'"
+    where = "cause = 'queued' AND waited_kind = 'call'"
     return Measurement.of(whole, figures, where=where, change=change_without(call), about=call)
 
 

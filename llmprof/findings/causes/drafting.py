@@ -49,8 +49,8 @@ def _measure(scope: Scope) -> Measurement | None:
         decodes = scope.steps.join(
             scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
         )
-        requests = sum_of(decodes, "generation_requests")
-        verified = sum_of(decodes, "generation_tokens") - requests
+        requests = sum_of(decodes, "decode_requests")
+        verified = sum_of(decodes, "decode_tokens") - requests
         drafted = verified / requests if requests and verified > 0 else None
     # without drafts a step would be shorter by them, but give fewer tokens
     figures = Drafting(whole / max(1.0, whole - ns), drafted)

@@ -25,7 +25,7 @@ class ExposedCommunication(Figures):
     calls: float
     waits_known: bool
     has_layers: bool
-    unmatched: str | None = None
+    reason: str | None = None
     """Why the waiting in them is not known."""
 
     def title(self, of: Context) -> str:
@@ -42,7 +42,7 @@ class ExposedCommunication(Figures):
         )
         if self.waits_known:
             return text
-        why = f": {self.unmatched}" if self.unmatched else ""
+        why = f": {self.reason}" if self.reason else ""
         return f"{text} How much of it is waiting for other ranks is not known{why}."
 
     def advice(self, of: Context) -> str:
@@ -60,7 +60,7 @@ def _measure(scope: Scope) -> Measurement | None:
     if not transfer or not calls.height:
         return None
     waits_known = bool(calls["wait_ns"].is_not_null().any())
-    why = calls["unmatched"].drop_nulls().mode().sort()
+    why = calls["reason"].drop_nulls().mode().sort()
     kinds = (
         calls.with_columns(pl.col("kind").fill_null("other"))
         .group_by("kind")
@@ -75,7 +75,7 @@ def _measure(scope: Scope) -> Measurement | None:
         calls=calls.height / scope.parts,
         waits_known=waits_known,
         has_layers=scope.has_layers,
-        unmatched=None if waits_known or not why.len() else why[0],
+        reason=None if waits_known or not why.len() else why[0],
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank.rename({"ns": "dur_ns"}))

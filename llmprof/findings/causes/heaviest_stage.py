@@ -91,7 +91,7 @@ def _measure(scope: Scope) -> Measurement | None:
     )
     name, share = heaviest(rows, "name")
     in_stage = bool((rows["stage"] == stage).any())
-    weights = bool((rows["category"] == "linear").any()) or stage in ("experts", "lm_head")
+    weights = bool((rows["category"] == "gemm").any()) or stage in ("experts", "lm_head")
     figures = HeaviestStage(
         stage,
         is_stage=in_stage and stage != "other",

@@ -28,6 +28,7 @@ from llmprof.findings.scope import (
     whole_pauses,
     worst_ranks,
 )
+from llmprof.label.steps.labels import ENGINES
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.units import format_ns, format_share
 
@@ -186,12 +187,12 @@ def _measure(scope: Scope) -> Measurement | None:
         replayed_share=replayed,
         host=host_activity(scope, late),
         other=other_call(late),
-        calls=sum_of(delays, "calls") / of.parts if delays.height else None,
+        calls=sum_of(delays, "launches") / of.parts if delays.height else None,
         kernels=sum_of(delays, "kernels") / of.parts if delays.height else None,
         layer_ns=median_of(layer_times.filter(bound), "host_dur_ns"),
         layer_of_others_ns=median_of(layer_times.filter(~bound), "host_dur_ns"),
         in_graphs=in_graphs,
-        engine=steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any()),
+        engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
         reads_prompts=bool(scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()),
     )
     launching = "no-host-delay:decode" if scope.words == STEADY else "no-host-delay"

@@ -119,7 +119,7 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
         )
         name = str(who).removeprefix(BEFORE)
         quoted = name.replace("'", "''")
-        where = f"host_activity = '{quoted}' OR held_by = '{quoted}' OR sync_name = '{quoted}'"
+        where = f"host_name = '{quoted}' OR waited_name = '{quoted}' OR call = '{quoted}'"
         removable = reason in ("allocation", "compilation") and calls.height
         change = change_without(who) if removable else None
         ns = sum_of(gaps, "dur_ns")

@@ -109,7 +109,7 @@ class WorkFromBefore(Figures):
 def _work_from_before(scope: Scope) -> Measurement | None:
     rows = edges(scope.trace)
     figures = WorkFromBefore(sum_of(rows, "dur_ns"))
-    return Measurement.of(rows, figures, gain_ns=0.0, where="held_kind = 'before'")
+    return Measurement.of(rows, figures, gain_ns=0.0, where="waited_kind = 'before'")
 
 
 WORK_FROM_BEFORE: Final = Cause("work_from_before", _work_from_before, "idle", info=True)

@@ -85,13 +85,13 @@ def _measure(scope: Scope) -> Measurement | None:
     stage = times["stage"][0]
     rows = work.filter(pl.col("stage") == stage)
     means = counter_means(rows, samples, ["stage"])
-    means = means.filter((pl.col("samples") >= MIN_SAMPLES) & (pl.col("own_share") >= MIN_OWN))
-    share = (pl.col("mean") * pl.col("known_ns")).sum() / pl.col("known_ns").sum() / 100
+    means = means.filter((pl.col("count") >= MIN_SAMPLES) & (pl.col("own_share") >= MIN_OWN))
+    share = (pl.col("mean_value") * pl.col("known_ns")).sum() / pl.col("known_ns").sum() / 100
     of_counter = means.group_by("counter").agg(
-        share, pl.col("samples").sum(), pl.col("own_share").min()
+        share, pl.col("count").sum(), pl.col("own_share").min()
     )
     busy = {
-        unit: min(1.0, sum_of(of, "mean"))
+        unit: min(1.0, sum_of(of, "mean_value"))
         for unit, pattern in UNITS.items()
         if (of := of_counter.filter(pl.col("counter").str.contains(pattern))).height
     }
@@ -100,7 +100,7 @@ def _measure(scope: Scope) -> Measurement | None:
     figures = SampledUnits(
         stage,
         busy,
-        int(of_counter["samples"].max()),  # type: ignore[arg-type]
+        int(of_counter["count"].max()),  # type: ignore[arg-type]
         float(of_counter["own_share"].min()),  # type: ignore[arg-type]
     )
     length = min(sum_of(rows, "dur_ns"), scope.span_ns)

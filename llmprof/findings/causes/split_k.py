@@ -40,7 +40,7 @@ class SplitK(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    linear = scope.events.filter(pl.col("category") == "linear")
+    linear = scope.events.filter(pl.col("category") == "gemm")
     reduce = linear.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
     if not reduce.height:
         return None
@@ -49,7 +49,7 @@ def _measure(scope: Scope) -> Measurement | None:
         sum_of(reduce, "dur_ns") / sum_of(linear, "dur_ns"),
         parallel=scope.windows["rank"].n_unique() > 1 and scope.has_layers,
     )
-    where = "category = 'linear' AND name LIKE '%splitK%'"
+    where = "category = 'gemm' AND name LIKE '%splitK%'"
     # the change finds kernels by this part of their names: it must be in these, and in no others
     alike = int(linear["name"].str.contains("(?i)splitk").sum()) == reduce.height
     named = alike and bool(reduce["name"].str.contains("(?i)splitk").all())

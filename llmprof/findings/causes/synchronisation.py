@@ -56,7 +56,7 @@ def _measure(scope: Scope) -> Measurement | None:
     if not gaps.height:
         return None
     of, own = worst_ranks(scope, gaps)
-    call, _ = heaviest(own, "sync_name")
+    call, _ = heaviest(own, "call")
     whole = whole_pauses(own)
     figures = Synchronisation(call, whole.height / of.parts, host_activity(scope, own))
     ns, change = sum_of(gaps, "dur_ns"), change_without(call)

@@ -14,7 +14,7 @@ from llmprof.findings.scope import Scope, sum_of, worst_ranks
 from llmprof.text import counted
 from llmprof.units import format_share
 
-_UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
+_UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND waited_kind IS NULL)"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _gaps(scope: Scope) -> tuple[pl.DataFrame, pl.Expr]:
     may not have been.
     """
     gaps = scope.idle("queued", "unknown").filter(
-        (pl.col("cause") == "unknown") | pl.col("held_kind").is_null()
+        (pl.col("cause") == "unknown") | pl.col("waited_kind").is_null()
     )
     if not _has_kernels(scope):
         return gaps, pl.when(pl.col("cause") == "unknown").then("dur_ns").otherwise(0)

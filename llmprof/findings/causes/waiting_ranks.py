@@ -178,7 +178,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         skew_ns=median_of(once, "arrival_skew_ns"),
         spread_ns=median_of(once, "end_spread_ns"),
         clock_offset_ns=max_of(offsets, "clock_offset_ns"),
-        overlapping_share=calls["match_confidence"].cast(pl.Float64).min(),  # type: ignore[arg-type]
+        overlapping_share=calls["confidence"].cast(pl.Float64).min(),  # type: ignore[arg-type]
         group=None if places is None else latest_group(places),
     )
     # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed

@@ -12,6 +12,7 @@ from llmprof.label.layers.kernels import LAYER_STAGES
 from llmprof.label.layers.sequences import REASONS, apply_by_sequence, reasons_of_passes
 from llmprof.label.nesting import innermost
 from llmprof.names import operators
+from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 
 _CALL_RANGE: Final = r"^nccl:"
@@ -46,9 +47,7 @@ def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         )
     if trace.has("ops"):
         calls.append(
-            trace.ops.filter(
-                names.categories_of_operators(trace.ops["name"]).fill_null("") == "collective"
-            )
+            trace.ops.filter(operator_categories(trace.ops["name"]).fill_null("") == "collective")
         )
     around = (
         pl.concat(frame.select(columns) for frame in calls)
@@ -200,7 +199,7 @@ class _ModuleEvent(NamedTuple):
         if self.scanned is not None:
             return self._scan_mixer_stage()
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
-        linear = category == "linear" or (self.generic and (plain or category == "quantize"))
+        linear = category == "gemm" or (self.generic and (plain or category == "quantize"))
         if role in (
             *(
                 "norm",
@@ -254,7 +253,7 @@ class _ModuleEvent(NamedTuple):
         """In the mixer of a state-space or linear-attention layer."""
         if self.category == "scan":
             return "conv" if self.stage == "conv" else "scan"
-        if self.category == "linear" or self.generic:
+        if self.category == "gemm" or self.generic:
             return "out_proj" if self.scanned and self.role != "in_proj" else "in_proj"
         if self.role == "norm" or self.category == "norm":
             return "gate_norm" if self.scanned else "norm"
@@ -281,7 +280,7 @@ class _ModuleEvent(NamedTuple):
             return "lm_head"
         if self.role == "norm":
             return "embedding" if self.before_layers else "final_norm"
-        return "lm_head" if self.category == "linear" and self.before_layers is False else None
+        return "lm_head" if self.category == "gemm" and self.before_layers is False else None
 
     def _elsewhere(self) -> str | None:
         return self.role if self.role in ("sampling", "lm_head") and self.stage != "draft" else None
@@ -359,7 +358,7 @@ def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     scanned_ns = at.filter(category == "scan").max().over("block_call")
     # the experts' module sends the tokens before its first matrix product, and the results after
     # its last one
-    products = at.filter((role == "experts") & category.is_in(["linear", "moe_experts"]))
+    products = at.filter((role == "experts") & category.is_in(["gemm", "moe_experts"]))
     exchanges = (role == "experts") & (category == "collective") & (pl.col("stage") != "all_reduce")
     after = (
         pl.when(at > products.max().over("block_call"))

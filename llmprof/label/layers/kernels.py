@@ -60,9 +60,9 @@ stream.
 
 _PLAIN: Final = ("other", "elementwise")
 _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "convolves": (("linear",), r"(?i)conv|winograd|igemm_(?:fwd|bwd)|im2col"),
+    "convolves": (("gemm",), r"(?i)conv|winograd|igemm_(?:fwd|bwd)|im2col"),
     # GEMMs in single precision, sines and cosines compute the angles of rope
-    "single": (("linear",), r"(?i)sgemm|gemm_f32f32|Cijk_\w+?_S_?B_"),
+    "single": (("gemm",), r"(?i)sgemm|gemm_f32f32|Cijk_\w+?_S_?B_"),
     "rotates": (_PLAIN, r"(?i)\b(?:cos|sin)_kernel"),
     # activations and norms that the framework computes kernel by kernel
     "bends": (("elementwise",), r"(?i)\b(?:tanh|erf|sigmoid)_kernel"),
@@ -70,11 +70,11 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "powers": (_PLAIN, r"(?i)\bpow_|PowFunctor|\bsquare"),
     "adds": (
         _PLAIN,
-        r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
+        r"(?i)CUDAFunctor_add|\bop_add\b|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
     ),
     "multiplies": (
         _PLAIN,
-        r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$",
+        r"(?i)MulFunctor|\bop_mul\b|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$",
     ),
     "framework": (_PLAIN, r"at::native|^aten::"),
     "fuses add": (("norm",), r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"),
@@ -89,7 +89,7 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "selects": (("attention",), r"(?i)topk_transform|topKPerRow|topk_index"),
     "dispatches": (("collective",), f"(?i){names.DISPATCH}"),
     "returns": (("collective",), f"(?i){names.RETURN}"),
-    "adapts": (("linear",), f"(?i){names.LORA}"),
+    "adapts": (("gemm",), f"(?i){names.LORA}"),
     "transfers": (("copy",), f"(?i){names.KV_TRANSFER}"),
     "embeds": (("embedding",), f"(?i){names.EMBEDDING}"),
     "caches": (("copy",), "(?i)CatArray|index_copy|index_put|aten::cat$"),
@@ -163,7 +163,7 @@ def distinct_kernels(
     for role in _UNLESS:
         roles[role] &= ~has[f"unless {role}"]
     roles["roots"] |= category == "norm"
-    roles["gemm"] = ((category == "linear") & ~has["helps a gemm"]) | (category == "moe_experts")
+    roles["gemm"] = ((category == "gemm") & ~has["helps a gemm"]) | (category == "moe_experts")
     roles["returns"] &= ~roles["dispatches"]
     roles["backward"] = (
         category.is_in(["attention", "norm", "activation"]) & has["gradient"] | has["optimizer"]

@@ -37,7 +37,7 @@ _EXCHANGES: Final = (
     "reduce",
     "send_recv",
 )
-_PRODUCT_FOLLOWERS: Final = ("linear", "collective", "moe_routing")
+_PRODUCT_FOLLOWERS: Final = ("gemm", "collective", "moe_routing")
 
 BODY, PROLOGUE, EPILOGUE, PREAMBLE = range(4)
 """Places in a stretch: the rest of its layer, the beginning of the next one, after the last
@@ -104,7 +104,8 @@ class Stretch:
         scanned = mixing[-1] if self.ends_in_scan else -1
         self.gated = next((i for i in self.rows if i > scanned and self._gates(i)), len(kernels))
         """Where the gate and the norm of a scan's result begin."""
-        experts = self.of("moe_experts")
+        experts = self.of("moe_experts") or self._products_after_router()
+        self.expert_rows = frozenset(experts)
         parts = [] if fused else [i for i in self.role_rows("bends") if self.n[i]]
         activations = sorted(
             {*(i for i in self.of("activation") if self.n[i] or not attends), *parts}
@@ -165,6 +166,12 @@ class Stretch:
         """Rows with a role."""
         return [i for i in (self.rows if among is None else among) if self.kernels[i].does(role)]
 
+    def _products_after_router(self) -> list[int]:
+        """Products of experts whose names do not say so: from a router to the next norm."""
+        first = next(iter(self.role_rows("routes")), len(self.kernels))
+        after = takewhile(lambda i: self.kernels[i].category != "norm", self.rows[first:])
+        return self.role_rows("gemm", after)
+
     def _gates(self, row: int) -> bool:
         """Whether an event begins to gate or norm the result of a scan (a conversion of its type
         before that does).
@@ -206,7 +213,7 @@ class Stretch:
             for i in self.rows
             if self.n[i] == activation + 1
             and not self.kernels[i].does("gemm")
-            and self.kernels[i].category != "linear"
+            and self.kernels[i].category != "gemm"
         ]
         gated_separately = (
             self.gemms > activation + 1
@@ -254,7 +261,7 @@ class Stretch:
         k = self.kernels[row]
         return (
             k.does("gemm")
-            or k.among("linear", "collective", "moe_routing", "moe_experts")
+            or k.among("gemm", "collective", "moe_routing", "moe_experts")
             or (k.does("adds") and self._follows_product(row))
             or (
                 k.source == "copy"
@@ -396,7 +403,7 @@ class Stretch:
         early = [i for i in self.rows if self.n[i] < first_qkv]
         # images have a convolution or a projection of their patches in place of a look-up
         looked_up = self.role_rows("embeds") or self.of("embedding")
-        patches = [] if self.attends else self.of("linear", among=early)
+        patches = [] if self.attends else self.of("gemm", among=early)
         self.embedding = min((looked_up or patches)[:1], default=len(self.rows))
         while patches and self.embedding and self.kernels[self.embedding - 1].among("copy", "fill"):
             self.embedding -= 1  # another layout of an image for its convolution
@@ -480,10 +487,10 @@ class Stretch:
         if n == 0 and self.ends_in_scan:
             return _scan_stage(k) if row < self.gated else "gate_norm"
         if n == 1 and self.gated_separately:
-            return "in_proj" if k.category == "linear" else "gate_norm"
+            return "in_proj" if k.category == "gemm" else "gate_norm"
         if k.category == "attention" or n == 0:
             return "attention"
-        if k.category == "linear" and n <= self.out_gemms:
+        if k.category == "gemm" and n <= self.out_gemms:
             return (
                 "out_proj"
                 if self.ends_in_scan
@@ -502,9 +509,9 @@ class Stretch:
             for i in (before, next(i for i in mixing if i >= row))
         )
         projected = sum(self.kernels[i].does("gemm") for i in range(before + 1, row))
-        if k.category == "linear" and not projected and scanned != scans:
+        if k.category == "gemm" and not projected and scanned != scans:
             return "out_proj" if scanned else "o_proj"
-        if k.category == "linear":
+        if k.category == "gemm":
             return "in_proj" if scans else "qkv_proj"
         if k.category == "scan":
             return _scan_stage(k)
@@ -528,18 +535,18 @@ class Stretch:
         product = next(i for i in reversed(range(row + 1)) if self.kernels[i].does("gemm") or not i)
         near = (
             n > self.out_gemms + (n < self.first_expert)
-            and self.kernels[product].category == "linear"
+            and self.kernels[product].category == "gemm"
         )
         gated = k.does("multiplies") and self.role_rows("bends", range(product, row))
-        computes = k.among("linear", "activation") or k.does("bends") or gated
+        computes = k.among("gemm", "activation") or k.does("bends") or gated
         return "shared_experts" if mine and near and computes else None
 
     def experts(self, row: int, usual: Usual) -> str | None:
         """Router, dispatch, experts and combine, also if kernels of the framework choose the
         experts.
         """
-        k, n, linear = self.kernels[row], self.n[row], self.kernels[row].category == "linear"
-        if k.category == "moe_experts":
+        k, n, linear = self.kernels[row], self.n[row], self.kernels[row].category == "gemm"
+        if row in self.expert_rows:
             return "experts"
         if k.does("routes"):
             return "router"
@@ -560,7 +567,7 @@ class Stretch:
             return "residual"  # after the sum of all experts
         if self.last_expert is not None and n >= self.last_expert:
             return "combine"
-        if n == self.chosen and k.among("linear", "elementwise", "copy", "other"):
+        if n == self.chosen and k.among("gemm", "elementwise", "copy", "other"):
             return "router"
         if self.chosen is not None and n >= usual.last and not linear and not k.does("adds"):
             return "combine"
@@ -586,7 +593,7 @@ class Stretch:
         k, n = self.kernels[row], self.n[row]
         if k.category == "activation":
             return "activation"
-        if k.category == "linear":
+        if k.category == "gemm":
             return "gate_up_proj" if n < usual.last else "down_proj"
         if k.does("adds") and (n >= usual.last or self._follows_product(row)):
             return "residual"
@@ -598,7 +605,7 @@ class Stretch:
         """
         k, first_qkv = self.kernels[row], self._first_qkv(usual)
         absorbed = (
-            k.category == "linear" and self.latent and self.cached is not None and row > self.cached
+            k.category == "gemm" and self.latent and self.cached is not None and row > self.cached
         )
         before_rope = self.last_rope is not None and row <= self.last_rope
         if chosen := self._chooses_keys(row):
@@ -607,7 +614,7 @@ class Stretch:
             return "attention"
         if k.category == "scan":
             return _scan_stage(k)
-        if k.category == "linear":
+        if k.category == "gemm":
             return "in_proj" if usual.next_scans else "qkv_proj"
         if usual.next_scans and self.n[row] >= first_qkv and k.category != "norm":
             return "scan"
@@ -633,7 +640,7 @@ class Stretch:
         if n < head and (self.gemms >= head or k.category == "norm"):
             return "final_norm"
         if n >= head:
-            if n < self.gemms or k.category == "linear":
+            if n < self.gemms or k.category == "gemm":
                 return "lm_head"
             # an embedding model has a head, too, but chooses no token
             return "sampling" if self.of("sampling") else None
@@ -645,6 +652,8 @@ class Stretch:
         """Before the first layer."""
         if row in self.angles:
             return "rope"
+        if self.kernels[row].category == "gemm":
+            return "other"  # its place alone does not tell what a product is
         return "embedding" if row >= self.embedding else "prepare_inputs"
 
 

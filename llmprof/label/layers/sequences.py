@@ -731,7 +731,7 @@ def _add_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
 
 
 _OTHER_STREAMS = (
-    "linear",
+    "gemm",
     "activation",
     "norm",
     "quantize",
@@ -805,7 +805,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
         .min()
         .over("rank", "step", "layer", "stream")
     )
-    linear = pl.col("category").is_in(["linear", "quantize"])
+    linear = pl.col("category").is_in(["gemm", "quantize"])
     before, after = pl.col("at") < activated, pl.col("at") > activated
     feed_forward = (
         pl.when(before).then(pl.lit("gate_up_proj")).when(after).then(pl.lit("down_proj"))
@@ -822,7 +822,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
     # beside chosen experts, those that every token goes to
     shared = pl.col("mixes") & ~(pl.col("at") < pl.col("attended")).fill_null(value=False)
     shared &= linear.any().over(*key, "stream", "layer")
-    shared &= pl.col("category").is_in(["linear", "activation", "quantize", "elementwise"])
+    shared &= pl.col("category").is_in(["gemm", "activation", "quantize", "elementwise"])
     named = (
         pl.when(shared)
         .then(pl.lit("shared_experts"))

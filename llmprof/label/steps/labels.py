@@ -17,21 +17,35 @@ from llmprof.trace import Trace
 
 _VLLM = r"^execute_(?:\d+_)?context_(\d+)\(([^)]*)\)_generation_(\d+)\(([^)]*)\)"
 _VLLM_2025 = r"^execute_new_(\d+)_cached_(\d+)"
-_SGLANG = r"^step\[([A-Z_0-9]+)\b(?:[^\]]*?\bbs=(\d+))?(?:[^\]]*?\btoks=(\d+))?[^\]]*\]"
+_SGLANG = r"^step\[([A-Z_0-9]+)\b[^\]]*\]"
+_ATOM = r"^(\w*(?:prefill|decode))\[bs=\d+.*\]"
+_TENSORRT_LLM = r"\b_forward_step\b.*\b\d+ (?:ctx|gen) reqs\b"
 _CAPTURE = r"^capture_(\d+)_(\w+)"
 _PROFILER_STEP = r"^ProfilerStep#(\d+)"
 _EXECUTE_MODEL = r"\bexecute_model\b"
 _ONNX_RUNTIME = r"^model_run$"
+_XLA = r"^(?:jit|pjit|pmap)_\w+\(\d+\)$|^SyncTensorsGraph[.\d]*\(\d+\)$"
 
 SOURCES = {
     "vllm": f"(?:{_VLLM})|(?:{_VLLM_2025})",
     "sglang": _SGLANG,
+    "atom": _ATOM,
+    "tensorrt_llm": _TENSORRT_LLM,
     "capture": _CAPTURE,
     "execute_model": _EXECUTE_MODEL,
     "profiler_step": _PROFILER_STEP,
     "onnxruntime": _ONNX_RUNTIME,
+    "xla": _XLA,
 }
 """Pattern of each source's labels; where a rank has several, the first one counts."""
+
+ENGINES: Final = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "atom": "ATOM",
+    "tensorrt_llm": "TensorRT-LLM",
+}
+"""Engines whose labels state the batch of each pass, in words."""
 
 OPTIMIZER_STEP = r"^Optimizer\.step\b"
 """The range that ends a step of training, where nothing else tells of steps."""
@@ -50,41 +64,80 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     holds query tokens and the sum of query times key lengths. 0.11 to 0.13 write
     ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its
     forward pass: the extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and
-    TARGET_VERIFY are decode. ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model``
-    a range around a forward pass of vLLM, ``ProfilerStep#N`` a step of the profiler's schedule,
-    ``model_run`` a run of a session of ONNX Runtime.
+    TARGET_VERIFY are decode; with its totals for a roofline, ``c=`` and ``g=`` are the requests of
+    a mixed pass, ``c_sq=`` and ``g_sq=`` the tokens of both parts. ATOM writes ``decode[bs=R tok=T
+    p=P d=D …]`` (of a mixed batch P requests read their prompts, ``bs=R/G`` is padded to G), with
+    ``eager_`` before it without a graph, and ``dummy_`` where a rank without requests keeps step
+    with others. TensorRT-LLM writes ``_forward_step N: R ctx reqs, T ctx tokens, R gen reqs``, its
+    older forms less. ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range
+    around a forward pass of vLLM, ``ProfilerStep#N`` a step of the profiler's schedule,
+    ``model_run`` a run of a session of ONNX Runtime, ``jit_NAME(N)`` a run of a program on an XLA
+    device.
     """
     name, source = pl.col("name"), pl.col("source")
-    mode = pl.when(source == "sglang").then(name.str.extract(_SGLANG, 1))
-    requests, tokens = _int(name.str.extract(_SGLANG, 2)), _int(name.str.extract(_SGLANG, 3))
-    extends, decodes = mode.str.contains("EXTEND|PREFILL"), mode.is_in(["DECODE", "TARGET_VERIFY"])
-    no_prefill, no_decode = (
-        pl.when(other | (mode == "IDLE")).then(0) for other in (decodes, extends)
-    )
+    mode = pl.coalesce(
+        pl.when(source == engine).then(name.str.extract(pattern))
+        for engine, pattern in (("sglang", _SGLANG), ("atom", _ATOM))
+    ).str.to_uppercase()
+
+    def field(key: str) -> pl.Expr:
+        return pl.when(mode.is_not_null()).then(_int(name.str.extract(rf"\b{key}=(\d+)")))
+
+    mode = pl.when(field("p") > 0).then(pl.lit("MIXED")).otherwise(mode)
+    idle = (mode == "IDLE") | ((source == "atom") & mode.str.contains("^DUMMY"))
+    extends = mode.str.contains("EXTEND|PREFILL") & ~idle
+    decodes = mode.str.contains("DECODE$|TARGET_VERIFY$") & ~idle
+    no_prefill, no_decode = (pl.when(other | idle).then(0) for other in (decodes, extends))
+    requests, tokens = field("bs"), field("toks?")
     prefilled, read, decoded, written = (
         _tokens(name.str.extract(_VLLM, part)) for part in range(1, 5)
     )
     new, cached = (_int(name.str.extract(_VLLM_2025, part)) for part in (1, 2))
+    context, generation = (
+        pl.when(source == "tensorrt_llm").then(
+            _int(name.str.extract(rf"\b(\d+) {part} reqs")).fill_null(0)
+        )
+        for part in ("ctx", "gen")
+    )
+    read_trt = pl.when(context == 0).then(0).otherwise(_int(name.str.extract(r"(\d+) ctx tokens")))
     generated = pl.when(decodes).then(pl.coalesce(tokens, requests))
+    given = mode == "MIXED"
     labels = labels.with_columns(
         source=first_true({label: name.str.contains(pattern) for label, pattern in SOURCES.items()})
     ).with_columns(
-        context_requests=pl.coalesce(prefilled, new, pl.when(extends).then(requests), no_prefill),
-        context_tokens=pl.coalesce(read, pl.when(extends).then(tokens), no_prefill),
-        generation_requests=pl.coalesce(
-            decoded, cached, pl.when(decodes).then(requests), no_decode
+        prefill_requests=pl.coalesce(
+            prefilled,
+            new,
+            context,
+            pl.when(given).then(field("[cp]")),
+            pl.when(extends).then(requests),
+            no_prefill,
         ),
-        generation_tokens=pl.coalesce(written, generated, no_decode),
+        prefill_tokens=pl.coalesce(
+            read, read_trt, field("c_sq"), pl.when(extends).then(tokens), no_prefill
+        ),
+        decode_requests=pl.coalesce(
+            decoded,
+            cached,
+            generation,
+            pl.when(given).then(field("[gd]")),
+            pl.when(decodes).then(requests),
+            no_decode,
+        ),
+        decode_tokens=pl.coalesce(
+            written, pl.when(generation == 0).then(0), field("g_sq"), generated, no_decode
+        ),
     )
-    counted = phase(pl.col("context_requests"), pl.col("generation_requests"))
-    stated = first_true({"mixed": mode == "MIXED", "prefill": extends, "decode": decodes})
-    return labels.with_columns(phase=pl.coalesce(stated, counted))
+    counted = phase(pl.col("prefill_requests"), pl.col("decode_requests"))
+    program = pl.when(source == "xla").then(name.str.extract(r"_(prefill|decode)(?:_|\()"))
+    stated = first_true({"mixed": given, "prefill": extends, "decode": decodes})
+    return labels.with_columns(phase=pl.coalesce(stated, program, counted))
 
 
-def phase(context_requests: pl.Expr, generation_requests: pl.Expr) -> pl.Expr:
+def phase(prefill_requests: pl.Expr, decode_requests: pl.Expr) -> pl.Expr:
     """Phase of a batch: prefill, decode, mixed or empty; other if the numbers are unknown."""
-    prefills, decodes = context_requests > 0, generation_requests > 0
-    empty = (context_requests == 0) & (generation_requests == 0)
+    prefills, decodes = prefill_requests > 0, decode_requests > 0
+    empty = (prefill_requests == 0) & (decode_requests == 0)
     cases = {"mixed": prefills & decodes, "prefill": prefills, "decode": decodes, "empty": empty}
     return first_true(cases, "other")
 
@@ -149,16 +202,13 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     prefill = pl.col("length") > 1
     length_known = pl.col("length").is_not_null()
     counts = bounds.select(
-        context_requests=pl.when(prefill).then("batch").when(length_known).then(0),
-        context_tokens=pl.when(prefill)
+        prefill_requests=pl.when(prefill).then("batch").when(length_known).then(0),
+        prefill_tokens=pl.when(prefill)
         .then(pl.col("batch") * pl.col("length"))
         .when(length_known)
         .then(0),
-        generation_requests=pl.when(length_known & ~prefill)
-        .then("batch")
-        .when(length_known)
-        .then(0),
-        generation_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
+        decode_requests=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
+        decode_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
     )
     by_work = _phases_by_work(events, bounds["i"])
     return (
@@ -167,7 +217,7 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
             rank=pl.lit(rank, dtype=pl.Int32),
             step=pl.int_range(pl.len(), dtype=pl.Int32),
             phase=pl.when(length_known)
-            .then(phase(pl.col("context_requests"), pl.col("generation_requests")))
+            .then(phase(pl.col("prefill_requests"), pl.col("decode_requests")))
             .when("encodes")
             .then(pl.lit("other"))
             .otherwise(by_work),
@@ -220,7 +270,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         rows.filter(pl.col("step") >= 0)
         .group_by("step")
         .agg(
-            ns=pl.col("dur_ns").filter(pl.col("category") == "linear").sum(),
+            ns=pl.col("dur_ns").filter(pl.col("category") == "gemm").sum(),
             attention=pl.col("name").filter("attends").unique().sort(),
             samples=pl.col("samples").any(),
         )
@@ -391,10 +441,10 @@ NO_STEPS = pl.DataFrame(
         **dict.fromkeys(("rank", "step"), pl.Int32),
         "phase": pl.String,
         **dict.fromkeys(
-            ("start_ns", "host_start_ns", "host_dur_ns", "context_requests", "context_tokens"),
+            ("start_ns", "host_start_ns", "host_dur_ns", "prefill_requests", "prefill_tokens"),
             pl.Int64,
         ),
-        **dict.fromkeys(("generation_requests", "generation_tokens"), pl.Int64),
+        **dict.fromkeys(("decode_requests", "decode_tokens"), pl.Int64),
         **dict.fromkeys(("source", "name"), pl.String),
     }
 )
@@ -459,8 +509,8 @@ class _HeldRequests:
         detailed = [_sums(row[f"_{part}_1"], row[f"_{part}_2"]) for part in (1, 2)]
         parts: list[Requests] = []
         source = "label" if any(detailed) else "followed"
-        generating, made = _number(row["generation_requests"]), _number(row["generation_tokens"])
-        reading, read = _number(row["context_requests"]), _number(row["context_tokens"])
+        generating, made = _number(row["decode_requests"]), _number(row["decode_tokens"])
+        reading, read = _number(row["prefill_requests"]), _number(row["prefill_tokens"])
         if generating and made is None:
             made = generating
         if generating and made:

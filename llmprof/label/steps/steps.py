@@ -26,9 +26,9 @@ COLUMNS = [
         "dur_ns",
         "host_start_ns",
         "host_dur_ns",
-        "context_requests",
+        "prefill_requests",
     ),
-    *("context_tokens", "generation_requests", "generation_tokens", "source", "name"),
+    *("prefill_tokens", "decode_requests", "decode_tokens", "source", "name"),
 ]
 
 
@@ -140,7 +140,7 @@ def _drop_padding(
     some = gap.is_not_null()
     if some.sum() < _MIN_PRODUCTS:  # then their categories do not matter
         return launched
-    products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
+    products = gap.filter(some & activity(trace)["category"].is_in(["gemm", "moe_experts"]))
     padded = (
         products.value_counts(name="products")
         .filter(pl.col("products") >= _MIN_PRODUCTS)
@@ -233,6 +233,9 @@ def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
 
 
+_LEAST_OF_PROGRAM: Final = 0.05
+
+
 def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     """Steps of the ranks with labels: those on the host for ranks whose work on a device has
     launching calls.
@@ -242,12 +245,15 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
     served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
     device = device.filter(~pl.col("rank").is_in(served.implode()))
+    lane = [name for name in ("rank", "device", "stream") if name in device.columns]
     streams = (
-        device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+        device.group_by(lane)
+        .len()
+        .sort("len", *lane[1:], descending=[True, *[False] * (len(lane) - 1)])
     )
     device = device.join(
         streams.unique("rank", keep="first", maintain_order=True),
-        on=["rank", "stream"],
+        on=lane,
         how="semi",
         nulls_equal=True,
     )
@@ -266,6 +272,10 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     labels = labels.filter(is_capture | pl.col("_best")).sort(
         "rank", "start_ns", maintain_order=True
     )
+    # a program of XLA is a step if it takes much of the time, unlike conversions around it
+    spent = pl.col("dur_ns").sum()
+    small = spent.over("rank", "name") < _LEAST_OF_PROGRAM * spent.over("rank")
+    labels = labels.filter((pl.col("source") != "xla") | ~small)
     # of ranges around one pass, such as those of a worker and of its model, the outermost counts
     reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
     inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(

@@ -69,7 +69,7 @@ def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
         how="left",
         maintain_order="left",
     )
-    counts = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+    counts = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
     silent = pl.col("source").is_in(UNLABELLED) & pl.all_horizontal(
         pl.col(name).is_null() for name in counts
     )
@@ -85,10 +85,10 @@ def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     generates = pl.col("_light") & heavy.any().over("rank")
     known, zero = reads | generates, pl.lit(0, dtype=pl.Int64)
     made = {
-        "context_requests": pl.when(reads).then(first).otherwise(zero),
-        "context_tokens": pl.when(reads).then("tokens").otherwise(zero),
-        "generation_requests": pl.when(generates).then("tokens").otherwise(zero),
-        "generation_tokens": pl.when(generates).then("tokens").otherwise(zero),
+        "prefill_requests": pl.when(reads).then(first).otherwise(zero),
+        "prefill_tokens": pl.when(reads).then("tokens").otherwise(zero),
+        "decode_requests": pl.when(generates).then("tokens").otherwise(zero),
+        "decode_tokens": pl.when(generates).then("tokens").otherwise(zero),
         "phase": pl.when(reads).then(pl.lit("prefill")).otherwise(pl.lit("decode")),
     }
     return rows.with_columns(

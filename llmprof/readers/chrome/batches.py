@@ -454,7 +454,7 @@ def _op_ids(args: Sequence[kinds.ChromeArgs]) -> pl.Series:
 
 
 def _correlations(args: Sequence[kinds.CallArgs]) -> pl.Series:
-    return _ids([a.correlation_nsys if a.correlation is None else a.correlation for a in args])
+    return _ids([a.call if a.correlation is None else a.correlation for a in args])
 
 
 def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | None]:
@@ -583,6 +583,14 @@ NO_PHASE: Final = "ph ''"
 """Reason for leaving out an entry without a phase, which is no event."""
 
 
+class LaneName(NamedTuple):
+    """Name of a process, or of one of its threads."""
+
+    process: int
+    thread: int | None
+    name: str
+
+
 @dataclass(slots=True)
 class EventBatch:
     """Columns and counts of one batch of events."""
@@ -593,21 +601,19 @@ class EventBatch:
     kept: int = 0
     wrong_types: int = 0
     skipped: dict[str, int] = dataclasses.field(default_factory=dict)
-    process_names: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    lane_names: list[LaneName] = dataclasses.field(default_factory=list)
     frames: dict[str, pl.DataFrame] = dataclasses.field(default_factory=dict)
 
     def facts(self) -> list[Any]:
         """All but the columns, as another process can take it."""
-        names = [list(pair) for pair in self.process_names]
+        names = [list(lane) for lane in self.lane_names]
         return [self.total, self.kept, self.wrong_types, self.skipped, names, list(self.frames)]
 
     @classmethod
     def of(cls, unit: int, facts: list[Any]) -> EventBatch:
         """The batch that another process told :meth:`facts` of, without its columns."""
         total, kept, wrong_types, skipped, names, _ = facts
-        return cls(
-            unit, total, kept, wrong_types, skipped, [(process, name) for process, name in names]
-        )
+        return cls(unit, total, kept, wrong_types, skipped, [LaneName(*name) for name in names])
 
 
 class Batches:
@@ -636,11 +642,10 @@ class Batches:
         return sum(batch.wrong_types for batch in self.batches)
 
     @property
-    def process_names(self) -> dict[int, str]:
-        """Names of processes by identifier."""
-        return {
-            process: name for batch in self._in_order() for process, name in batch.process_names
-        }
+    def lane_names(self) -> list[LaneName]:
+        """Names of processes and threads; of several for one, the last counts."""
+        names = [lane for batch in self._in_order() for lane in batch.lane_names]
+        return list({lane[:2]: lane for lane in names}.values())
 
     def _in_order(self) -> list[EventBatch]:
         return sorted(self.batches, key=lambda batch: batch.unit)
@@ -709,12 +714,18 @@ class Batches:
                 batch.kept += left_out
                 continue
             if phase == "M":
-                named = [e for e in events if e.name == "process_name"]
-                pairs = zip(
-                    _ids([e.pid for e in named]), self._names([e.args for e in named]), strict=True
+                named = [e for e in events if e.name in ("process_name", "thread_name")]
+                threads = _ids([e.tid if e.name == "thread_name" else None for e in named])
+                lanes = zip(
+                    _ids([e.pid for e in named]),
+                    threads,
+                    self._names([e.args for e in named]),
+                    strict=True,
                 )
-                batch.process_names += [
-                    (pid, str(a.name)) for pid, a in pairs if pid is not None and a.name is not None
+                batch.lane_names += [
+                    LaneName(pid, tid, str(a.name))
+                    for pid, tid, a in lanes
+                    if pid is not None and a.name is not None
                 ]
             elif phase in ("i", "I") and (memory := [e for e in events if e.name == "[memory]"]):
                 groups["memory"] += memory

@@ -359,11 +359,18 @@ class ChromeArgs(msgspec.Struct, gc=False):
 class CallArgs(ChromeArgs, gc=False):
     """Calls of a device runtime.
 
-    Kineto and exporters of nsys have different names for the correlation.
+    Kineto, exporters of nsys and XLA have different names for the correlation.
     """
 
     correlation: Id = None
     correlation_nsys: Id = _arg("correlationId")
+    correlation_xla: Id = _arg("correlation_id")
+
+    @property
+    def call(self) -> Id:
+        """Identifier of the call that launched it."""
+        of_others = self.correlation_xla if self.correlation_nsys is None else self.correlation_nsys
+        return of_others if self.correlation is None else self.correlation
 
 
 class LaunchArgs(CallArgs, gc=False):

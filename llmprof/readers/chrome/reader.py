@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,19 +21,20 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof.errors import ReadError
-from llmprof.names.operators import first_true
+from llmprof.errors import ReadError, listed
 from llmprof.readers.chrome.batches import (
     NO_PHASE,
     Batches,
     DistinctTexts,
     EventBatch,
+    LaneName,
     rank_numbers,
     split_ranks,
 )
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.helpers import Done, Job, JobShare, is_worth_it, shared
+from llmprof.readers.common.lanes import REPEATS, frames_by_lane
 from llmprof.readers.common.reader import FilePart, Frames, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
 from llmprof.text import Progress
@@ -45,10 +46,6 @@ _COPY_KIND: Final = re.compile(
 _COPY_ENDS: Final = re.compile(r"\((\w+)\s*->\s*(\w+)\)")
 _FILL: Final = re.compile(r"^(?:memset|fill)", re.IGNORECASE)
 
-_ON_DEVICE: Final = r"(?i)^gpu ?\d+$"
-_COPY_NAME: Final = r"(?i)^(?:copy(?:host|device|peer)|memcpy|memset|fillbuffer)"
-_CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
-
 _DMA: Final = "dma_request"
 _SIGNALS: Final = ("event_wait", "event_record")
 _DIRECTIONS: Final = {
@@ -56,9 +53,6 @@ _DIRECTIONS: Final = {
     "DEVICE_TO_HOST": "DtoH",
     "DEVICE_TO_DEVICE": "DtoD",
 }
-
-_HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
-_DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
 
 _MOST_DEVICES: Final = 1 << 12
 
@@ -76,12 +70,12 @@ _DESCRIPTION: Final = (
 
 
 def _tables(
-    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: DistinctTexts
+    frames: Mapping[str, pl.DataFrame], lane_names: Sequence[LaneName], texts: DistinctTexts
 ) -> Frames:
     """Tables of one file."""
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
     for more in (
-        _told_apart(by_kind.pop("process", None), process_names),
+        _told_apart(by_kind.pop("process", None), lane_names),
         _of_queue(by_kind.pop("queue", None)),
     ):
         for kind, frame in more.items():
@@ -119,6 +113,7 @@ def _tables(
         "memory": None if (memory := by_kind.get("memory")) is None else memory.drop("name"),
         "counters": by_kind.get("counter"),
         "tasks": by_kind.get("tasks"),
+        REPEATS: by_kind.get(REPEATS),
     }
     return {name: frame for name, frame in out.items() if frame is not None}
 
@@ -209,37 +204,18 @@ def _named(frame: pl.DataFrame, texts: DistinctTexts) -> pl.DataFrame:
     return frame
 
 
-def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> Frames:
-    """Events without a known category as frames by kind, which depends on the name of their
-    process.
+def _told_apart(events: pl.DataFrame | None, lane_names: Sequence[LaneName]) -> Frames:
+    """Events without a known category as frames by kind, which depends on the names of their
+    process and lane.
     """
     if events is None:
         return {}
-    names = pl.DataFrame(
-        {"process": list(process_names), "process_name": list(process_names.values())},
-        schema={"process": pl.Int64, "process_name": pl.String},
-    )
-    events = events.join(names, on="process", how="left", maintain_order="left")
-    process, name = pl.col("process_name").fill_null(""), pl.col("name")
-    on_device = process.str.contains(_ON_DEVICE)
-    kinds = {
-        "copy": on_device & name.str.contains(_COPY_NAME),
-        "kernel": on_device,
-        "runtime": name.str.contains(_CALL_NAME),
-    }
-    kind = first_true(kinds, "marker")
-    device = process.str.extract(r"(?i)^gpu ?(\d+)$", 1).cast(pl.Int32)
-    apart = events.with_columns(kind=kind, device=device).partition_by(
-        "kind", as_dict=True, include_key=False
-    )
-    frames = {str(key[0]): frame for key, frame in apart.items()}
-    columns = {
-        "kernel": ("device", *_DEVICE),
-        "copy": ("device", *_DEVICE),
-        "runtime": (*_HOST, "correlation"),
-        "marker": (*_HOST, "domain"),
-    }
-    return {kind: frame.select(columns[kind]) for kind, frame in frames.items()}
+    schema = {"process": pl.Int64, "thread": pl.Int64, "lane": pl.String}
+    names = pl.DataFrame(lane_names, schema=schema, orient="row")
+    of_process = names.filter(pl.col("thread").is_null()).select("process", process_name="lane")
+    events = events.join(of_process, on="process", how="left", maintain_order="left")
+    events = events.join(names, on=["process", "thread"], how="left", maintain_order="left")
+    return frames_by_lane(events)
 
 
 def _concat(*frames: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -352,7 +328,7 @@ def _describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     groups = [g for g in groups if isinstance(g, dict)]
     versions = {key: _decoded(head, key) for key in head if key.endswith("_version")}
     return {
-        "rank": _natural(distributed.get("rank")),
+        "rank": _rank_of(head),
         "world_size": _natural(distributed.get("world_size")) or None,
         "backend": distributed.get("backend"),
         "devices": [
@@ -368,6 +344,12 @@ def _describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         "versions": {key: value for key, value in versions.items() if isinstance(value, str | int)},
         "options": {key: bool(_decoded(head, key)) for key in _OPTIONS if key in head},
     }
+
+
+def _rank_of(head: Mapping[str, msgspec.Raw]) -> int | None:
+    """Rank that a document states."""
+    distributed = _decoded(head, "distributedInfo")
+    return _natural(distributed.get("rank")) if isinstance(distributed, dict) else None
 
 
 _SAYS_NOTHING: Final = ("", "undefined", "default_pg")
@@ -428,9 +410,13 @@ def _parts(reading: _Reading) -> list[FilePart]:
             raise ReadError(
                 f"{stream.path.name} holds no whole event{why}", hint="record the trace again"
             )
-        part = _part(stream, by_label[""])
-        _tell_of_file(part.coverage, reading)
-        return [part]
+        parts = [_part(stream, by_label[""])]
+        parts += [_part(stream, batches, head=head) for head, batches in reading.others.values()]
+        world = max((part.head["world_size"] or 0 for part in parts), default=0) or None
+        for part in parts:
+            part.head["world_size"] = world
+        _tell_of_file(parts[0].coverage, reading)
+        return parts
     rest = by_label.pop("", None)
     parts = [
         _part(stream, by_label[label], rank=rank) for label, rank in rank_numbers(by_label).items()
@@ -470,6 +456,9 @@ class _Reading:
         self.by_label: dict[str, Batches] = defaultdict(
             partial(Batches, python_functions=python_functions)
         )
+        self.others: dict[Any, tuple[Mapping[str, msgspec.Raw], Batches]] = {}
+        """Heads and events of documents of other ranks that follow the first, by rank."""
+        self._python_functions = python_functions
         self.exact: dict[int, bool] = {}
         self.wrong_types: dict[int, int] = defaultdict(int)
         self.unit = -1
@@ -481,6 +470,7 @@ class _Reading:
         """Read the file again from its start; events that were read are kept."""
         path, block_bytes = self.stream.path, self._block_bytes
         self.stream, self.unit, self.decoder = EventStream(path, block_bytes), -1, EventDecoder()
+        self.others.clear()
         self.decoder.exact = any(self.exact.values())
 
     def all(self) -> None:
@@ -512,6 +502,12 @@ class _Reading:
         for events in self.stream.batches(decode):
             if len(self.decoder.forms) > 1:
                 events = in_one_form(events)
+            head, document = self.stream.head, self.stream.document
+            if document is not head and (other := _rank_of(document)) not in (None, _rank_of(head)):
+                if other not in self.others:
+                    self.others[other] = document, Batches(python_functions=self._python_functions)
+                self.others[other][1].add(events, self.unit)
+                continue
             for label, some in split_ranks(events).items():
                 self.by_label[label].add(some, self.unit)
             newest = [batches.batches[-1] for batches in self.by_label.values() if batches.batches]
@@ -630,9 +626,19 @@ def read_units(of: dict[str, Any], share: JobShare) -> None:
             share.give(unit, *reading.told(unit))
 
 
-def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> FilePart:
-    base = _base_ns(stream.head)
-    frames = _tables(batches.frames(base), batches.process_names, batches.texts)
+def _part(
+    stream: EventStream,
+    batches: Batches,
+    *,
+    rank: int | None = None,
+    head: Mapping[str, msgspec.Raw] | None = None,
+) -> FilePart:
+    stated = stream.head if head is None else head
+    base = _base_ns(stated)
+    frames = _tables(batches.frames(base), batches.lane_names, batches.texts)
+    if (repeats := frames.pop(REPEATS, None)) is not None:
+        batches.skipped[REPEATS] = repeats.height
+        batches.kept -= repeats.height
     coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,
@@ -640,12 +646,48 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
         "skipped": {reason: count for reason, count in sorted(batches.skipped.items()) if count},
         "wrong_types": batches.wrong_types,
     }
-    head = {**_describe(stream.head), "absolute": base != 0}
+    facts = {**_describe(stated), "absolute": base != 0}
     if rank is not None:
-        head["rank"] = rank
+        facts["rank"] = rank
+    elif facts["rank"] is not None or stream.lost_bytes:
+        _leave_out_others(frames, coverage)
     if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
-        coverage["notes"] = [_LANES]
-    return FilePart(stream.path, frames, head, coverage)
+        coverage.setdefault("notes", []).append(_LANES)
+    return FilePart(stream.path, frames, facts, coverage)
+
+
+def _leave_out_others(frames: Frames, coverage: dict[str, Any]) -> None:
+    """Leave out what other ranks wrote into the file of one rank: work of another device that
+    another process launched.
+    """
+    kernels, calls = frames.get("kernels"), frames.get("runtime")
+    if kernels is None or calls is None:
+        return
+    found = {
+        "device": kernels["device"].drop_nulls().value_counts(sort=True)["device"],
+        "process": calls["process"].drop_nulls().value_counts(sort=True)["process"],
+    }
+    if any(numbers.len() < 2 for numbers in found.values()):
+        return
+    left: dict[str, int] = {}
+    for name, frame in frames.items():
+        own = [
+            pl.col(column).is_null() | (pl.col(column) == numbers[0])
+            for column, numbers in found.items()
+            if column in frame.columns
+        ]
+        frames[name] = frame.filter(own)
+        left[name] = frame.height - frames[name].height
+    others = sum(left.values())
+    devices, processes = (listed(numbers.sort()) for numbers in found.values())
+    coverage["kept"] -= others
+    coverage["skipped"]["event of another rank"] = others
+    coverage["overwritten"] = left["kernels"] + left.get("copies", 0)
+    coverage["notes"] = [
+        f"devices {devices} and processes {processes} are in the file of one rank: several ranks"
+        f" wrote over each other, and what is there of each is incomplete; {others:,} events that"
+        f" are not of device {found['device'][0]} are left out"
+    ]
 
 
 def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:
@@ -688,7 +730,7 @@ def _sniff(probe: Probe) -> bool:
 
 READER = Reader(
     name="chrome",
-    version=10,
+    version=11,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=lambda path, request: read(

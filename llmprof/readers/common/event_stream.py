@@ -158,6 +158,8 @@ class EventStream:
         self.path = path
         self.blocks = Blocks(path, min(block_bytes, _READ_BYTES))
         self.head: dict[str, msgspec.Raw] = {}
+        self.document: dict[str, msgspec.Raw] = self.head
+        """Head of the document whose events were given last: others may follow the first."""
         self.total_bytes = 0
         self.truncated = ""
         self.lost_bytes = 0
@@ -395,9 +397,13 @@ class EventStream:
             yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
         for other in others:  # profilers append to a file that exists
             try:
-                yield bytes(_MEMBERS.decode(other)[EVENTS]).strip()[1:-1]
+                members = _MEMBERS.decode(other)
+                events = bytes(members.pop(EVENTS)).strip()[1:-1]
             except (KeyError, *repair.BAD_JSON):
                 self._lose(len(other))
+                continue
+            self.document = members
+            yield events
 
     def _decode(self, text: bytes, decode: repair.Decode) -> list[Any]:
         """Decode the content of a list, repaired if needed; if that fails, keep the events that

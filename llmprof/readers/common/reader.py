@@ -5,6 +5,7 @@ its errors.
 from __future__ import annotations
 
 import csv
+import filecmp
 import json
 import lzma
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import accumulate, chain, combinations, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,10 @@ from llmprof.text import Progress, are, counted, left_out
 from llmprof.trace import Trace, communication, schema
 from llmprof.trace.platforms import platform_of, tool_of
 from llmprof.trace.storage import files
-from llmprof.trace.storage.deferred import span_of_frames
+from llmprof.trace.storage.deferred import TIMES, span_of_frames
+
+DEVICES: Final = "order of the devices"
+"""Where the rank of a process is from, if nothing recorded states it."""
 
 FRONT_END = -1
 """Rank of a process that drives the run and has no device."""
@@ -73,6 +77,101 @@ def assign(parts: Sequence[FilePart]) -> tuple[list[int], list[str]]:
     return ranks, warnings
 
 
+def refuse_copies(parts: Sequence[FilePart]) -> None:
+    """Raise if two files without a rank hold the same events: they are no two ranks."""
+    alike: dict[Any, list[FilePart]] = {}
+    for part in parts:
+        if part.on_device and (part.rank is None or part.head.get("rank_from") == DEVICES):
+            alike.setdefault((part.span_ns(), *sorted(part.rows.items())), []).append(part)
+    for a, b in chain.from_iterable(combinations(same, 2) for same in alike.values()):
+        # reports of several hosts may agree in their events, not in what they say of the host
+        said = "rank_from" not in a.head or filecmp.cmp(a.path, b.path, shallow=False)
+        if said and all(a.tables[name].equals(frame) for name, frame in b.tables.items()):
+            raise MixedRunsError(
+                f"{_told_apart(a.path, b.path)} hold the same events",
+                expected="one file per rank",
+                hint="pass only one of them",
+                files=[str(a.path), str(b.path)],
+            )
+
+
+def join_windows(parts: Sequence[FilePart]) -> tuple[Sequence[FilePart], list[str]]:
+    """Parts, those as one that recorded one process of a rank in windows one after the other.
+
+    The time between windows is taken out: nothing is known of it.
+    """
+    by_rank: dict[int, list[FilePart]] = {}
+    for part in parts:
+        if part.rank is not None and part.span_ns() is not None and part.head.get("absolute"):
+            by_rank.setdefault(part.rank, []).append(part)
+    of_ranks = [sorted(same, key=FilePart.span_ns) for same in by_rank.values()]  # type: ignore[arg-type]
+    if len({len(same) for same in of_ranks}) != 1 or len(of_ranks[0]) < 2:
+        return parts, []
+    spans = [[span for part in same if (span := part.span_ns())] for same in of_ranks]
+    apart = all(after[0] > before[1] for same in spans for before, after in pairwise(same))
+    if not apart or not all(map(_is_one_run, of_ranks)):
+        return parts, []
+    between = [
+        max(0, min(after[0] for after in later) - max(before[1] for before in earlier))
+        for earlier, later in pairwise(zip(*spans, strict=True))
+    ]
+    shifts = [0, *accumulate(between)]
+    joined = [_as_one(same, shifts) for same in of_ranks]
+    alone = [part for part in parts if not any(part in same for same in of_ranks)]
+    said = (
+        f"{counted(len(shifts), 'window')} of one run, one after the other: the"
+        f" {sum(between) / 1e9:.3f} s between them were not recorded, and are left out"
+    )
+    return [*joined, *alone], [said]
+
+
+def _is_one_run(windows: Sequence[FilePart]) -> bool:
+    """Whether files with one rank are from one process, by their events or names."""
+    processes = [part.processes() for part in windows]
+    if any(processes):
+        return bool(set.intersection(*processes))
+    begun = {part.path.name[: match.start()] for part in windows if (match := part.rank_in_name())}
+    return len(begun) == 1 and begun != {""}
+
+
+_NUMBERS: Final = (("correlation", "torch_awaited_call"), ("op_id",))
+"""Columns with identifiers, by what they identify."""
+
+
+def _as_one(windows: Sequence[FilePart], shifts: Sequence[int]) -> FilePart:
+    """Windows of one process as one part, in which each number stands for one thing; each begins
+    earlier by its shift (ns).
+    """
+    for part, shift in zip(windows, shifts, strict=True):
+        for name, frame in part.tables.items():
+            times = pl.col([time for time in TIMES if time in frame.columns])
+            part.tables[name] = frame.with_columns(times - shift)
+    for columns in _NUMBERS:
+        first = 0
+        for part in windows:
+            found = {
+                table: [pl.col(column) for column in columns if column in frame.columns]
+                for table, frame in part.tables.items()
+            }
+            held = [
+                part.tables[table].select(c.max()).item() for table in found for c in found[table]
+            ]
+            for table, numbers in found.items():
+                moved = [pl.when(c >= 0).then(c + first).otherwise(c) for c in numbers]
+                part.tables[table] = part.tables[table].with_columns(moved)
+            first += 1 + max((number for number in held if number is not None), default=0)
+    tables = {
+        name: pl.concat(
+            [p.tables[name] for p in windows if name in p.tables], how="diagonal_relaxed"
+        )
+        for name in dict.fromkeys(chain.from_iterable(part.tables for part in windows))
+    }
+    coverage = {key: sum(part.coverage.get(key, 0) for part in windows) for key in COUNTED}
+    coverage["notes"] = [loss for part in windows for loss in part.losses()]
+    coverage["file"] = listed(part.path.name for part in windows)
+    return FilePart(windows[0].path, tables, windows[0].head, coverage)
+
+
 def _told_apart(a: Path, b: Path) -> str:
     """The names of two files, with the names of their folders as far as they are alike."""
     depth = next(
@@ -101,13 +200,14 @@ def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
     if len(ranked) < 2 or any(part.on_device and part.rank is None for part in parts):
         return None
     by_rank: dict[int, list[FilePart]] = {}
-    by_folder: dict[Path, list[FilePart]] = {}
+    by_place: dict[tuple[Path, frozenset[str]], list[FilePart]] = {}
     for part in sorted(ranked, key=lambda part: (min(part.processes(), default=0), part.path.name)):
         by_rank.setdefault(int(part.rank or 0), []).append(part)
     for part in ranked:
-        by_folder.setdefault(part.path.parent, []).append(part)
+        words = frozenset(re.findall(r"[a-z]{2,}", part.path.name.lower()))
+        by_place.setdefault((part.path.parent, words), []).append(part)
     counts = {len(same) for same in by_rank.values()}
-    apart = len(by_folder) > 1 and all(_complete(engine) for engine in by_folder.values())
+    apart = len(by_place) > 1 and all(_complete(engine) for engine in by_place.values())
     if counts == {1} or not (
         apart or (len(counts) == 1 and set(by_rank) == set(range(len(by_rank))))
     ):
@@ -128,11 +228,17 @@ def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
     begun = max(span[0] for part in ranked if (span := part.span_ns()))
     if begun >= min(span[1] for part in ranked if (span := part.span_ns())):
         return None
-    if apart:
-        engines = {folder.name: engine for folder, engine in by_folder.items()}
+    if apart and len({folder for folder, _ in by_place}) == len(by_place):
+        engines = {folder.name: engine for (folder, _), engine in by_place.items()}
+    elif apart:
+        shared = frozenset.intersection(*(words for _, words in by_place))
+        engines = {
+            "-".join(sorted(words - shared)) or "unnamed": same
+            for (_, words), same in by_place.items()
+        }
     else:
         engines = {
-            f"replica {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())
+            f"engine {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())
         }
     if len(engines) < 2:
         return None
@@ -143,16 +249,10 @@ def _engines(parts: Sequence[FilePart]) -> tuple[list[int], list[str]] | None:
             place[id(part)] = first + int(part.rank or 0)
         first += len(engine)
     ranks = [place.get(id(part), FRONT_END) for part in parts]
-    if apart:
-        shown = listed(
-            f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items()
-        )
-        beside = f"they are read as engines beside each other, as ranks 0 to {first - 1}"
-        return ranks, [f"{shown} count their ranks from 0 and ran at the same time: {beside}"]
-    names = "rank 0" if len(by_rank) == 1 else f"each of {len(by_rank)} ranks"
+    shown = listed(f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items())
     return ranks, [
-        f"{names} is in {len(engines)} recordings of processes that ran at the same time: they are"
-        f" read as {len(engines)} replicas (data parallel), as ranks 0 to {first - 1}"
+        f"{shown} count their ranks from 0 and ran at the same time: they are read as engines"
+        f" beside each other, as ranks 0 to {first - 1}"
     ]
 
 
@@ -226,7 +326,9 @@ from the epoch.
 
 def combine(parts: Sequence[FilePart], fmt: str, wanted: TableFilter | None = None) -> Trace:
     """Join the parts of a run to one trace."""
+    parts, notes = join_windows(parts)
     ranks, warnings = assign(parts)
+    warnings += notes
     check_one_run(parts, ranks)
     wanted = TableFilter() if wanted is None else wanted
     meta, coverage = describe_run(parts, ranks, warnings, fmt, with_calls="runtime" in wanted)
@@ -352,11 +454,7 @@ def _merge(
             continue
         frames = [
             _of_engine(wanted.narrowed(frame, name), part.head.get("engine")).with_columns(
-                *(
-                    pl.col(time) - origin
-                    for time in ("start_ns", "time_ns")
-                    if time in frame.columns
-                ),
+                *(pl.col(time) - origin for time in TIMES if time in frame.columns),
                 rank=pl.lit(rank),
             )
             for part, rank in zip(parts, ranks, strict=True)
@@ -573,8 +671,9 @@ class FilePart:
     """Counts of what was read and lost:
 
     ``events``, ``kept``, ``matched`` (told by two files, and counted once), ``impossible`` (left
-    out for a time or length that cannot be), ``skipped``, ``bytes``, ``lost_bytes``,
-    ``lost_pieces``; and ``notes``, which become warnings.
+    out for a time or length that cannot be), ``overwritten`` (of other ranks, which stand where
+    some of its own were), ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``; and ``notes``,
+    which become warnings.
     """
 
     def __post_init__(self) -> None:
@@ -607,10 +706,13 @@ class FilePart:
             return None
         if self.says_rank:
             return int(self.head["rank"])
-        for pattern in _RANK_IN_NAME:
-            if match := pattern.search(self.path.name):
-                return int(match[1])
-        return None
+        match = self.rank_in_name()
+        return int(match[1]) if match else None
+
+    def rank_in_name(self) -> re.Match[str] | None:
+        """The rank in the name of the file."""
+        found = (pattern.search(self.path.name) for pattern in _RANK_IN_NAME)
+        return next(filter(None, found), None)
 
     @property
     def on_device(self) -> bool:

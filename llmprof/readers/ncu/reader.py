@@ -185,6 +185,26 @@ _TIME_NS: Final = {
 }
 _SCALED: Final = re.compile(r"([KkMmGgTtP]?)(bytes?|hz|Hz|HZ)")
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_SPACES: Final = "[ '\u2019\u00a0\u202f]"
+"""Marks between groups of digits that are in no locale the decimal mark."""
+_WITH_COMMA: Final = (
+    rf"^[+-]?(?:\d+|\d{{1,3}}(?:(?:\.|{_SPACES})\d{{3}})+),(?:\d{{1,2}}|\d{{4,}})\b"
+    r"|^[+-]?\d{1,3}(?:\.\d{3})+,\d"
+)
+_WITH_POINT: Final = r"^[+-]?[\d,]*\.(?:\d{1,2}|\d{4,})\b|^[+-]?\d{1,3}(?:,\d{3})+\."
+
+
+def _in_english(texts: pl.Series) -> pl.Series:
+    """Texts with their numbers as an English locale writes them, if they are from another one:
+    some of its numbers show which mark is the decimal one.
+    """
+    grouped = texts.str.contains(rf"^[+-]?\d{{1,3}}(?:{_SPACES}\d{{3}})+(?:[.,]\d+)?$")
+    texts = texts.str.replace_all(_SPACES, "").zip_with(grouped.fill_null(value=False), texts)
+    if not texts.str.contains(_WITH_COMMA).any() or texts.str.contains(_WITH_POINT).any():
+        return texts
+    number = texts.str.contains(r"^[+-]?\d[\d.]*(?:,\d+)?(?:[eE][+-]?\d+)?(?:\s*\(.*\))?$")
+    plain = texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    return plain.zip_with(number.fill_null(value=False), texts)
 
 
 def base_unit(unit: str) -> tuple[str, float]:
@@ -222,7 +242,8 @@ def _in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
     """Text in the column ``raw`` as ``value`` in the base ``unit``; ``text`` is what is no
     number, or more than one.
     """
-    raw = pl.col("raw").str.strip_chars()
+    frame = frame.with_columns(_in_english(frame["raw"].str.strip_chars()))
+    raw = pl.col("raw")
     number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")
     units = frame["unit"].fill_null("").unique().to_list()
     bases = [base_unit(unit) for unit in units]
@@ -425,6 +446,7 @@ def _long(segment: Segment, source: str) -> PagePart:
         kind=pl.col("Rule Type").fill_null(""),
         text=pl.col("Rule Description").fill_null(""),
         estimated_speedup_pct=pl.col("Estimated Speedup")
+        .map_batches(_in_english)
         .str.replace_all(",", "")
         .cast(pl.Float64, strict=False),
         speedup_scope=pl.col("Estimated Speedup Type").replace("", None),

@@ -18,6 +18,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers import cache
 from llmprof.readers.common.reader import (
+    DEVICES,
     MOST_NS,
     MOST_RANKS,
     FilePart,
@@ -32,7 +33,6 @@ from llmprof.text import left_out
 from llmprof.trace.storage import sqlite
 
 PROCESSES: Final = "names of the processes"
-DEVICES: Final = "order of the devices"
 
 _NUMBERS: Final = re.compile(r"(\d+)")
 _OF_RANK: Final = re.compile(
@@ -783,10 +783,9 @@ class _Export(nsys.Export):
         )
         if calls is None:
             return None
-        if classes:  # other classes are marks of the profiler: begin and end of tracing
-            calls = calls.filter(
-                pl.col("eventClass").is_null() | (pl.col("eventClass") == _OS_CALL)
-            ).drop(classes)
+        if classes:  # other classes are marks of the profiler: begin and end of tracing, at once
+            mark = (pl.col("eventClass") != _OS_CALL) & (pl.col("end") <= pl.col("start"))
+            calls = calls.filter(~mark.fill_null(value=False)).drop(classes)
         calls = self._named(calls, *ids, default="unnamed call")
         if len(lines) == 2:
             file = self._texts(calls.select("srcFile"), "srcFile")["name"]

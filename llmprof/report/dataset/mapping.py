@@ -49,7 +49,7 @@ from llmprof.trace.storage import deferred
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.trace.storage.places import Place
 
-CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
+CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "reason")
 """Columns that a worker needs of the calls of its rank."""
 
 _EVENTS: Final = (
@@ -71,12 +71,12 @@ _PAUSES: Final = (
     "start_ns",
     "dur_ns",
     "cause",
-    "held_by",
-    "held_kind",
-    "host_activity",
-    "host_activity_kind",
+    "waited_name",
+    "waited_kind",
+    "host_name",
+    "host_kind",
     "launch_start_ns",
-    "sync_name",
+    "call",
     "who",
     "reason",
     "waited_ns",

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import analyses
 from llmprof.errors import (
     AnalysisError,
@@ -227,8 +227,8 @@ def _idle(trace: Trace) -> pl.DataFrame:
         track=pl.lit("idle"),
         name="cause",
         detail=pl.concat_str(
-            pl.when(filled("host_activity") != "").then(pl.format("host in {}", "host_activity")),
-            pl.when(filled("held_by") != "").then(pl.format("held by {}", "held_by")),
+            pl.when(filled("host_name") != "").then(pl.format("host in {}", "host_name")),
+            pl.when(filled("waited_name") != "").then(pl.format("held by {}", "waited_name")),
             pl.when(filled("next_name") != "").then(pl.format("until {}", "next_name")),
             separator="; ",
             ignore_nulls=True,
@@ -340,8 +340,6 @@ def export(
         elif chosen == "speedscope":
             sampled = part.has("samples") and not part.has("ops")
             stacks = analyze.stacks(part, of="samples" if sampled else "host")
-            from llmprof import charts  # Altair is imported for a chart only
-
             charts.speedscope(stacks, temporary, name=target.name, overwrite=True)
         elif chosen == "excel":
             write_excel(_answers(part, events=False), temporary)

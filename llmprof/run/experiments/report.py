@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import text, theory
+from llmprof import charts, text, theory
 from llmprof.analyze.operator_times import layer_times
-from llmprof.charts import hardware as charts
 from llmprof.charts.base.save import save
 from llmprof.errors import AnalysisError, LlmprofError, ReadError
 from llmprof.readers import read

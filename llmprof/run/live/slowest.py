@@ -145,7 +145,7 @@ def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | No
         "title": figures.title(of),
         "figure": float(worst["e2e_ns"]),
         "unit": "ns a request",
-        "share_of_time": share,
+        "share": share,
         "scope": f"the slowest of {timed.height} requests",
         "denominator": "its time",
         "evidence": "requests",
@@ -192,7 +192,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
     )
     own = frame.filter(pl.col("rank") == pl.col("rank").min())
     return (
-        own.select("context_tokens", "generation_requests", begin=begin, end=end)
+        own.select("prefill_tokens", "decode_requests", begin=begin, end=end)
         .drop_nulls()
         .sort("begin")
     )
@@ -215,8 +215,8 @@ def _during(steps: pl.DataFrame, begin: int, end: int) -> dict[str, Any]:
     weight = float(inside["ns"].sum())
     return {
         "steps": inside.height,
-        "requests": float((inside["generation_requests"] * inside["ns"]).sum()) / weight,
-        "prefill": float(inside.filter(pl.col("context_tokens") > 0)["ns"].sum()) / weight,
+        "requests": float((inside["decode_requests"] * inside["ns"]).sum()) / weight,
+        "prefill": float(inside.filter(pl.col("prefill_tokens") > 0)["ns"].sum()) / weight,
         "recorded": (high - low) / (end - begin),
     }
 

@@ -312,7 +312,7 @@ class Watch:
 
 def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the page, the webhook and Prometheus get of findings."""
-    names = {"rule": "rule", "severity": "severity", "share": "share_of_recorded", "title": "title"}
+    names = {"rule": "rule", "severity": "severity", "share": "recorded_share", "title": "title"}
     return [{name: row.get(key) for name, key in names.items()} for row in found]
 
 

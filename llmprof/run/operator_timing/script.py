@@ -187,9 +187,9 @@ def time_operators(
     if kernel is not None:
         rows = rows.filter(pl.col("kernels").str.contains(kernel, literal=True))
     if layer is not None:
-        rows = rows.filter(pl.col("layers").str.split(",").list.contains(str(layer)))
+        rows = rows.filter(pl.col("layer").str.split(",").list.contains(str(layer)))
     if phase is not None:
-        rows = rows.filter(pl.col("phases").str.split(",").list.contains(phase))
+        rows = rows.filter(pl.col("phase").str.split(",").list.contains(phase))
     given = {"operator": operator, "kernel": kernel, "layer": layer, "phase": phase}
     conditions = [f"{name} {value!r}" for name, value in given.items() if value is not None]
     if rows.is_empty():
@@ -198,7 +198,7 @@ def time_operators(
             found,
             hint="llmprof analyze PATH --what operator-calls lists the operators of the recording",
         )
-    can = rows.filter("can")
+    can = rows.filter(pl.col("key").is_not_null())
     if can.is_empty():
         first = rows.row(0, named=True)
         raise AnalysisError(
@@ -255,7 +255,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
     )
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
     arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
-    collective = call.known.kind == "all_reduce"
+    collective = call.kind == "all_reduce"
     more = f"        world={world},\n        collective=True,\n" if collective else ""
     end = "\n    " if notes else ""
     return (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from llmprof.theory.calls.call import CallTensor, Lengths, NoWorkError, OperatorCall
-from llmprof.theory.calls.work import CallWork, OperatorKind
+from llmprof.theory.calls.work import CallWork, cost
 
 
 def pairs_of(queries: int, keys: int, *, causal: bool) -> float:
@@ -43,21 +43,6 @@ def seen(queries: float, keys: float, left: float | None, right: float | None) -
     )
 
 
-_CAUSAL: Final = {
-    "aten::scaled_dot_product_attention": 5,
-    "aten::_scaled_dot_product_flash_attention": 4,
-    "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
-    "aten::_scaled_dot_product_efficient_attention": 6,
-    "aten::_scaled_dot_product_cudnn_attention": 6,
-    "aten::_scaled_dot_product_fused_attention_overrideable": 5,
-    "aten::_cudnn_attention_forward": 10,
-    "aten::_scaled_dot_product_flash_attention_backward": 11,
-    "aten::_scaled_dot_product_efficient_attention_backward": 11,
-    "aten::_scaled_dot_product_cudnn_attention_backward": 14,
-}
-"""Place of the argument that says whether the mask is causal."""
-
-
 def _sizes(
     call: OperatorCall, q: CallTensor, k: CallTensor, v: CallTensor
 ) -> tuple[int, int, int, int, int, int]:
@@ -69,40 +54,37 @@ def _sizes(
     return q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]
 
 
-def _causal(call: OperatorCall) -> tuple[bool, str]:
-    stated = call.get(_CAUSAL[call.operator])
-    known = isinstance(stated, bool | int | float)
-    return bool(stated) if known else False, (
-        "" if known else "no causal mask, as far as was recorded"
-    )
+def _gradients(q: CallTensor, k: CallTensor, v: CallTensor, out: float) -> tuple[float, float]:
+    """Bytes that a backward pass reads (inputs, the result and its gradient) and writes."""
+    inputs = q.bytes + k.bytes + v.bytes
+    return inputs + 2 * out, inputs
 
 
-def _dense(call: OperatorCall) -> CallWork:
-    """Attention of a batch of sequences of one length."""
-    q, k, v = (call.tensor(place) for place in range(3))
+@cost
+def dense_attention(call: OperatorCall, causal: int, *, backward: bool = False) -> CallWork:
+    """2 heads pairs (size of a key + size of a value), backward 2 heads pairs (3 x size of a key
+    + 2 x size of a value); queries, keys, values and result once, backward their gradients too; a
+    causal mask leaves half of the pairs.
+
+    Sequences of a batch have one length. Backward has five products where forward has two, with
+    the scores computed again. ``causal`` is the place of the argument that says the mask.
+    """
+    q, k, v = (call.tensor(place + backward) for place in range(3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v)
-    causal, assumed = _causal(call)
-    flops = 2.0 * batch * heads * pairs_of(queries, keys, causal=causal) * (size + value)
+    stated = call.get(causal)
+    known = isinstance(stated, bool | int | float)
+    assumed = "" if known else "no causal mask, as far as was recorded"
+    pairs = batch * heads * pairs_of(queries, keys, causal=known and bool(stated))
+    out = batch * heads * queries * value * q.width
+    if backward:
+        read, written = _gradients(q, k, v, out)
+        flops = 2.0 * pairs * (3 * size + 2 * value)
+        return CallWork(flops, read, written, q.format, assumed)
     bias = call.optional(3)
     read = q.bytes + k.bytes + v.bytes + (bias.bytes if bias else 0)
-    result = (
-        None if causal else (batch * heads, queries, value)
-    )  # behind a causal mask tiles have less to do
-    return CallWork(
-        flops, read, batch * heads * queries * value * q.width, q.format, assumed, result=result
-    )
-
-
-def _backward(call: OperatorCall) -> CallWork:
-    """Backward pass: five products where forward has two, with the scores computed again."""
-    q, k, v = (call.tensor(place) for place in (1, 2, 3))
-    batch, heads, queries, keys, size, value = _sizes(call, q, k, v)
-    causal, assumed = _causal(call)
-    flops = 2.0 * batch * heads * pairs_of(queries, keys, causal=causal) * (3 * size + 2 * value)
-    out = batch * heads * queries * value * q.width
-    return CallWork(
-        flops, q.bytes + k.bytes + v.bytes + 2 * out, q.bytes + k.bytes + v.bytes, q.format, assumed
-    )
+    # behind a causal mask tiles have less to do
+    result = None if known and stated else (batch * heads, queries, value)
+    return CallWork(2.0 * pairs * (size + value), read, out, q.format, assumed, result=result)
 
 
 def _of_lengths(q: CallTensor, k: CallTensor, v: CallTensor, lengths: Lengths) -> CallWork:
@@ -142,77 +124,46 @@ class _Places(NamedTuple):
     """The table of pages, where keys and values are a cache."""
 
 
-_SECOND_FLAG: Final = -1
+SECOND_FLAG: Final = -1
 """The place of the second flag after the longest sequence: versions of AITER have other
 arguments before it.
 """
 
-_THREE: Final = _Places(0, 24, 25, 7, 12, 14)
-_DENSE: Final = _Places(0, 5, 6)
-_FORWARD: Final = {
-    "aten::_flash_attention_forward": _Places(0, 8, 11, 3, 5, 15),
-    "aten::_efficient_attention_forward": _Places(0, 9, None, 4, 6),
-    "FlashAttnFunc": _Places(0, 5),
-    "FlashAttnVarlenFunc": _Places(0, 9, None, 3, 5),
-    "flash_attn::_flash_attn_forward": _DENSE,
-    "flash_attn::_flash_attn_varlen_forward": _Places(0, 9, 10, 3, 5, 15),
-    "flashattn::_flash_attn_forward": _DENSE,
-    "flashattn::_flash_attn_varlen_forward": _Places(0, 9, 10, 3, 5, 15),
-    "flash_attn_3::fwd": _THREE,
-    "flash_attn_3::_flash_attn_forward": _THREE,
-    "sgl_kernel::fwd": _THREE,
-    "_vllm_fa3_C::fwd": _THREE,
-    "_vllm_fa2_C::varlen_fwd": _Places(0, 15, 16, 4, 10, 8),
-    "aiter::_flash_attn_forward": _DENSE,
-    "aiter::wrapper_fmha_v3_fwd": _DENSE,
-    "aiter::mha_fwd": _DENSE,
-    "aiter::fmha_v3_fwd": _DENSE,
-    "aiter::mha_varlen_fwd": _Places(0, _SECOND_FLAG, None, 3, 5),
-    "aiter::mha_batch_prefill": _Places(0, None, None, 3, 6, 5),
-}
-_BACKWARD: Final = {
-    "aten::_flash_attention_backward": _Places(1, 11, 15, 6, 8),
-    "aten::_efficient_attention_backward": _Places(1, 14, None, 6, 8),
-    "flash_attn::_flash_attn_backward": _Places(1, 11, 12),
-    "flashattn::_flash_attn_backward": _Places(1, 11, 12),
-    "flash_attn::_flash_attn_varlen_backward": _Places(1, 15, 16, 9, 11),
-    "flashattn::_flash_attn_varlen_backward": _Places(1, 15, 16, 9, 11),
-    "flash_attn_3::bwd": _Places(1, 16, 17, 9, 13),
-    "flash_attn_3::_flash_attn_backward": _Places(1, 16, 17, 6, 10),
-    "aiter::_flash_attn_backward": _Places(1, 12, 13),
-    "aiter::mha_bwd": _Places(1, 8, 9),
-    "aiter::fmha_v3_bwd": _Places(1, 8, 9),
-    "aiter::mha_varlen_bwd": _Places(1, _SECOND_FLAG, None, 6, 8),
-}
 
+@cost
+def flash_attention(  # noqa: PLR0917 - places in the order of their meaning
+    call: OperatorCall,
+    causal: int | None,
+    window: int | None = None,
+    ends: int | None = None,
+    longest: int = 0,
+    pages: int | None = None,
+    *,
+    backward: bool = False,
+    latent: int | None = None,
+) -> CallWork:
+    """2 heads pairs (size of a key + size of a value), backward 2 heads pairs (3 x size of a key
+    + 2 x size of a value); queries, keys, values and result once, backward their gradients too, of
+    a cache as many keys as the sequences have; a causal mask or a window leaves the pairs that it
+    shows.
 
-def _flash(call: OperatorCall) -> CallWork:
-    """Functions of FlashAttention: a batch of sequences of one length, packed ones, or a paged
-    cache.
+    A batch of sequences of one length, packed ones, or a paged cache. With ``latent``, queries meet
+    the values, which are the compressed keys, too.
     """
-    at = _FORWARD[call.operator]
+    at = _Places(int(backward), causal, window, ends, longest, pages)
     q, k, v = (call.tensor(at.query + n) for n in range(3))
     lengths = _lengths(call, at, q, k)
-    work = _of_lengths(
-        CallTensor((math.prod(q.shape[:-2]), *q.shape[-2:]), q.format, q.width), k, v, lengths
-    )
-    latent = call.optional(5) if at == _THREE else None
-    if latent is None or len(latent.shape) != 3:
+    if backward:
+        flops = 2.0 * q.shape[-2] * lengths.pairs * (3 * q.shape[-1] + 2 * v.shape[-1])
+        read, written = _gradients(q, k, v, math.prod(q.shape[:-1]) * v.shape[-1] * q.width)
+        return CallWork(flops, read, written, q.format, lengths.assumed, lengths.source)
+    queries = CallTensor((math.prod(q.shape[:-2]), *q.shape[-2:]), q.format, q.width)
+    work = _of_lengths(queries, k, v, lengths)
+    more = None if latent is None else call.optional(latent)
+    if more is None or len(more.shape) != 3:
         return work
-    # latent attention: queries meet the values, which are the compressed keys, too
-    more = 2.0 * q.shape[1] * latent.shape[2] * lengths.pairs
-    return replace(work, flops=(work.flops or 0) + more, read=work.read + latent.bytes)
-
-
-def _flash_backward(call: OperatorCall) -> CallWork:
-    """Their gradients, as :func:`_backward`."""
-    at = _BACKWARD[call.operator]
-    q, k, v = (call.tensor(at.query + n) for n in range(3))
-    lengths = _lengths(call, at, q, k)
-    flops = 2.0 * q.shape[-2] * lengths.pairs * (3 * q.shape[-1] + 2 * v.shape[-1])
-    inputs = q.bytes + k.bytes + v.bytes
-    out = math.prod(q.shape[:-1]) * v.shape[-1] * q.width
-    return CallWork(flops, inputs + 2 * out, inputs, q.format, lengths.assumed, lengths.source)
+    flops = 2.0 * q.shape[1] * more.shape[2] * lengths.pairs
+    return replace(work, flops=(work.flops or 0) + flops, read=work.read + more.bytes)
 
 
 _BY_NAME: Final = re.compile(
@@ -227,7 +178,7 @@ def _lengths(call: OperatorCall, at: _Places, q: CallTensor, k: CallTensor) -> L
     is_cache = (at.pages is not None and call.optional(at.pages) is not None) or (
         len(q.shape) == 3 and len(k.shape) == 4
     )
-    if at.causal == _SECOND_FLAG:
+    if at.causal == SECOND_FLAG:
         flags = [
             n for n in range(at.longest + 2, len(call.arguments)) if isinstance(call.get(n), bool)
         ]
@@ -293,66 +244,49 @@ def _in_window(lengths: Lengths, before: float | None) -> Lengths:
     return replace(lengths, pairs=pairs, keys=min(lengths.keys, pairs), assumed=assumed)
 
 
-_DECODES: Final = {
-    "_C::paged_attention_v1": (1, 4),
-    "_C::paged_attention_v2": (4, 7),
-    "_rocm_C::paged_attention": (4, 7),
-}
-"""Places of the queries, before two caches, and of the number of heads of keys."""
+@cost
+def cached_attention(
+    call: OperatorCall, query: int = 0, heads: int | None = None, assumed: str = ""
+) -> CallWork:
+    """2 heads pairs (size of a key + size of a value); queries and result once, of the cache as
+    many keys and values as the sequences have.
 
-
-def _decode(call: OperatorCall) -> CallWork:
-    """A query of each sequence over a cache, whose layout differs by version; heads are of one
-    size.
+    Queries stand before keys and values, or before two caches whose layout differs by version:
+    ``heads`` is the place of the number of heads of keys then, which are of one size.
     """
-    query, heads = _DECODES[call.operator]
-    q, cache = call.tensor(query, 3), call.tensor(query + 1)
-    kv = CallTensor((int(call.number(heads)), q.shape[2]), cache.format, cache.width)
-    return _of_lengths(q, kv, kv, _step(call, q.shape[0]))
+    q, k, v = call.tensor(query, 3), call.tensor(query + 1), call.tensor(query + 2)
+    if heads is not None:
+        k = v = CallTensor((int(call.number(heads)), q.shape[2]), k.format, k.width)
+    work = _of_lengths(q, k, v, _step(call, q.shape[0]))
+    return replace(work, assumed=f"{work.assumed}; {assumed}") if assumed else work
 
 
-_LATENTS: Final = {
-    "sgl_kernel::cutlass_mla_decode": (1, 2, 3),
-    "_C::sm100_cutlass_mla_decode": (2, 3, 4),
-    "_flashmla_C::fwd_kvcache_mla": (0, None, 1),
-    "sgl_kernel::fwd_kvcache_mla": (0, None, 1),
-}
-"""Places of the queries, of the part of them that meets turned keys where it is apart, and of
-the cache.
-"""
+@cost
+def latent_attention(
+    call: OperatorCall, query: int, cache: int, turned: int | None = None
+) -> CallWork:
+    """2 heads pairs (size of a key + size of a value); queries and result once, of the cache the
+    latents of the sequences once.
 
-
-def _latent(call: OperatorCall) -> CallWork:
-    """Decode with latent attention: all heads meet one compressed key, whose first part is the
-    value as well.
+    All heads meet one compressed key, whose first part is the value as well. ``turned`` is the part
+    of the queries that meets turned keys, where it is apart.
     """
-    first, second, at = _LATENTS[call.operator]
-    q, cache = call.tensor(first), call.tensor(at)
-    turned = None if second is None else call.tensor(second)
+    q, kept = call.tensor(query), call.tensor(cache)
     tokens, heads = math.prod(q.shape[:-2]), q.shape[-2]
-    size = q.shape[-1] + (turned.shape[-1] if turned else 0)
-    value = q.shape[-1] if turned else int(call.number(2))
-    if not value < size == cache.shape[-1] or any(
+    size = q.shape[-1] + (0 if turned is None else call.tensor(turned).shape[-1])
+    value = int(call.number(2)) if turned is None else q.shape[-1]
+    if not value < size == kept.shape[-1] or any(
         isinstance(each, CallTensor) for each in call.arguments[9:]
     ):
         raise NoWorkError(
-            f"{call.operator} has a cache of {cache.shape[-1]} a token, or chooses keys"
+            f"{call.operator} has a cache of {kept.shape[-1]} a token, or chooses keys"
         )
     lengths = _step(call, tokens)
-    read = tokens * heads * size * q.width + lengths.keys * size * cache.width
+    read = tokens * heads * size * q.width + lengths.keys * size * kept.width
     flops = 2.0 * heads * (size + value) * lengths.pairs
     return CallWork(
         flops, read, tokens * heads * value * q.width, q.format, lengths.assumed, lengths.source
     )
-
-
-def _ragged(call: OperatorCall) -> CallWork:
-    """SGLang on AMD:
-
-    ``(out, workspace, queries, keys, values, …)`` over a cache of (tokens, 1, heads, size).
-    """
-    q, k, v = call.tensor(2, 3), call.tensor(3), call.tensor(4)
-    return _of_lengths(q, k, v, _step(call, q.shape[0]))
 
 
 def _step(call: OperatorCall, tokens: int) -> Lengths:
@@ -366,97 +300,3 @@ def _step(call: OperatorCall, tokens: int) -> Lengths:
             f"the step's label says {call.lengths.tokens:g} tokens, the call has {tokens}"
         )
     return call.lengths
-
-
-def _unified(call: OperatorCall) -> CallWork:
-    """Attention of vLLM with new keys and values, whose cache is not among its arguments."""
-    q, k, v = (call.tensor(place, 3) for place in range(3))
-    work = _of_lengths(q, k, v, _step(call, q.shape[0]))
-    said = "cache of the type of the new keys, no sliding window, as far as was recorded"
-    return replace(work, assumed=f"{work.assumed}; {said}")
-
-
-_FLASH: Final = "FlashAttention, benchmarks/benchmark_flash_attention.py"
-_FORMULA: Final = (
-    "2 heads pairs (size of a key + size of a value); queries, keys, values and result once"
-)
-
-KINDS: Final = [
-    OperatorKind(
-        "attention",
-        "aten::_scaled_dot_product_flash_attention aten::_scaled_dot_product_efficient_attention"
-        " aten::_scaled_dot_product_cudnn_attention"
-        " aten::_scaled_dot_product_flash_attention_for_cpu"
-        " aten::_scaled_dot_product_fused_attention_overrideable",
-        _dense,
-        f"{_FORMULA}; a causal mask leaves half of the pairs",
-        _FLASH,
-        whole=True,
-    ),
-    OperatorKind(
-        "attention",
-        "aten::scaled_dot_product_attention aten::_cudnn_attention_forward",
-        _dense,
-        f"{_FORMULA}; a causal mask leaves half of the pairs",
-        _FLASH,
-    ),
-    OperatorKind(
-        "attention backward",
-        "aten::_scaled_dot_product_flash_attention_backward"
-        " aten::_scaled_dot_product_efficient_attention_backward"
-        " aten::_scaled_dot_product_cudnn_attention_backward",
-        _backward,
-        "2 heads pairs (3 x size of a key + 2 x size of a value); inputs, result, its gradient and"
-        " three gradients once",
-        _FLASH,
-        whole=True,
-    ),
-    OperatorKind(
-        "attention",
-        " ".join(_FORWARD),
-        _flash,
-        f"{_FORMULA}, of a cache as many keys as the sequences have; a causal "
-        "mask or a window leaves the pairs that it shows",
-        _FLASH,
-        lengths=True,
-    ),
-    OperatorKind(
-        "attention backward",
-        " ".join(_BACKWARD),
-        _flash_backward,
-        "as above, of these pairs",
-        _FLASH,
-    ),
-    OperatorKind(
-        "attention",
-        "sglang_profiler::attention_paged_attention_ragged* aiter::paged_attention_ragged",
-        _ragged,
-        f"{_FORMULA}, of the cache as many keys as the sequences have",
-        _FLASH,
-        lengths=True,
-    ),
-    OperatorKind(
-        "attention",
-        " ".join(_DECODES),
-        _decode,
-        f"{_FORMULA}, of the cache as many keys as the sequences have",
-        "vllm/csrc/torch_bindings.cpp",
-        lengths=True,
-    ),
-    OperatorKind(
-        "attention",
-        " ".join(_LATENTS),
-        _latent,
-        f"{_FORMULA}, of the cache the latents of the sequences once",
-        "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc",
-        lengths=True,
-    ),
-    OperatorKind(
-        "attention",
-        "vllm::unified_attention_with_output vllm::unified_attention",
-        _unified,
-        f"{_FORMULA}, of the cache as many keys as the sequences have",
-        _FLASH,
-        lengths=True,
-    ),
-]

@@ -8,12 +8,11 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from llmprof.names.dtypes import type_format
+from llmprof.names.dtypes import NUMBERED, type_format
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall, widest
-from llmprof.theory.calls.work import CallWork, OperatorKind
+from llmprof.theory.calls.work import CallWork, cost
 
 _COMPARES: Final = tuple(
     f"aten::{name}"
@@ -96,8 +95,13 @@ def _inputs(call: OperatorCall) -> list[CallTensor]:
     return given if _broadcast([each.shape for each in given]) == third.shape else call.tensors()
 
 
-def _elementwise(call: OperatorCall) -> CallWork:
-    """One operation for each element of the result; a function such as exp counts as one."""
+@cost
+def elementwise(call: OperatorCall) -> CallWork:
+    """1 an element of the result, where numbers are floats; each input and the result once, a
+    broadcast input with its own size.
+
+    One operation for each element of the result; a function such as exp counts as one.
+    """
     inputs = _inputs(call)
     of_one = _OF_ONE.fullmatch(call.operator) or (
         call.operator == "aten::pow" and call.optional(1) is None
@@ -127,79 +131,120 @@ def _values(call: OperatorCall, inputs: list[CallTensor]) -> list[CallTensor]:
     return [each for each in inputs if each.format != "bool"] or inputs
 
 
-def movement(
-    places: str, flops: float = 0.0, *, of: str = "", unless: int | None = None, assumed: str = ""
-) -> Callable[[OperatorCall], CallWork]:
-    """Work of operators that move whole arguments: places of those read, then ``>`` and of those
-    written.
+NewResult = Callable[[OperatorCall], float]
+"""Bytes of a result that is not among the arguments."""
 
-    The first of either has to be a tensor, the others may be. Operations are those for each element
-    of the first one read, or of others (``of``). A tensor at the place ``unless`` holds how many
-    rows count, or which.
+
+@cost
+def moves(
+    call: OperatorCall,
+    places: str,
+    flops: float = 0.0,
+    *,
+    of: str = "",
+    per: int | None = None,
+    matrix: int | None = None,
+    unless: int | None = None,
+    assumed: str = "",
+    new: NewResult | None = None,
+) -> CallWork:
+    """So many operations an element; inputs and results once.
+
+    Places of the arguments read, then ``>`` and of those written. The first of either has to be a
+    tensor, unless it is marked by ``?``, the others may be. Operations are those for each element
+    of the first one read, or of others (``of``), times the last size of the argument ``per``. The
+    matrix unit computes in the type of the argument ``matrix``. A tensor at the place ``unless``
+    holds how many rows count, or which.
     """
-    reads, writes, counted = (
-        [int(place) for place in part.split()] for part in (*places.split(">"), of)
+    if unless is not None and isinstance(call.get(unless), CallTensor):
+        raise NoWorkError(
+            f"how many rows of {call.operator} count is the value of argument {unless}"
+        )
+    reads, writes = (_at(call, part) for part in places.split(">"))
+    elements = sum(each.elements for each in (_at(call, of) if of else reads[:1]))
+    work = flops * elements * (1 if per is None else call.tensor(per).shape[-1])
+    results = sum(each.elements * each.width for each in writes) + (new(call) if new else 0)
+    unit = "" if matrix is None else call.tensor(matrix).format
+    return CallWork(work, sum(each.bytes for each in reads), results, unit, assumed)
+
+
+def _at(call: OperatorCall, places: str) -> list[CallTensor]:
+    """The tensors at places, of which the first has to be one unless it is marked by ``?``."""
+    first, *others = places.split() or ("",)
+    given = call.optional(int(first[:-1])) if first.endswith("?") else None
+    if first and not first.endswith("?"):
+        given = call.tensor(int(first))
+    more = (each for place in others if isinstance(each := call.get(int(place)), CallTensor))
+    return [*([given] if given else []), *more]
+
+
+def mask_of(call: OperatorCall) -> float:
+    """A byte for each element of the first argument."""
+    return call.tensor(0).elements
+
+
+def half_of(call: OperatorCall) -> float:
+    """Half of the elements of the first argument: one half times a function of the other."""
+    x = call.tensor(0)
+    return x.elements // 2 * x.width
+
+
+def rounded(group: int | None = None, parts: int = 1) -> NewResult:
+    """A byte for each element of the first argument, or of a part, with a scale of 32 bits a row,
+    or a group of the size at a place.
+    """
+
+    def new(call: OperatorCall) -> float:
+        x = call.tensor(0)
+        size = x.shape[-1] // parts if group is None else call.number(group)
+        out = x.elements // parts
+        return out + 4 * out / max(1, size)
+
+    return new
+
+
+def as_type(place: int) -> NewResult:
+    """As many elements as the first argument has, of the type that is asked for at a place."""
+    return lambda call: call.tensor(0).elements * width_asked(call, place, call.tensor(0).width)
+
+
+def width_asked(call: OperatorCall, place: int, usual: float) -> float:
+    """Bytes of an element of the result by the type that is asked for at a place; a usual one if
+    none is.
+    """
+    asked = call.get(place)
+    if isinstance(asked, bool):
+        return 4 if asked else usual  # half to float
+    return NUMBERED.get(int(asked), usual) if isinstance(asked, int | float) else usual
+
+
+def chosen(number: int) -> NewResult:
+    """Eight bytes (a weight and a place of 32 bits, or a place of 64) for each of those that a row
+    of the first argument chooses, whose number is at a place.
+    """
+
+    def new(call: OperatorCall) -> float:
+        x = call.tensor(0)
+        return (x.elements // max(1, x.shape[-1]) if x.shape else 1) * call.number(number) * 8
+
+    return new
+
+
+def slots_of(places: str, cache: int) -> NewResult:
+    """As many elements as arguments have, of the type of another one."""
+    return lambda call: sum(each.elements for each in _at(call, places)) * call.tensor(cache).width
+
+
+def mean_of(place: int) -> NewResult:
+    """One element, or all if the number at a place asks for no mean."""
+    return lambda call: (
+        (call.tensor(0).elements if call.number(place, 1) == 0 else 1) * call.tensor(0).width
     )
 
-    def work(call: OperatorCall) -> CallWork:
-        if unless is not None and isinstance(call.get(unless), CallTensor):
-            raise NoWorkError(
-                f"how many rows of {call.operator} count is the value of argument {unless}"
-            )
-        sources, targets = _at(call, reads), _at(call, writes)
-        elements = sum(each.elements for each in _at(call, counted or reads[:1]))
-        results = sum(each.elements * each.width for each in targets)
-        return CallWork(flops * elements, sum(each.bytes for each in sources), results, "", assumed)
 
-    return work
-
-
-def placed(
-    name: str, operators: str, places: str, flops: float, source: str, **more: Any
-) -> OperatorKind:
-    """A kind of operators of which :func:`movement` is the work."""
-    formula = (
-        f"{flops:g} an element; inputs and results"
-        f" once{more.get('assumed', '') and '; ' + more['assumed']}"
-    )
-    return OperatorKind(name, operators, movement(places, flops, **more), formula, source)
-
-
-def _at(call: OperatorCall, places: list[int]) -> list[CallTensor]:
-    """The tensors at places, of which the first has to be one."""
-    first = [call.tensor(place) for place in places[:1]]
-    return first + [each for place in places[1:] if isinstance(each := call.get(place), CallTensor)]
-
-
-def rounded(
-    places: str, flops: float, *, group: int | None = None, halves: bool = False
-) -> Callable[[OperatorCall], CallWork]:
-    """As :func:`movement`, and a new result of a byte an element with a scale of 32 bits a row, or
-    a group of a size.
-    """
-    rest = movement(places, flops)
-
-    def work(call: OperatorCall) -> CallWork:
-        x, found = call.tensor(0), rest(call)
-        size = x.shape[-1] // (1 + halves) if group is None else call.number(group)
-        out = x.elements // (1 + halves)
-        return replace(found, written=found.written + out + 4 * out / max(1, size))
-
-    return work
-
-
-def _dropout(call: OperatorCall) -> CallWork:
-    """The result, and a mask with a byte for each element."""
-    x = call.tensor(0)
-    return CallWork(float(x.elements), x.bytes, x.elements * (x.width + 1))
-
-
-def _halved(call: OperatorCall) -> CallWork:
-    """One half times the sigmoid, or another function, of the other half: two operations an
-    element of the result.
-    """
-    x = call.tensor(0)
-    return CallWork(float(x.elements), x.bytes, x.elements // 2 * x.width)
+def indices(values: int) -> NewResult:
+    """A place for each value of an argument, of 32 bits if the third argument says so."""
+    return lambda call: call.tensor(values).elements * (4 if call.get(2) is True else 8)
 
 
 _OF_LIST: Final = re.compile(
@@ -233,22 +278,28 @@ def _lists(call: OperatorCall) -> tuple[list[tuple[int, float]], str]:
     ], "types from the kernel's name"
 
 
-def _foreach(call: OperatorCall) -> CallWork:
-    """One operation for each element of the lists, into the first one or one like it; a norm is
+@cost
+def foreach(call: OperatorCall) -> CallWork:
+    """1 an element (copies: 0); each list and the result once, in place read and written.
+
+    One operation for each element of the lists, into the first one or one like it; a norm is
     a number a tensor.
     """
     (first, *others), assumed = _lists(call)
     name = call.operator.removeprefix("aten::_foreach_").rstrip("_")
     sources = [] if name == "zero" else others if name == "copy" else [first, *others]
-    written = float(first[0]) if name not in _REDUCED else len(call.arguments[0])  # type: ignore[arg-type]
+    written = float(first[0]) if name not in ("norm", "max") else len(call.arguments[0])  # type: ignore[arg-type]
     read = sum(size * width for size, width in sources)
     return CallWork(
         0.0 if name in ("copy", "zero") else float(first[0]), read, written * first[1], "", assumed
     )
 
 
-def _optimizer(call: OperatorCall) -> CallWork:
-    """``(weights, gradients, states …, steps)``: all but the steps are read; weights and states
+@cost
+def optimizer_step(call: OperatorCall) -> CallWork:
+    """Not known; weights, gradients and states read, weights and states written.
+
+    ``(weights, gradients, states …, steps)``: all but the steps are read; weights and states
     are written.
     """
     lists, assumed = _lists(call)
@@ -256,8 +307,12 @@ def _optimizer(call: OperatorCall) -> CallWork:
     return CallWork(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
 
 
-def _arange(call: OperatorCall) -> CallWork:
-    """``(start, end, step or number of steps, out)``: a number for each step."""
+@cost
+def arange(call: OperatorCall) -> CallWork:
+    """0; the result once.
+
+    ``(start, end, step or number of steps, out)``: a number for each step.
+    """
     start, end, step = (call.number(place) for place in range(3))
     if call.operator == "aten::linspace":
         return CallWork(0.0, 0.0, step * call.tensor(3).width)
@@ -266,21 +321,21 @@ def _arange(call: OperatorCall) -> CallWork:
     return CallWork(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
 
 
-def _fill(call: OperatorCall) -> CallWork:
-    """A number into every element; a random one by the chance of each, if there is a tensor of
-    them.
-    """
-    target, chances = call.tensor(0), call.optional(1)
-    return CallWork(0.0, chances.bytes if chances else 0.0, target.elements * target.width)
-
-
 _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\))?(\d+)u?>")
 
 
-def _cat(call: OperatorCall) -> CallWork:
-    """Tensors one after another; profilers do not write their types, but the kernel's name has
-    their width.
+@cost
+def concatenation(call: OperatorCall, out: int | None = None) -> CallWork:
+    """0; inputs and result once.
+
+    Tensors one after another; profilers do not write their types, but the kernel's name has their
+    width, or the result ``out``, which may have room that fills chunks.
     """
+    if out is not None:
+        result = call.tensor(out)
+        read = sum(each.elements for each in call.tensors()[:-1]) * result.width
+        written = result.elements * result.width
+        return CallWork(0.0, read, written, "", "inputs of the type of the result")
     parts = [each for each in call.tensors() if each.elements]
     assumed = ""
     if any(not each.width for each in parts):
@@ -299,18 +354,12 @@ def _cat(call: OperatorCall) -> CallWork:
     return CallWork(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
 
 
-def _chunk_cat(call: OperatorCall) -> CallWork:
-    """``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room
-    that fills chunks.
+@cost
+def gather(call: OperatorCall) -> CallWork:
+    """0; indices, the elements that they name (at most the whole source) and the result once.
+
+    Elements of a tensor by an index for each (aten::gather), or rows by an index.
     """
-    out, read = call.tensor(3), sum(each.elements for each in call.tensors()[:-1])
-    return CallWork(
-        0.0, read * out.width, out.elements * out.width, "", "inputs of the type of the result"
-    )
-
-
-def _gather(call: OperatorCall) -> CallWork:
-    """Elements of a tensor by an index for each (aten::gather), or rows by an index."""
     source = call.tensor(0)
     place = 1 if call.operator == "aten::embedding" else 2
     index = call.get(place)
@@ -338,8 +387,12 @@ def _named(call: OperatorCall, index: CallTensor, axis: int | None = None) -> in
 _DISTINCT: Final = "each index names another place"
 
 
-def _scatter(call: OperatorCall) -> CallWork:
-    """``(target, axis, index, source or number)``: an index for each element, or for each row of
+@cost
+def scatter(call: OperatorCall) -> CallWork:
+    """0, or 1 a value that is added; index, values and as many elements of the target once, read if
+    added to.
+
+    ``(target, axis, index, source or number)``: an index for each element, or for each row of
     the axis.
     """
     target, index, source = call.tensor(0), call.tensor(2), call.optional(3)
@@ -352,8 +405,11 @@ def _scatter(call: OperatorCall) -> CallWork:
     return CallWork(float(elements) if adds else 0.0, read, changed, "", _DISTINCT)
 
 
-def _embedding_backward(call: OperatorCall) -> CallWork:
-    """``(gradient, index, rows of the table)``: the gradient is added to the rows that are
+@cost
+def embedding_backward(call: OperatorCall) -> CallWork:
+    """1 an element of the gradient; gradient, index and as many rows of the result once.
+
+    ``(gradient, index, rows of the table)``: the gradient is added to the rows that are
     named.
     """
     grad, index = call.tensor(0), call.tensor(1)
@@ -362,8 +418,13 @@ def _embedding_backward(call: OperatorCall) -> CallWork:
     return CallWork(float(grad.elements), grad.bytes + index.bytes, written, "", _DISTINCT)
 
 
-def _bags(call: OperatorCall) -> CallWork:
-    """``(table, index, offsets, …)``: the sum of the rows of each bag."""
+@cost
+def embedding_bags(call: OperatorCall) -> CallWork:
+    """1 an element that is added; index, offsets, the rows that they name (at most the whole table)
+    and the result once.
+
+    ``(table, index, offsets, …)``: the sum of the rows of each bag.
+    """
     table, index, offsets = call.tensor(0, 2), call.tensor(1), call.tensor(2)
     summed, size = index.elements * table.shape[1], table.shape[1] * table.width
     count = offsets.elements - (call.get(7) is True)
@@ -371,8 +432,11 @@ def _bags(call: OperatorCall) -> CallWork:
     return CallWork(float(summed), read, count * size)
 
 
-def _indexed(call: OperatorCall) -> CallWork:
-    """``source[indices]``, with an index for each of the first axes; other axes whole.
+@cost
+def indexing(call: OperatorCall) -> CallWork:
+    """0; indices, the elements that they name (at most the whole source) and the result once.
+
+    ``source[indices]``, with an index for each of the first axes; other axes whole.
 
     Types in a list are not recorded: an index that could be a mask, of which the number of results
     depends on its values, has no work.
@@ -418,8 +482,11 @@ _INDEX: Final = 8
 """Bytes of torch's usual index."""
 
 
-def _put(call: OperatorCall) -> CallWork:
-    """Values into places of the first argument; of the places a recording has neither number nor
+@cost
+def index_put(call: OperatorCall) -> CallWork:
+    """0, or 1 a value that is added; values and as many elements of the target once.
+
+    Values into places of the first argument; of the places a recording has neither number nor
     type.
     """
     target, values = call.tensor(0), call.tensor(2)
@@ -431,8 +498,11 @@ def _put(call: OperatorCall) -> CallWork:
     )
 
 
-def _rope(call: OperatorCall) -> CallWork:
-    """Rotation of queries and keys in place, with a row of the cache for each position: three
+@cost
+def rope(call: OperatorCall) -> CallWork:
+    """3 an element; positions and rows of the cache once, queries and keys twice (in place).
+
+    Rotation of queries and keys in place, with a row of the cache for each position: three
     operations an element.
 
     The row is as long as the part of a head that is turned.
@@ -446,8 +516,11 @@ def _rope(call: OperatorCall) -> CallWork:
     return CallWork(3.0 * elements, turned + positions.bytes + rows, turned)
 
 
-def _norm_rope(call: OperatorCall) -> CallWork:
-    """``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in
+@cost
+def norm_rope(call: OperatorCall) -> CallWork:
+    """7 an element of queries and keys; these twice (in place).
+
+    ``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in
     place.
     """
     x = call.tensor(0)
@@ -456,8 +529,11 @@ def _norm_rope(call: OperatorCall) -> CallWork:
     return CallWork(7.0 * part * x.elements, part * x.bytes, part * x.bytes)
 
 
-def _latent_rope(call: OperatorCall) -> CallWork:
-    """``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q
+@cost
+def latent_rope(call: OperatorCall) -> CallWork:
+    """3 a turned element; inputs, joined queries and as many slots of the cache once.
+
+    ``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q
     and keys in place.
     """
     parts, cache, out = [call.tensor(place) for place in range(4)], call.tensor(4), call.tensor(0)
@@ -471,41 +547,30 @@ def _latent_rope(call: OperatorCall) -> CallWork:
     )
 
 
-def _cache_write(call: OperatorCall) -> CallWork:
-    """New keys and values into their slots of the cache."""
-    key, value, cache = (call.tensor(place) for place in range(3))
-    slots = call.tensor(6 if "quant" in call.operator else 4)  # after scales
-    elements = key.elements + value.elements
-    return CallWork(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
+@cost
+def cache_write(
+    call: OperatorCall, keys: str, cache: int, slot: int, flops: float = 0.0
+) -> CallWork:
+    """So many operations an element; rows and slots of the tokens, and as many slots of the cache
+    once.
 
-
-def _latent_write(call: OperatorCall) -> CallWork:
-    """Latents and turned keys of new tokens, one after the other, into a slot of the cache each."""
-    latent, turned, cache, slots = (
-        call.tensor(0, 2),
-        call.tensor(1),
-        call.tensor(2, 3),
-        call.tensor(3, 1),
-    )
-    read = slots.elements * (
-        latent.shape[1] * latent.width + turned.shape[-1] * turned.width + slots.width
-    )
-    return CallWork(0.0, read, slots.elements * cache.shape[2] * cache.width)
-
-
-def _index_write(call: OperatorCall) -> CallWork:
-    """Keys of an indexer, rounded, with their scales into a slot of the cache each."""
-    key, cache, slots = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 1)
-    tokens, size = slots.elements, key.shape[1]
+    Rows of keys, one after the other, go into a slot of the cache each; a graph pads the rows.
+    """
+    kept, tokens = call.tensor(cache, 3), call.tensor(slot, 1)
+    given = _at(call, keys)
+    row = sum(each.shape[-1] * each.width for each in given)
     return CallWork(
-        2.0 * tokens * size,
-        tokens * (size * key.width + slots.width),
-        tokens * cache.shape[2] * cache.width,
+        flops * tokens.elements * given[0].shape[-1],
+        tokens.elements * (row + tokens.width),
+        tokens.elements * kept.shape[2] * kept.width,
     )
 
 
-def _four_bits(call: OperatorCall) -> CallWork:
-    """``(input, scale, …)``, or the result and then the input; rows that fill the layout of the
+@cost
+def four_bits(call: OperatorCall) -> CallWork:
+    """2 an element; input, result and scales once.
+
+    ``(input, scale, …)``, or the result and then the input; rows that fill the layout of the
     scales are left out.
     """
     source = call.tensor(1 if len(call.tensor(1).shape) > 1 else 0)
@@ -518,8 +583,11 @@ _BLOCK: Final = 16
 """Elements of four bits with a scale of a byte."""
 
 
-def _row_bytes(call: OperatorCall) -> CallWork:
-    """FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or
+@cost
+def row_bytes(call: OperatorCall) -> CallWork:
+    """1 an element; input and result once, with 8 bytes a row of FP8.
+
+    FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or
     back.
     """
     x = call.tensor(0)
@@ -533,8 +601,11 @@ def _row_bytes(call: OperatorCall) -> CallWork:
     )
 
 
-def _compiled(call: OperatorCall) -> CallWork:
-    """A kernel of torch.compile: each of its tensors moves once, the last one is the result.
+@cost
+def compiled_kernel(call: OperatorCall) -> CallWork:
+    """Not known; each tensor once, at most as many elements as the kernel has places.
+
+    A kernel of torch.compile: each of its tensors moves once, the last one is the result.
 
     A tensor with more elements than the kernel's sizes has room for is an indexed table, of which
     one element for each place is read. A pointwise kernel writes an element for each place: where
@@ -558,432 +629,3 @@ def _compiled(call: OperatorCall) -> CallWork:
         return CallWork(None, sum(moved), most * whole[0].width, "", assumed)
     assumed = "each tensor moves once, and the last one is the result"
     return CallWork(None, sum(moved[:-1]), moved[-1], "", assumed)
-
-
-_BY_ELEMENT: Final = (
-    "add sub rsub mul div pow sqrt rsqrt square neg abs exp exp2 expm1 log log2 log1p sin cos"
-    " reciprocal clamp clamp_min clamp_max maximum minimum where masked_fill eq ne lt le gt ge"
-    " bitwise_not bitwise_and bitwise_or logical_not logical_and logical_or floor_divide remainder"
-    " fmod addcmul addcdiv lerp triu tril erf floor ceil round trunc sign isnan isinf isfinite silu"
-    " gelu relu sigmoid tanh hardswish hardsigmoid hardtanh mish leaky_relu softplus elu"
-    " silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward bitwise_xor"
-    " dropout _conj_physical nan_to_num tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv"
-    " lgamma digamma log10 logit sgn frac signbit isposinf isneginf logical_xor fmax fmin atan2"
-    " hypot copysign logaddexp logaddexp2 xlogy threshold log_sigmoid_forward _prelu_kernel"
-    " bitwise_left_shift bitwise_right_shift hardswish_backward hardsigmoid_backward"
-    " hardtanh_backward leaky_relu_backward elu_backward mish_backward softplus_backward"
-    " logit_backward log_sigmoid_backward heaviside sinc hardshrink softshrink hardshrink_backward"
-    " softshrink_backward gcd lcm"
-)
-_REDUCED: Final = ("norm", "max")
-_ROPES: Final = (
-    ("cached_positions_2c_fwd cached_positions_offsets_2c_fwd", "2 3 6 7 > 0 1", "2 3"),
-    ("cached_positions_fwd cached_positions_offsets_fwd", "1 4 5 > 0", "1"),
-    ("fwd bwd", "1 2 > 0", "1"),
-    ("cached_fwd cached_bwd", "1 2 3 > 0", "1"),
-    ("2c_fwd 2c_bwd", "2 3 4 > 0 1", "2 3"),
-    ("cached_2c_fwd cached_2c_bwd", "2 3 4 5 > 0 1", "2 3"),
-    ("thd_fwd thd_bwd 2d_fwd 2d_bwd", "1 > 0", "1"),
-)
-"""Middles of the names of aiter's rotations, with places of inputs and results, and of those
-that are turned.
-"""
-
-_ONCE: Final = "each input and the result once, a broadcast input with its own size"
-
-KINDS: Final = [
-    OperatorKind(
-        "elementwise",
-        " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split())
-        + " aten::__lshift__ aten::__rshift__ aten::__ilshift__ aten::__irshift__",
-        _elementwise,
-        f"1 an element of the result, where numbers are floats; {_ONCE}",
-        "their definition",
-    ),
-    OperatorKind(
-        "activation",
-        "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul"
-        " _C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul"
-        " sgl_kernel::gelu_tanh_and_mul _C::fatrelu_and_mul aiter::silu_and_mul"
-        " aiter::scaled_silu_and_mul aiter::gelu_and_mul aiter::gelu_tanh_and_mul",
-        movement("1 > 0", 2, of="0"),
-        "2 an element of the result; input and result once",
-        "vllm/csrc/activation_kernels.cu",
-    ),
-    placed(
-        "activation",
-        "_C::gelu_new _C::gelu_fast _C::gelu_quick _C::gelu_tanh sgl_kernel::gelu_quick "
-        "aiter::gelu_fast",
-        "1 > 0",
-        1,
-        "vllm/csrc/activation_kernels.cu",
-    ),
-    OperatorKind(
-        "activation",
-        "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul",
-        _halved,
-        "2 an element of the result; input and result once",
-        "tensorrt_llm/_torch/custom_ops",
-    ),
-    placed(
-        "activation", "LigerSiLUMulFunction LigerGELUMulFunction", "0 1 > 0", 2, "Liger-Kernel/ops"
-    ),
-    placed(
-        "activation",
-        "_C::silu_and_mul_quant _C::silu_and_mul_per_block_quant",
-        "1 > 0 2",
-        4,
-        "vllm/csrc/quantization",
-        of="0",
-    ),
-    placed(
-        "activation", "_C::silu_and_mul_nvfp4_quant", "2 3 > 0 1", 2, "vllm/csrc/quantization/fp4"
-    ),
-    OperatorKind(
-        "activation",
-        "vllm::rocm_aiter_act_mul_and_fp8_group_quant",
-        rounded("0 >", 2, group=1, halves=True),
-        "2 an element; input, result and scales once",
-        "vllm/_aiter_ops.py",
-    ),
-    OperatorKind(
-        "copy", "aten::copy_", movement("1 > 0"), "0; source and target once", "their definition"
-    ),
-    OperatorKind(
-        "copy",
-        "_C_custom_ar::all_reduce",
-        movement("1 > 1"),
-        "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
-        "vllm/csrc/custom_all_reduce.cu",
-    ),
-    OperatorKind(
-        "copy",
-        "aten::_local_scalar_dense",
-        movement("0 > 0"),
-        "0; an element read and written",
-        "its definition",
-    ),
-    placed("copy", "aten::split_with_sizes_copy", "0 > 0", 0, "its definition"),
-    OperatorKind(
-        "copy", "aten::_chunk_cat", _chunk_cat, "0; inputs and result once", "its definition"
-    ),
-    OperatorKind(
-        "fill", "aten::arange aten::linspace", _arange, "0; the result once", "its definition"
-    ),
-    OperatorKind(
-        "copy",
-        "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll",
-        movement("0 > 0"),
-        "0; source and result once, of one type",
-        "their definition",
-    ),
-    OperatorKind(
-        "copy",
-        "aten::cat aten::stack aten::_cat",
-        _cat,
-        "0; inputs and result once",
-        "their definition",
-    ),
-    OperatorKind(
-        "fill",
-        "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
-        "aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_",
-        _fill,
-        "0; the target once",
-        "their definition",
-    ),
-    OperatorKind(
-        "elementwise",
-        "aten::native_dropout aten::_fused_dropout aten::fake_quantize_per_tensor_affine_cachemask"
-        " aten::fake_quantize_per_channel_affine_cachemask",
-        _dropout,
-        "1 an element; input, result and a mask of bytes once",
-        "their definition",
-    ),
-    placed(
-        "elementwise",
-        "aten::native_dropout_backward aten::_masked_scale",
-        "0 1 > 0",
-        1,
-        "their definition",
-    ),
-    OperatorKind(
-        "elementwise",
-        "aten::glu",
-        _halved,
-        "2 an element of the result; input and result once",
-        "its definition",
-    ),
-    placed("elementwise", "aten::glu_backward", "0 1 > 1", 4, "its definition"),
-    OperatorKind(
-        "foreach",
-        "aten::_foreach_*",
-        _foreach,
-        "1 an element (copies: 0); each list and the result once, in place read and written",
-        "their definition",
-    ),
-    placed("elementwise", "aten::polar aten::complex", "0 1 > 0 1", 1, "their definition"),
-    placed("elementwise", "aten::_amp_update_scale_", "0 1 2 > 0 1", 1, "its definition"),
-    OperatorKind(
-        "foreach",
-        "aten::_amp_foreach_non_finite_check_and_unscale_",
-        _foreach,
-        "1 an element; the list twice",
-        "its definition",
-    ),
-    OperatorKind(
-        "optimizer",
-        "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_",
-        _optimizer,
-        "not known; weights, gradients and states read, weights and states written",
-        "their definition",
-    ),
-    OperatorKind(
-        "gather",
-        "aten::embedding aten::index_select aten::gather",
-        _gather,
-        "0; indices, the elements that they name (at most the whole source) and the result once",
-        "their definition",
-    ),
-    OperatorKind(
-        "gather",
-        "aten::index",
-        _indexed,
-        "0; indices, the elements that they name (at most the whole source) and the result once",
-        "their definition",
-        inside="aten::reshape",
-    ),
-    OperatorKind(
-        "rope",
-        "_C::rotary_embedding _C::batched_rotary_embedding sgl_kernel::rotary_embedding "
-        "vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding "
-        "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace",
-        _rope,
-        "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
-        "vllm/csrc/pos_encoding_kernels.cu",
-    ),
-    placed(
-        "rope",
-        "sgl_kernel::apply_rope_pos_ids_cos_sin_cache flashinfer::apply_rope_pos_ids_cos_sin_cache",
-        "0 1 5 > 2 3",
-        3,
-        "flashinfer/rope.py",
-        of="0 1",
-        assumed="the table left out",
-    ),
-    placed("rope", "LigerRopeFunction", "0 1 2 3 > 0 1", 3, "Liger-Kernel/ops", of="0 1"),
-    *(
-        placed(
-            "rope",
-            " ".join(f"aiter::rope_{name}_impl" for name in names.split()),
-            places,
-            3,
-            "aiter/ops/rope.py",
-            of=of,
-        )
-        for names, places, of in _ROPES
-    ),
-    OperatorKind(
-        "rope",
-        "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope",
-        _norm_rope,
-        "7 an element of queries and keys; these twice (in place)",
-        "vllm/csrc/fused_qknorm_rope_kernel.cu",
-    ),
-    OperatorKind(
-        "rope",
-        "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla",
-        _latent_rope,
-        "3 a turned element; inputs, joined queries and as many slots of the cache once",
-        "aiter/ops/triton/fusions",
-    ),
-    OperatorKind(
-        "kv_cache_write",
-        "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache"
-        " aiter::reshape_and_cache aiter::reshape_and_cache_flash"
-        " aiter::reshape_and_cache_with_pertoken_quant",
-        _cache_write,
-        "0; keys, values, slots and as many slots of the cache once",
-        "vllm/csrc/cache_kernels.cu",
-    ),
-    OperatorKind(
-        "kv_cache_write",
-        "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla",
-        _latent_write,
-        "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
-        "vllm/csrc/cache_kernels.cu",
-    ),
-    OperatorKind(
-        "kv_cache_write",
-        "_C_cache_ops::indexer_k_quant_and_cache",
-        _index_write,
-        "2 an element; keys and slots of the tokens, and as many slots of the cache once",
-        "vllm/csrc/cache_kernels.cu",
-    ),
-    placed(
-        "kv_cache_write",
-        "vllm::unified_kv_cache_update",
-        "0 1 > 0 1",
-        0,
-        "vllm/model_executor/layers/attention",
-        assumed="a cache of the type of the keys",
-    ),
-    placed(
-        "kv_cache_write", "sgl_kernel::store_kv_cache", "3 4 2 > 3 4", 0, "sgl-kernel/csrc/memory"
-    ),
-    placed(
-        "copy",
-        "_C_cache_ops::concat_mla_q sgl_kernel::concat_mla_absorb_q",
-        "0 1 > 2",
-        0,
-        "vllm/csrc/cache_kernels.cu",
-    ),
-    placed("copy", "sgl_kernel::concat_mla_k", "1 2 > 0", 0, "sgl-kernel/csrc/elementwise"),
-    placed("quantize", "_C_cache_ops::convert_fp8", "1 > 0", 1, "vllm/csrc/cache_kernels.cu"),
-    OperatorKind(
-        "quantize",
-        "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant"
-        " _C::dynamic_per_token_scaled_fp8_quant _C::static_scaled_int8_quant"
-        " _C::dynamic_scaled_int8_quant",
-        movement("1 > 0", 2),
-        "2 an element; input and result once",
-        "vllm/csrc/quantization",
-    ),
-    OperatorKind(
-        "quantize",
-        "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
-        "_C::per_token_group_fp8_quant_packed sgl_kernel::sgl_per_token_group_quant_fp8 "
-        "sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit "
-        "sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8",
-        movement("0 > 1 2", 2),
-        "2 an element; input, result and scales once",
-        "vllm/csrc/quantization",
-    ),
-    placed(
-        "quantize",
-        "sgl_kernel::sgl_per_token_group_quant_8bit_v2",
-        "0 > 1 2",
-        2,
-        "sgl-kernel/csrc/gemm",
-        unless=9,
-    ),
-    placed(
-        "quantize",
-        "aiter::dynamic_per_tensor_quant aiter::dynamic_per_token_scaled_quant"
-        " aiter::static_per_tensor_quant vllm::rocm_aiter_per_tensor_quant"
-        " aiter::dynamic_per_group_scaled_quant aiter::dynamic_per_group_scaled_quant_fp4",
-        "1 > 0 2",
-        2,
-        "aiter/ops/quant.py",
-        unless=5,
-    ),
-    placed(
-        "quantize",
-        "aiter::fused_dynamic_mx_quant_moe_sort_hip aiter::fused_dynamic_mxfp4_quant_moe_sort_hip",
-        "2 > 0",
-        2,
-        "aiter/ops/quant.py",
-        assumed="scales left out",
-    ),
-    OperatorKind(
-        "quantize",
-        "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant",
-        _four_bits,
-        "2 an element; input, result and scales once",
-        "vllm/csrc/quantization/fp4",
-    ),
-    OperatorKind(
-        "quantize",
-        "vllm::rocm_aiter_group_fp8_quant vllm::triton_per_token_group_quant_fp8",
-        rounded("0 >", 2, group=1),
-        "2 an element; input, result and scales once",
-        "vllm/_aiter_ops.py",
-    ),
-    OperatorKind(
-        "quantize",
-        "vllm::rocm_aiter_per_token_quant",
-        rounded("0 >", 2),
-        "2 an element; input, result and scales once",
-        "vllm/_aiter_ops.py",
-    ),
-    OperatorKind(
-        "quantize",
-        "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat "
-        "fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat",
-        _row_bytes,
-        "1 an element; input and result once, with 8 bytes a row of FP8",
-        "fbgemm_gpu/src/quantize_ops",
-    ),
-    placed(
-        "copy",
-        "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad "
-        "fbgemm::recat_embedding_grad_output_mixed_D_batch "
-        "torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction*",
-        "0 > 0",
-        0,
-        "fbgemm_gpu/src",
-    ),
-    placed(
-        "reduction",
-        "fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum",
-        "0 > 0",
-        0,
-        "fbgemm_gpu/src/sparse_ops",
-    ),
-    placed("search", "fbgemm::bounds_check_indices", "0 1 2 >", 0, "fbgemm_gpu/codegen"),
-    placed(
-        "gather",
-        "fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features",
-        "0 1 2 3 > 1 2 3",
-        0,
-        "fbgemm_gpu/src/sparse_ops",
-        assumed="each row taken once",
-    ),
-    OperatorKind(
-        "scatter",
-        "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
-        "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
-        "aten::index_fill_ aten::index_reduce_",
-        _scatter,
-        "0, or 1 a value that is added; index, values and as many elements of the target once, read"
-        " if added to",
-        "their definition",
-    ),
-    OperatorKind(
-        "embedding backward",
-        "aten::embedding_dense_backward",
-        _embedding_backward,
-        "1 an element of the gradient; gradient, index and as many rows of the result once",
-        "its definition",
-    ),
-    OperatorKind(
-        "gather",
-        "aten::_embedding_bag aten::_embedding_bag_forward_only",
-        _bags,
-        "1 an element that is added; index, offsets, the rows that they name (at most the whole"
-        " table) and the result once",
-        "their definition",
-    ),
-    placed(
-        "gather",
-        "aten::masked_select aten::nonzero aten::bincount",
-        "0 1 > ",
-        0,
-        "their definition",
-        assumed="results left out",
-    ),
-    OperatorKind(
-        "scatter",
-        "aten::_index_put_impl_ aten::index_put_",
-        _put,
-        "0, or 1 a value that is added; values and as many elements of the target once",
-        "their definition",
-    ),
-    OperatorKind(
-        "compiled",
-        "triton_poi_* triton_red_* triton_per_*",
-        _compiled,
-        "not known; each tensor once, at most as many elements as the kernel has places",
-        "torch/_inductor/codegen/triton.py",
-    ),
-]

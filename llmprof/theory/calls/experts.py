@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from llmprof.theory.calls.call import (
@@ -16,24 +15,16 @@ from llmprof.theory.calls.call import (
     OperatorCall,
 )
 from llmprof.theory.calls.products import row_of
-from llmprof.theory.calls.work import CallWork, OperatorKind
+from llmprof.theory.calls.work import CallWork, cost
 from llmprof.theory.work import distinct_experts
 
 
-def _choose(call: OperatorCall) -> CallWork:
-    """``(weights, experts, rows, logits)``: a softmax over the experts, and the chosen ones."""
-    weights, experts, rows, logits = (
-        call.tensor(0, 2),
-        call.tensor(1, 2),
-        call.tensor(2, 2),
-        call.tensor(3, 2),
-    )
-    written = sum(each.elements * each.width for each in (weights, experts, rows))
-    return CallWork(5.0 * logits.elements, logits.bytes, written)
+@cost
+def expert_sum(call: OperatorCall) -> CallWork:
+    """An addition for each part but the first; parts and result once.
 
-
-def _add_up(call: OperatorCall) -> CallWork:
-    """``(tokens, experts of a token, size)`` into ``(tokens, size)``."""
+    ``(tokens, experts of a token, size)`` into ``(tokens, size)``.
+    """
     parts, out = call.tensor(0, 3), call.tensor(1, 2)
     return CallWork(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
 
@@ -51,8 +42,12 @@ _BLOCK_OF_4_BITS: Final = 17 / 32
 """Bytes of a weight of four bits with a scale of eight for each block of 32."""
 
 
-def _fused(call: OperatorCall) -> CallWork:
-    """Both products of the chosen experts; their sizes are those of the routing and the
+@cost
+def routed_experts(call: OperatorCall) -> CallWork:
+    """2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 -
+    k/E)^T) of E experts once.
+
+    Both products of the chosen experts; their sizes are those of the routing and the
     activation inside.
     """
     hidden, logits = call.tensor(0, 2), call.tensor(1, 2)
@@ -218,19 +213,27 @@ def _matrix(x: CallTensor, weight: CallTensor) -> str:
     )
 
 
-def _grouped(
+@cost
+def grouped_product(
     call: OperatorCall,
     x: int = 0,
     weight: int = 1,
     out: int | None = None,
     chosen: int | None = None,
+    *,
+    flag: int | None = None,
 ) -> CallWork:
-    """Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n,
+    """2 rows k n; rows, result and the weights with their scales of min(groups, rows) groups, or of
+    the E (1 - (1 - k/E)^T) of E experts that the tokens choose, once.
+
+    Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n,
     k)``.
 
     Where each token has several groups, ``chosen`` says their number, or has a row of them for each
     token. A result of half the columns is that of a gate.
     """
+    if flag is not None and not isinstance(call.get(flag), bool):
+        raise NoWorkError(f"this {call.operator} is not that of grouped_gemm")
     given, weights = call.tensor(x), call.tensor(weight)
     if len(weights.shape) == 2:
         return _gradient(call, given, weights)
@@ -252,15 +255,6 @@ def _grouped(
     held = weights.bytes + _beside(call, given.shape[0], weights)
     read = given.bytes + used / max(1, groups) * held
     return CallWork(2.0 * rows * k * n, read, written, _matrix(given, weights), assumed)
-
-
-def _megablocks(call: OperatorCall) -> CallWork:
-    """``(rows, weights, sizes, transposed)``; other libraries give their functions of this name
-    other arguments.
-    """
-    if not isinstance(call.get(3), bool):
-        raise NoWorkError(f"this {call.operator} is not that of grouped_gemm")
-    return _grouped(call)
 
 
 def _gradient(call: OperatorCall, a: CallTensor, b: CallTensor) -> CallWork:
@@ -297,7 +291,8 @@ def _number_of(call: OperatorCall, chosen: int) -> int:
     return active
 
 
-def _with_weights(
+@cost
+def expert_products(
     call: OperatorCall,
     x: int = 0,
     first: int = 1,
@@ -306,7 +301,10 @@ def _with_weights(
     *,
     fused: bool = False,
 ) -> CallWork:
-    """Both products by ``(tokens, first weights, second weights, …, chosen, …)``.
+    """2 x routed tokens x size x (both inner sizes); tokens, result, activations unless fused, and
+    the weights with their scales of E (1 - (1 - k/E)^T) of E experts once.
+
+    Both products by ``(tokens, first weights, second weights, …, chosen, …)``.
 
     Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size), maybe
     packed. If ``fused``, the activations between both products need not reach the memory.
@@ -373,20 +371,28 @@ def _both(
     )
 
 
-def _tensorrt(call: OperatorCall) -> CallWork:
-    """TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,] second weights, …, type, tp,
-    rank, ep, …)``.
+@cost
+def tensorrt_experts(call: OperatorCall) -> CallWork:
+    """2 x routed tokens x size x (both inner sizes); tokens, result, activations unless fused, and
+    the weights with their scales of E (1 - (1 - k/E)^T) of E experts once.
+
+    As the products of experts; TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,]
+    second weights, …, type, tp, rank, ep, …)``.
     """
     maybe = call.optional(4)  # biases have two axes
     second = 4 if maybe and len(maybe.shape) == 3 else 5
     numbers = [each for each in call.arguments[second + 1 :] if isinstance(each, float)]
     if len(numbers) < 4 or numbers[3] != 1:
         raise NoWorkError(SPREAD)
-    return _with_weights(call, 0, 3, second, 1, fused=True)
+    return expert_products(0, 3, second, 1, fused=True)(call)
 
 
-def _runner(call: OperatorCall, first: int = 4, second: int = 6) -> CallWork:
-    """``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert,
+@cost
+def expert_runner(call: OperatorCall, first: int = 4, second: int = 6) -> CallWork:
+    """2 x routed tokens x size x (both inner sizes); tokens, result, activations unless fused, and
+    the weights with their scales of E (1 - (1 - k/E)^T) of E experts once.
+
+    ``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert,
     experts here, …)``.
     """
     x, one = call.tensor(2, 2), call.tensor(first)
@@ -415,8 +421,12 @@ def _runner(call: OperatorCall, first: int = 4, second: int = 6) -> CallWork:
     )
 
 
-def _packed(call: OperatorCall) -> CallWork:
-    """Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts,
+@cost
+def packed_experts(call: OperatorCall) -> CallWork:
+    """2 rows k n; rows, result, and zero points and the weights with their scales of E (1 - (1 -
+    k/E)^T) of E experts once.
+
+    Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts,
     …, n) or (…, n, …).
     """
     x, out = call.tensor(0, 2), call.tensor(1)
@@ -439,164 +449,3 @@ def _packed(call: OperatorCall) -> CallWork:
     read = x.bytes + touched / experts * sum(each.bytes for each in given)
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
     return CallWork(2.0 * rows * n * k, read, out.elements * out.width, x.format, assumed)
-
-
-_BOTH: Final = "2 x routed tokens x size x (both inner sizes)"
-_REACHED: Final = "the weights with their scales of E (1 - (1 - k/E)^T) of E experts once"
-_ENDS: Final = f"tokens, result and {_REACHED}"
-_GROUPS: Final = (
-    "2 rows k n; rows, result and the weights with their scales of min(groups, rows) groups once"
-)
-
-KINDS: Final = [
-    OperatorKind(
-        "moe_routing",
-        "_moe_C::topk_softmax",
-        _choose,
-        "5 a logit; logits and results once",
-        "vllm/csrc/moe",
-    ),
-    OperatorKind(
-        "moe_routing",
-        "_moe_C::moe_sum sgl_kernel::moe_sum",
-        _add_up,
-        "an addition for each part but the first; parts and result once",
-        "vllm/csrc/moe",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "vllm::moe_forward vllm::moe_forward_shared",
-        _fused,
-        "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1"
-        " - k/E)^T) of E experts once",
-        "llmprof.theory.work",
-        inside=" ".join((*_ROUTES, *_MAPS, ALLOCATION, *_GATED, *_PLAIN)),
-    ),
-    OperatorKind(
-        "moe_experts",
-        "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts "
-        "sglang::inplace_fused_experts sglang::outplace_fused_experts",
-        _with_weights,
-        f"{_BOTH}; tokens, activations, result and {_REACHED}",
-        "vllm, layers/fused_moe/fused_moe.py",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "vllm::rocm_aiter_fused_moe vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
-        partial(_with_weights, fused=True),
-        f"{_BOTH}; {_ENDS}",
-        "vllm/_aiter_ops.py, aiter/fused_moe.py",
-        whole=True,
-    ),
-    OperatorKind(
-        "moe_experts",
-        "aiter::fmoe aiter::fmoe_g1u1 aiter::fmoe_g1u1_a16 aiter::fmoe_int8_g1u0 "
-        "aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
-        partial(_with_weights, x=1, first=2, second=3, chosen=8, fused=True),
-        f"{_BOTH}; {_ENDS}",
-        "aiter/ops/moe_op.py",
-        whole=True,
-    ),
-    OperatorKind(
-        "moe_experts",
-        "trtllm::fused_moe",
-        _tensorrt,
-        f"{_BOTH}; {_ENDS}",
-        "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py",
-        whole=True,
-    ),
-    OperatorKind(
-        "moe_experts",
-        "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner "
-        "vllm::flashinfer_fused_moe_blockscale_fp8",
-        _runner,
-        f"{_BOTH}; {_ENDS}",
-        "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm,"
-        " layers/fused_moe/flashinfer_trtllm_moe.py",
-        whole=True,
-    ),
-    OperatorKind(
-        "moe_experts",
-        "vllm::flashinfer_fused_moe_bf16",
-        partial(_runner, first=3, second=4),
-        f"{_BOTH}; {_ENDS}",
-        "vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
-        whole=True,
-    ),
-    OperatorKind(
-        "moe_experts",
-        "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
-        _packed,
-        f"2 rows k n; rows, result, and zero points and {_REACHED}",
-        "vllm/_custom_ops.py",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
-        partial(_grouped, out=3, chosen=8),
-        f"2 rows k n; rows, result and {_REACHED}",
-        "sglang, layers/moe/fused_moe_triton",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
-        partial(_grouped, out=2, chosen=6),
-        f"2 rows k n; rows, result and {_REACHED}",
-        "aiter/ops/moe_op.py",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "aiter::ck_moe_stage1",
-        partial(_grouped, out=6, chosen=7),
-        f"2 rows k n; rows, result and {_REACHED}",
-        "aiter/ops/moe_op.py",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "aiter::ck_moe_stage2",
-        partial(_grouped, weight=2, out=6, chosen=7),
-        f"2 rows k n; rows, result and {_REACHED}",
-        "aiter/ops/moe_op.py",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm"
-        " _C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm"
-        " sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
-        partial(_grouped, x=1, weight=2, out=0),
-        _GROUPS,
-        "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "sgl_kernel::fp8_blockwise_scaled_grouped_mm",
-        partial(_grouped, x=6, weight=7, out=0),
-        _GROUPS,
-        "sglang, sgl-kernel/csrc/common_extension.cc",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "aten::_grouped_mm aten::_scaled_grouped_mm",
-        _grouped,
-        _GROUPS,
-        "torch/utils/flop_counter.py",
-    ),
-    OperatorKind(
-        "moe_experts",
-        "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked",
-        _grouped,
-        _GROUPS,
-        "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize",
-    ),
-    OperatorKind("moe_experts", "GroupedGemm", _megablocks, _GROUPS, "grouped_gemm/ops.py"),
-    OperatorKind(
-        "moe_experts",
-        "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
-        "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
-        "primus_turbo::grouped_gemm_fp8_variable_k_impl",
-        _grouped,
-        _GROUPS,
-        "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm",
-        whole=True,
-    ),
-]

@@ -14,7 +14,7 @@ from typing import Final
 
 from llmprof.theory.calls.attention import pairs_of
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
-from llmprof.theory.calls.work import CallWork, OperatorKind
+from llmprof.theory.calls.work import CallWork, cost
 
 PREFIX: Final = "cann::"
 _SOURCE: Final = "shapes of the kernel"
@@ -55,8 +55,12 @@ def _matrix(tensor: CallTensor) -> str:
     return "" if tensor.format == "fp32" else tensor.format
 
 
-def _matmul(call: OperatorCall) -> CallWork:
-    """``a b (+ bias)``; whether an operand is transposed follows from the shape of the result."""
+@cost
+def npu_product(call: OperatorCall) -> CallWork:
+    """2 m n k; inputs and result once, of the shapes of the kernel.
+
+    ``a b (+ bias)``; whether an operand is transposed follows from the shape of the result.
+    """
     a, b, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
     if min(len(a.shape), len(b.shape), len(out.shape)) < 2:
         raise NoWorkError(f"{call.operator} has operands that are no matrices")
@@ -74,41 +78,34 @@ def _matmul(call: OperatorCall) -> CallWork:
     )
 
 
-def _stream(call: OperatorCall) -> CallWork:
-    """Every input and every result once."""
+@cost
+def npu_moves(call: OperatorCall, part: str = "", in_place: int = 0) -> CallWork:
+    """Not known (copies: 0); inputs and results once, of the shapes of the kernel.
+
+    A part of the operators read only as much as the ``result`` has, or ``nothing``. Where an
+    operator writes its first inputs in place, ``in_place`` is their number.
+    """
     inputs, results = _side(call, 0), _side(call, 1)
+    if part:
+        out = _given(call, 1, 0).bytes
+        return CallWork(0.0, out if part == "result" else 0.0, out, "", "", _SOURCE)
+    if in_place:
+        results = tuple(_given(call, 0, place) for place in range(in_place))
     if not _bytes(inputs + results):
         raise NoWorkError(f"neither inputs nor results of {call.operator} were recorded")
-    return CallWork(
-        None, _bytes(inputs), _bytes(results), "", "" if _bytes(results) else _IN_PLACE, _SOURCE
-    )
+    written = _bytes(results)
+    return CallWork(None, _bytes(inputs), written, "", "" if written else _IN_PLACE, _SOURCE)
 
 
-def _fill(call: OperatorCall) -> CallWork:
-    """A value into every element of the result, whatever has its shape among the inputs."""
-    return CallWork(0.0, 0.0, _given(call, 1, 0).bytes, "", "", _SOURCE)
+@cost
+def npu_gather(call: OperatorCall) -> CallWork:
+    """0; indices, the rows that they name (at most the whole table) and the result once.
 
-
-def _part(call: OperatorCall) -> CallWork:
-    """What the result has, read and written."""
-    out = _given(call, 1, 0)
-    return CallWork(0.0, out.bytes, out.bytes, "", "", _SOURCE)
-
-
-def _gather(call: OperatorCall) -> CallWork:
-    """``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and
+    ``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and
     the result.
     """
     table, indices, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
     return CallWork(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
-
-
-def _adam(call: OperatorCall) -> CallWork:
-    """``(weights, first moment, second moment, gradient, …)``: all are read, the first three are
-    written in place.
-    """
-    inputs = [_given(call, 0, place) for place in range(4)]
-    return CallWork(None, _bytes(_side(call, 0)), _bytes(tuple(inputs[:3])), "", "", _SOURCE)
 
 
 def _sizes(
@@ -152,142 +149,22 @@ def _pairs(call: OperatorCall, queries: int, keys: int, mask: int) -> tuple[floa
     return pairs_of(queries, keys, causal=True), "the mask for any lengths is causal"
 
 
-def _attention(call: OperatorCall) -> CallWork:
-    """``FlashAttentionScore``:
+@cost
+def npu_attention(call: OperatorCall, *, backward: bool = False) -> CallWork:
+    """2 heads pairs (size of a key + size of a value), backward 2 heads pairs (3 x size of a key
+    + 2 x size of a value); queries, keys, values and results once, backward all inputs but the mask
+    and the gradients; the mask of 2048 x 2048 for any lengths leaves half of the pairs.
 
-    ``(q, k, v, pse, drop, padding, mask, …)`` into ``(maxima, sums, …, result)``.
+    ``(q, k, v, pse, drop, padding, mask, …)`` into ``(maxima, sums, …, result)``, backward ``(q, k,
+    v, dy, mask, maxima, sums, …, result, …)`` into three gradients.
     """
     q, k, v = (_given(call, 0, place) for place in range(3))
-    batch, heads, queries, keys, size, value = _sizes(call, q, k, v, _given(call, 1, 0))
-    pairs, assumed = _pairs(call, queries, keys, 6)
-    flops = 2.0 * batch * heads * pairs * (size + value)
-    return CallWork(
-        flops, _bytes(_side(call, 0)[:3]), _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE
-    )
-
-
-def _attention_backward(call: OperatorCall) -> CallWork:
-    """``FlashAttentionScoreGrad``:
-
-    ``(q, k, v, dy, mask, maxima, sums, …, result, …)`` into three gradients.
-    """
-    q, k, v = (_given(call, 0, place) for place in range(3))
-    batch, heads, queries, keys, size, value = _sizes(call, q, k, v, _given(call, 0, 5))
-    pairs, assumed = _pairs(call, queries, keys, 4)
-    flops = 2.0 * batch * heads * pairs * (3 * size + 2 * value)
+    sums = _given(call, 0, 5) if backward else _given(call, 1, 0)
+    batch, heads, queries, keys, size, value = _sizes(call, q, k, v, sums)
+    pairs, assumed = _pairs(call, queries, keys, 4 if backward else 6)
     inputs = _side(call, 0)
-    read = _bytes(inputs[:4]) + _bytes(inputs[5:])
+    read, weight = _bytes(inputs[:3]), size + value
+    if backward:
+        read, weight = _bytes(inputs[:4]) + _bytes(inputs[5:]), 3 * size + 2 * value
+    flops = 2.0 * batch * heads * pairs * weight
     return CallWork(flops, read, _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE)
-
-
-def _of(types: str) -> str:
-    return " ".join(PREFIX + name for name in types.split())
-
-
-_ONCE: Final = "not known; inputs and results once, of the shapes of the kernel"
-_PROTO: Final = "CANN, ops/built-in/op_proto"
-
-KINDS: Final = [
-    OperatorKind(
-        "gemm",
-        _of("MatMul MatMulV2 MatMulV3 BatchMatMul BatchMatMulV2 BatchMatMulV3"),
-        _matmul,
-        "2 m n k; inputs and result once, of the shapes of the kernel",
-        _PROTO,
-    ),
-    OperatorKind(
-        "attention",
-        _of("FlashAttentionScore"),
-        _attention,
-        "2 heads pairs (size of a key + size of a value); queries, keys, values and results once;"
-        " the mask of 2048 x 2048 for any lengths leaves half of the pairs",
-        _PROTO,
-    ),
-    OperatorKind(
-        "attention backward",
-        _of("FlashAttentionScoreGrad"),
-        _attention_backward,
-        "2 heads pairs (3 x size of a key + 2 x size of a value); inputs but the mask, and"
-        " gradients once",
-        _PROTO,
-    ),
-    OperatorKind(
-        "norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), _stream, _ONCE, _PROTO
-    ),
-    OperatorKind(
-        "norm backward",
-        _of("RmsNormGrad LayerNormGrad LayerNormGradV3 LayerNormV3Grad"),
-        _stream,
-        _ONCE,
-        _PROTO,
-    ),
-    OperatorKind(
-        "activation",
-        _of(
-            "SwiGlu SwiGluGrad Gelu GeluV2 GeluGrad GeluGradV2 FastGelu FastGeluGrad Swish"
-            " SwishGrad Relu ReluGrad Sigmoid SigmoidGrad Tanh TanhGrad"
-        ),
-        _stream,
-        _ONCE,
-        _PROTO,
-    ),
-    OperatorKind(
-        "rope",
-        _of("RotaryPositionEmbedding RotaryPositionEmbeddingGrad RotaryMul RotaryMulGrad"),
-        _stream,
-        _ONCE,
-        _PROTO,
-    ),
-    OperatorKind(
-        "softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), _stream, _ONCE, _PROTO
-    ),
-    OperatorKind(
-        "elementwise",
-        _of(
-            "Add Adds Sub Subs Mul Muls Div RealDiv Neg Abs Exp Log Sqrt Rsqrt Pow Pows Square"
-            " Reciprocal Cos Sin Maximum Minimum Greater GreaterEqual Less LessEqual Equal NotEqual"
-            " LogicalAnd LogicalOr LogicalNot Cast ForeachAddListV2 ForeachMulScalarV2"
-        ),
-        _stream,
-        _ONCE,
-        _PROTO,
-    ),
-    OperatorKind(
-        "reduction",
-        _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"),
-        _stream,
-        _ONCE,
-        _PROTO,
-    ),
-    OperatorKind("top-k", _of("Sort TopKV2"), _stream, _ONCE, _PROTO),
-    OperatorKind(
-        "copy",
-        _of("TensorMove Transpose ConcatD ConcatV2 Split SplitD SplitV SplitVD Pack"),
-        _stream,
-        _ONCE,
-        _PROTO,
-    ),
-    OperatorKind(
-        "copy",
-        _of("Slice SliceD StridedSlice StridedSliceD"),
-        _part,
-        "0; the result read and written",
-        _PROTO,
-    ),
-    OperatorKind("fill", _of("ZerosLike OnesLike Fill"), _fill, "0; the result once", _PROTO),
-    OperatorKind(
-        "gather",
-        _of("GatherV2"),
-        _gather,
-        "0; indices, the rows that they name (at most the whole table) and the result once",
-        _PROTO,
-    ),
-    OperatorKind(
-        "optimizer",
-        _of("ApplyAdamWV2"),
-        _adam,
-        "not known; weights, both moments, gradient and what else it takes read, the first three"
-        " written",
-        _PROTO,
-    ),
-]

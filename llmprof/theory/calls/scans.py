@@ -5,17 +5,20 @@ each token.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Final
 
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
-from llmprof.theory.calls.work import CallWork, OperatorKind
+from llmprof.theory.calls.work import CallWork, cost
 
-_LEAST: Final = "token by token: chunked kernels do more"
+LEAST: Final = "token by token: chunked kernels do more"
 
 
-def _selective(call: OperatorCall) -> CallWork:
-    """Mamba's ``(u, delta, A, B, C, D, z, …, ends, …, states)``: inputs of (…, channels, tokens),
+@cost
+def selective_scan(call: OperatorCall) -> CallWork:
+    """8 channels states a token; inputs and result once, and the state of each sequence that has
+    one read and written.
+
+    Mamba's ``(u, delta, A, B, C, D, z, …, ends, …, states)``: inputs of (…, channels, tokens),
     states of a channel.
 
     Without states and ends each sequence of a batch begins with none.
@@ -44,18 +47,11 @@ def _selective(call: OperatorCall) -> CallWork:
     return CallWork(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
 
 
-def _chunked(call: OperatorCall) -> CallWork:
-    """Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens,
-    heads, size).
-    """
-    x, delta, b, c = call.tensor(0, 4), call.tensor(1), call.tensor(3, 4), call.tensor(4, 4)
-    more = sum(each.bytes for place in (7, 9) if (each := call.optional(place)))
-    read = sum(each.bytes for each in (x, delta, b, c)) + more
-    return CallWork(4.0 * x.elements * b.shape[3], read, x.elements * x.width, x.format, _LEAST)
+@cost
+def split_scan(call: OperatorCall) -> CallWork:
+    """4 heads size states a token; inputs and result once.
 
-
-def _split(call: OperatorCall) -> CallWork:
-    """Mamba-2 between its projections, ``(projected, taps, bias, …, A, D, chunk, …, heads' size,
+    Mamba-2 between its projections, ``(projected, taps, bias, …, A, D, chunk, …, heads' size,
     groups, …)``.
 
     Channels of the projection are z, x, B, C and delta; the convolution has those of x, B and C.
@@ -74,12 +70,16 @@ def _split(call: OperatorCall) -> CallWork:
         projected.bytes + weights,
         batch * tokens * inner * projected.width,
         projected.format,
-        _LEAST,
+        LEAST,
     )
 
 
-def _convolution(call: OperatorCall) -> CallWork:
-    """A causal convolution of each channel, ``(x, taps, bias, …)`` or ``(x, states, taps, bias,
+@cost
+def causal_convolution(call: OperatorCall) -> CallWork:
+    """2 taps a channel and token; inputs, result and taps once, and the last inputs of each
+    sequence that has them read and written.
+
+    A causal convolution of each channel, ``(x, taps, bias, …)`` or ``(x, states, taps, bias,
     …)`` of one step.
 
     Inputs are (batch, channels, tokens), or (channels, tokens) of sequences one after the other; a
@@ -107,21 +107,12 @@ def _convolution(call: OperatorCall) -> CallWork:
     return CallWork(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
 
 
-def _convolution_backward(call: OperatorCall) -> CallWork:
-    """``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as
-    large as forward.
-    """
-    x, taps, gradient = call.tensor(0), call.tensor(1, 2), call.tensor(3)
-    written = sum(
-        each.elements * each.width for place in (7, 8, 9) if (each := call.optional(place))
-    )
-    return CallWork(
-        4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written
-    )
+@cost
+def mamba_mixer(call: OperatorCall) -> CallWork:
+    """6 heads size states and 2 taps channels a token; inputs and result once, and the states of
+    each sequence written, and read where it generates.
 
-
-def _mixer(call: OperatorCall) -> CallWork:
-    """Mamba-2 of vLLM between its projections, ``(projected, out)``: convolution and scan of each
+    Mamba-2 of vLLM between its projections, ``(projected, out)``: convolution and scan of each
     token.
 
     Sizes are those of the states inside: (heads, size, states of a head) of the scan, (taps - 1,
@@ -163,7 +154,7 @@ def _mixer(call: OperatorCall) -> CallWork:
     flops = tokens * (6.0 * heads * size * state + 2.0 * (taps + 1) * channels)
     states = sequences * (heads * size * state * kept + taps * channels * projected.width)
     read = tokens * (channels + heads) * projected.width + (0 if prompts else states)
-    said = _LEAST
+    said = LEAST
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
     return CallWork(
@@ -171,8 +162,12 @@ def _mixer(call: OperatorCall) -> CallWork:
     )
 
 
-def _linear(call: OperatorCall, products: int = 3) -> CallWork:
-    """``(q, k, v, gates …, states, ends, …)`` of (batch, tokens, heads, size): the least work,
+@cost
+def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
+    """2 K V a head and token for each of its products; inputs and result once, and the state of
+    each sequence read and written.
+
+    ``(q, k, v, gates …, states, ends, …)`` of (batch, tokens, heads, size): the least work,
     token by token.
 
     Gates have the axes of batch and tokens, too; states are (sequences, heads, key size, value
@@ -203,29 +198,15 @@ def _linear(call: OperatorCall, products: int = 3) -> CallWork:
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
-    return CallWork(flops, read, v.elements * v.width + kept, q.format, _LEAST)
+    return CallWork(flops, read, v.elements * v.width + kept, q.format, LEAST)
 
 
-def _lightning(call: OperatorCall) -> CallWork:
-    """A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key
-    size, value size).
-    """
-    given, states, out = (
-        [call.tensor(place, 4) for place in range(3)],
-        call.tensor(3, 4),
-        call.tensor(5, 4),
-    )
-    read = states.bytes + sum(each.bytes for each in given)
-    return CallWork(
-        4.0 * states.elements,
-        read,
-        out.elements * out.width + states.elements * states.width,
-        given[0].format,
-    )
+@cost
+def gated_delta(call: OperatorCall) -> CallWork:
+    """6 K V a head and token; inputs and result once, and the state of each sequence written, and
+    read where it generates.
 
-
-def _gated_delta(call: OperatorCall) -> CallWork:
-    """``(queries, keys and values of a token, gates, gates, out, …)`` between projections;
+    ``(queries, keys and values of a token, gates, gates, out, …)`` between projections;
     states are those inside.
     """
     mixed, out = call.tensor(0, 2), call.tensor(3, 3)
@@ -250,7 +231,7 @@ def _gated_delta(call: OperatorCall) -> CallWork:
     read = (
         mixed.bytes + sum(call.tensor(place).bytes for place in (1, 2)) + (0 if prompts else kept)
     )
-    said = _LEAST + (
+    said = LEAST + (
         "; states of sequences that generate beside prompts left out" if prompts else ""
     )
     return CallWork(
@@ -263,8 +244,13 @@ def _gated_delta(call: OperatorCall) -> CallWork:
     )
 
 
-def _kimi(call: OperatorCall) -> CallWork:
-    """Kimi's delta attention, ``(q, k, v, decay, beta, out)``: the least work, token by token."""
+@cost
+def kimi_delta(call: OperatorCall) -> CallWork:
+    """6 K V a head and token; inputs and result once, and the state of each sequence written, and
+    read where it generates.
+
+    Kimi's delta attention, ``(q, k, v, decay, beta, out)``: the least work, token by token.
+    """
     q, k, v = (call.tensor(place, 2) for place in range(3))
     decay, beta, out = call.tensor(3, 4), call.tensor(4), call.tensor(5, 4)
     _, tokens, heads, key = decay.shape
@@ -273,7 +259,7 @@ def _kimi(call: OperatorCall) -> CallWork:
     prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[-3:] == (heads, key, value)]
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
     read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
-    said = _LEAST
+    said = LEAST
     said += (
         "; states of sequences that generate beside prompts left out"
         if prompts
@@ -281,114 +267,3 @@ def _kimi(call: OperatorCall) -> CallWork:
     )
     flops = 6.0 * tokens * heads * key * value
     return CallWork(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
-
-
-_WORK: Final = "llmprof.theory.work"
-_ONCE: Final = "inputs and result once, and the state of each sequence read and written"
-
-KINDS: Final = [
-    OperatorKind(
-        "scan",
-        "vllm::mamba_mixer2",
-        _mixer,
-        "6 heads size states and 2 taps channels a token; inputs and result "
-        "once, and the states of each sequence written, and read where it generates",
-        _WORK,
-        whole=True,
-        inside="aten::_index_put_impl_ aten::to aten::transpose",
-    ),
-    OperatorKind(
-        "scan",
-        "_C::selective_scan_fwd SelectiveScanFn",
-        _selective,
-        "8 channels states a token; inputs and result "
-        "once, and the state of each sequence that has one read and written",
-        "mamba_ssm, csrc/selective_scan",
-        whole=True,
-    ),
-    OperatorKind(
-        "scan",
-        "MambaChunkScanCombinedFn",
-        _chunked,
-        "4 heads size states a token; inputs and result once",
-        "mamba_ssm/ops/triton/ssd_combined.py",
-        whole=True,
-    ),
-    OperatorKind(
-        "scan",
-        "MambaSplitConv1dScanCombinedFn",
-        _split,
-        "4 heads size states a token; inputs and result once",
-        "mamba_ssm/ops/triton/ssd_combined.py",
-    ),
-    OperatorKind(
-        "convolution",
-        "DaoAILab::_causal_conv1d_fwd_cpp DaoAILab::_causal_conv1d_update_cpp _C::causal_conv1d_fwd"
-        " _C::causal_conv1d_update sgl_kernel::causal_conv1d_fwd sgl_kernel::causal_conv1d_update"
-        " trtllm::causal_conv1d_fwd trtllm::causal_conv1d_update",
-        _convolution,
-        "2 taps a channel and token; inputs, "
-        "result and taps once, and the last inputs of each sequence that has them read and written",
-        "causal_conv1d/cpp_functions.py, vllm/csrc/torch_bindings.cpp",
-    ),
-    OperatorKind(
-        "convolution",
-        "DaoAILab::_causal_conv1d_bwd_cpp",
-        _convolution_backward,
-        "4 taps a channel and token; inputs and gradients once",
-        "causal_conv1d/cpp_functions.py",
-    ),
-    OperatorKind(
-        "scan",
-        "vllm::kda_attention",
-        _kimi,
-        "6 K V a head and token; inputs and result once, and the state of each "
-        "sequence written, and read where it generates",
-        _WORK,
-        whole=True,
-        inside="aten::_index_put_impl_",
-    ),
-    OperatorKind(
-        "scan",
-        "vllm::gdn_attention_core vllm::qwen_gdn_attention_core"
-        " aiter::linear_attention_with_output_base",
-        _gated_delta,
-        "6 K V a head and token; inputs and result once, and the state of each sequence written,"
-        " and read where it generates",
-        _WORK,
-        whole=True,
-        inside="aten::_index_put_impl_ ChunkGatedDeltaRuleFunction FusedRecurrentFunction",
-    ),
-    OperatorKind(
-        "scan",
-        "ChunkGatedDeltaRuleFunction ChunkDeltaRuleFunction ChunkKDAFunction"
-        " FusedRecurrentFunction",
-        _linear,
-        f"6 K V a head and token; {_ONCE}",
-        _WORK,
-        whole=True,
-    ),
-    OperatorKind(
-        "scan",
-        "ChunkGLAFunction ChunkSimpleGLAFunction ChunkRWKV6Function",
-        partial(_linear, products=2),
-        f"4 K V a head and token; {_ONCE}",
-        "flash-linear-attention, fla/ops",
-        whole=True,
-    ),
-    OperatorKind(
-        "scan",
-        "ChunkDPLRDeltaRuleFunction FusedRecurrentRWKV7Function",
-        partial(_linear, products=4),
-        f"8 K V a head and token; {_ONCE}",
-        "flash-linear-attention, fla/ops",
-        whole=True,
-    ),
-    OperatorKind(
-        "scan",
-        "sgl_kernel::lightning_attention_decode",
-        _lightning,
-        f"4 K V a head and token; {_ONCE}",
-        "sglang, sgl-kernel/csrc/attention",
-    ),
-]

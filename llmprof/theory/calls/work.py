@@ -1,11 +1,11 @@
-"""What the work of a recorded call is, and the record that says how the work of a kind of
-operator is computed.
-"""
+"""What the work of a recorded call is, and the functions that compute it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from llmprof.theory.calls.call import OperatorCall
 
@@ -41,37 +41,37 @@ class CallWork:
     result: tuple[int, int, int] | None = None
 
 
+P = ParamSpec("P")
+
+
 @dataclass(frozen=True, slots=True)
-class OperatorKind:
-    """A kind of operator.
+class Cost:
+    """A rule of work with the places of the arguments that it reads.
 
     Parameters
     ----------
-    name : str
-        Its name in results.
-    operators : str
-        Names of its operators, separated by spaces; a name that ends with ``*`` stands for all with
-        this beginning.
-    work : callable
-        From an :class:`OperatorCall` to its :class:`CallWork`; it raises :class:`NoWorkError` with
-        the reason where it has none.
-    formula : str
-        FLOPs and bytes in a line, for the documentation.
-    source : str
-        Where the formula comes from.
-    whole : bool
-        Whether kernels of operators that it calls are part of it, whatever kinds these have.
-    lengths : bool
-        Whether its work depends on the lengths of the sequences of the step.
-    inside : str
-        Names of operators that it calls and whose arguments its work needs, separated by spaces.
+    rule : callable
+        From a call and the places to its work. Its docstring begins with FLOPs and bytes.
+    places : tuple
+        Places of arguments, and what else the rule takes.
+    named : mapping
+        The same by name.
     """
 
-    name: str
-    operators: str
-    work: Callable[[OperatorCall], CallWork]
-    formula: str
-    source: str
-    whole: bool = False
-    lengths: bool = False
-    inside: str = ""
+    rule: Callable[..., CallWork]
+    places: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    def __call__(self, call: OperatorCall) -> CallWork:
+        """Work of a call."""
+        return self.rule(call, *self.places, **self.named)
+
+
+def cost(rule: Callable[Concatenate[OperatorCall, P], CallWork]) -> Callable[P, Cost]:
+    """Decorator of a rule of work: from the places of arguments to the work of a call."""
+
+    @wraps(rule)
+    def placed(*places: P.args, **named: P.kwargs) -> Cost:
+        return Cost(rule, places, named)
+
+    return placed

@@ -94,7 +94,7 @@ class Metrics:
         -------
         polars.DataFrame
             ``kernel_id, kernel_name, grid, block, stream, device, grid_x … block_z, device_name,
-            duration_ns, run, id, process, process_name, context, compute_capability``.
+            dur_ns, run, id, process, process_name, context, compute_capability``.
         """
         first = self._metrics.group_by("kernel_id", maintain_order=True).agg(
             pl.col(*_LAUNCH[1:]).first()
@@ -112,7 +112,7 @@ class Metrics:
             for i, axis in enumerate("xyz")
         ]
         facts = [
-            self.values(*_DURATION).rename({"value": "duration_ns"}),
+            self.values(*_DURATION).rename({"value": "dur_ns"}),
             self._metrics.filter(pl.col("metric") == _DEVICE)
             .unique("kernel_id", keep="first")
             .select("kernel_id", device_name="text"),
@@ -208,6 +208,14 @@ class Metrics:
                 whole[place[number]] = cell
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
+
+    @checked
+    def findings(self, source: pl.DataFrame | None = None) -> Any:
+        """Ranked findings, as sentences: the rows of :func:`llmprof.analyze.ncu.findings`."""
+        from llmprof.findings.frame import Findings
+        from llmprof.findings.hardware import findings
+
+        return Findings(findings(self, source=source))
 
     def _repr_html_(self) -> str:
         from llmprof.report.cards import of_metrics

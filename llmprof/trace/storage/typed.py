@@ -545,7 +545,7 @@ class FindingJson(TypedDict, total=False):
 
     rule: Required[str]
     severity: Required[str]
-    share_of_recorded: FiniteNumber | None
+    recorded_share: FiniteNumber | None
     title: str | None
 
 

@@ -131,7 +131,7 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
     try:
         rows = analyze.ncu.speed_of_light(metrics).to_dicts()
     except LlmprofError:
-        rows = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns").to_dicts()
+        rows = metrics.kernels.select("kernel_id", "kernel_name", "dur_ns").to_dicts()
     launches = metrics.kernels.select("kernel_id", "grid", "block", "device_name").rows_by_key(
         "kernel_id", named=True
     )
@@ -155,17 +155,17 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
         light = analyze.ncu.speed_of_light(metrics)
     except LlmprofError:
         light = matched.select("kernel_id")
-    columns = ["compute_share", "memory_share", "roof_share", "bound"]
+    columns = ["compute_share", "memory_share", "bound_share", "bound_by"]
     light = light.with_columns(pl.lit(None).alias(c) for c in columns if c not in light.columns)
     per_kernel = (
         matched.join(light.select("kernel_id", *columns), on="kernel_id", how="left")
         .with_columns(name=pl.coalesce("name", "kernel_name"))
         .group_by("name", maintain_order=True)
         .agg(
-            pl.col("ratio", "compute_share", "memory_share", "roof_share", "confidence").mean(),
+            pl.col("ratio", "compute_share", "memory_share", "bound_share", "confidence").mean(),
             launches=pl.len(),
-            ncu_mean_ns=pl.col("profiled_ns").mean(),
-            bound=pl.col("bound").mode().sort().first(),
+            ncu_mean_ns=pl.col("other_dur_ns").mean(),
+            bound_by=pl.col("bound_by").mode().sort().first(),
         )
         .select("name", "launches", "ncu_mean_ns", "ratio", *columns, "confidence")
     )

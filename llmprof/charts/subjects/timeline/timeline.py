@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import draw, theme
-from llmprof.charts.timeline import layout
+from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
 from llmprof.label.parts import selection
 from llmprof.trace import Trace

@@ -555,23 +555,23 @@ MAX_GROUPS = 12
 
 def _late(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     """How often each node or parallel group arrives last."""
-    columns = ("by", "group", "ranks", "calls", "expected_share", "late_median_ns")
+    columns = ("kind", "group", "ranks", "count", "expected_share", "late_median_ns")
     draw.require(frame, columns, chart="ranks")
     panels, cut = [], False
-    for by in frame["by"].unique(maintain_order=True):
-        rows = frame.filter(pl.col("by") == by).sort(
+    for kind in frame["kind"].unique(maintain_order=True):
+        rows = frame.filter(pl.col("kind") == kind).sort(
             "last_share", "group", descending=[True, False]
         )
         cut = cut or rows.height > MAX_GROUPS
-        panels.append(_shares(rows.head(MAX_GROUPS), by))
+        panels.append(_shares(rows.head(MAX_GROUPS), kind))
     worst = frame.sort(pl.col("last_share") - pl.col("expected_share"), descending=True).row(
         0, named=True
     )
     share, chance = format_share(worst["last_share"]), format_share(worst["expected_share"])
     name = (
         f"Node {worst['group']}"
-        if worst["by"] == "node"
-        else f"{worst['by'].upper()} {worst['group']}"
+        if worst["kind"] == "node"
+        else f"{worst['kind'].upper()} {worst['group']}"
     )
     name = name.removeprefix("Node ") if worst["group"].lower().startswith("node") else name
     text = f"{name} arrives last in {share} of the calls; by chance it would be {chance}"

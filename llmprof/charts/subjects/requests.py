@@ -10,9 +10,9 @@ import polars as pl
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun, slowest
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.breakdown import PARTS
-from llmprof.charts.counters import counters_panel
-from llmprof.charts.kernels import kernel_rows
+from llmprof.charts.subjects.breakdown import PARTS
+from llmprof.charts.subjects.counters import counters_panel
+from llmprof.charts.subjects.kernels import kernel_rows
 from llmprof.units import format_ns
 
 LATENCIES = {
@@ -393,7 +393,7 @@ _WATERFALL_COLUMNS = (
         "ttft_ns",
         "queue_prefill_ns",
     ),
-    *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_others_ns", "e2e_ns", "reason"),
+    *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_other_ns", "e2e_ns", "reason"),
 )
 _TABLE = {
     "waits behind prefill of others": theme.COMMUNICATION,

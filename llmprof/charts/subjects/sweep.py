@@ -12,7 +12,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.breakdown import PARTS
+from llmprof.charts.subjects.breakdown import PARTS
 from llmprof.errors import AnalysisError
 from llmprof.text import METRIC_WORDS, SLO_WORDS, shorten
 from llmprof.units import format_metric, format_ns

@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.roofline import key, names_axis, roofline
+from llmprof.charts.subjects.roofline import key, names_axis, roofline
 from llmprof.theory import hardware
 from llmprof.units import format_ns
 
@@ -452,17 +452,19 @@ def theory_roofline(
         raise draw.nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
     intensity = pl.col("flops") / pl.col("memory_bytes")
     frame = rows.with_columns(intensity=intensity).select(
-        *("stage", "intensity", "bound"),
+        *("stage", "intensity"),
+        bound_by="bound",
         kernel_name=pl.concat_str("component", pl.lit(" ("), "phase", pl.lit(")")),
-        duration_ns=pl.col("latency_s") * 1e9,
+        dur_ns=pl.col("latency_s") * 1e9,
         dtype=pl.lit(dtype),
         flop_per_s=pl.col("flops") / pl.col("latency_s"),
-        roof_flop_per_s=pl.min_horizontal(pl.lit(peak), pl.col("intensity") * band),
-        roof_share=pl.lit(1.0),
+        bound_flop_per_s=pl.min_horizontal(pl.lit(peak), pl.col("intensity") * band),
+        bound_share=pl.lit(1.0),
     )
-    longest = frame.sort("duration_ns", descending=True).row(0, named=True)
+    longest = frame.sort("dur_ns", descending=True).row(0, named=True)
     headline = (
-        title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
+        title
+        or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound_by']}"
     )
     chart = cast("alt.LayerChart", roofline(frame, peaks=machine, title=headline))
     return theme.finish_chart(

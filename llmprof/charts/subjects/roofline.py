@@ -64,24 +64,26 @@ def given(device: hardware.Device, rows: pl.DataFrame) -> Roofs:
 
 
 def derived(rows: pl.DataFrame) -> Roofs:
-    """Roofs that follow from the ``roof_flop_per_s`` of the launches.
+    """Roofs that follow from the ``bound_flop_per_s`` of the launches.
 
     The roof of a launch is the lower of the peak of its number type and intensity x bandwidth. So
     roof / intensity is at most the bandwidth. If it is less than that of another launch, the roof
     is a peak. The greatest roof / intensity is the bandwidth itself if launches of two intensities
     agree on it, or if its launch stays below the peak of its type.
     """
-    with_roof = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
-    slope = pl.col("roof_flop_per_s") / pl.col("intensity")
+    with_roof = rows.drop_nulls(["bound_flop_per_s", "dtype"]).filter(
+        pl.col("bound_flop_per_s") > 0
+    )
+    slope = pl.col("bound_flop_per_s") / pl.col("intensity")
     steepest = draw.float_of(with_roof.select(slope.max()).item())
     flat = (
         with_roof.filter(slope < steepest * (1 - _EXACT))
         .group_by("dtype")
-        .agg(pl.col("roof_flop_per_s").max())
+        .agg(pl.col("bound_flop_per_s").max())
     )
     peaks = {str(dtype): float(rate) for dtype, rate in flat.sort("dtype").iter_rows()}
     top = with_roof.filter(slope >= steepest * (1 - _EXACT))
-    roofs = top.select("dtype", "roof_flop_per_s").rows()
+    roofs = top.select("dtype", "bound_flop_per_s").rows()
     below = any(rate < peaks.get(dtype, 0.0) * (1 - _EXACT) for dtype, rate in roofs)
     rates = [rate for _, rate in roofs]
     agree = bool(rates) and min(rates) < max(rates) * (1 - _EXACT)
@@ -165,7 +167,7 @@ def _name(
     return named
 
 
-_RATES = ("intensity", "flop_per_s", "duration_ns")
+_RATES = ("intensity", "flop_per_s", "dur_ns")
 _OF_OPERATORS = (
     *(
         "operator",
@@ -179,7 +181,7 @@ _OF_OPERATORS = (
         "total_ns",
     ),
 )
-_COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
+_COLUMNS = ("kernel_name", "dtype", "bound_flop_per_s", "bound_share", "bound_by", *_RATES)
 BOUNDS = {"compute": theme.COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
 """What limits a kernel, and its colour."""
 
@@ -224,11 +226,12 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(
         kernel_name=pl.coalesce(pl.col("operator").str.split("::").list.last(), "kernel"),
         dtype=pl.when(of_unit).then(by).otherwise(pl.Series(formats, dtype=pl.String)),
-        roof_flop_per_s=pl.when(by != "launch").then(rate),
-        roof_share="bound_share",
-        bound=pl.when(of_unit).then(pl.lit("compute")).otherwise(by.replace("launch", "latency")),
+        bound_flop_per_s=pl.when(by != "launch").then(rate),
+        bound_by=pl.when(of_unit)
+        .then(pl.lit("compute"))
+        .otherwise(by.replace("launch", "latency")),
         flop_per_s=pl.when(drawn).then("flop_per_s"),
-        duration_ns="total_ns",
+        dur_ns="total_ns",
         **stage,
     )
 
@@ -264,7 +267,7 @@ def roofline(
         Model whose bounds a trace is compared with, as for :func:`llmprof.analyze.roofline`.
     peaks : str or Device, optional
         The device; the chart then has its roofs for all number types in the frame. By default the
-        roofs follow from ``roof_flop_per_s``: a type has its flat roof if a launch of this type
+        roofs follow from ``bound_flop_per_s``: a type has its flat roof if a launch of this type
         lies under it.
     title : str, optional
         Title of the chart; by default it says what is shown.
@@ -287,12 +290,12 @@ def roofline(
         frame = draw.chart_frame(frame, analyze.operators)
     else:
         frame = draw.chart_frame(frame, analyze.roofline, model, peaks)
-    if "measured_ns" in frame.columns:
+    if "mfu" in frame.columns:
         return _gaps(frame, title)
-    of_operators = "bound_share" in frame.columns
+    of_operators = "operator" in frame.columns
     frame = _launches(frame) if of_operators else frame
     draw.require(frame, _COLUMNS, chart="roofline")
-    by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
+    by, missing = ("stage", "other") if "stage" in frame.columns else ("bound_by", "unknown")
     named = frame.with_columns(
         function=kernels.displayed(frame["kernel_name"]),
         group=pl.col(by).fill_null(missing),
@@ -301,7 +304,7 @@ def roofline(
         ),
     )
     rows = named.filter("drawable").sort(
-        "duration_ns", "function", descending=[True, False], maintain_order=True
+        "dur_ns", "function", descending=[True, False], maintain_order=True
     )
     if rows.is_empty():
         raise draw.nothing("roofline", "nothing has floating-point operations and memory traffic")
@@ -316,7 +319,7 @@ def roofline(
     drawn, taken = _lines(roofs, plane)
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
     chart = theme.layered(*marks).properties(width=plane.width, height=_HEIGHT)
-    longest = format_ns(draw.float_of(rows["duration_ns"].max()))
+    longest = format_ns(draw.float_of(rows["dur_ns"].max()))
     what = "an operator with its shapes" if of_operators else "a launch"
     notes = [f"A point is {what}; its area is its time, at most {longest}."]
     if not roofs.bandwidth and not roofs.peaks:
@@ -354,11 +357,11 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
 def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Chart:
     symbol = {1e12: "TFLOP/s", 1e9: "GFLOP/s", 1e6: "MFLOP/s"}.get(plane.unit, "FLOP/s")
     data = rows.select(
-        *("kernel_name", "group", "dtype", "bound", "roof_share", "intensity"),
+        *("kernel_name", "group", "dtype", "bound_by", "bound_share", "intensity"),
         *(["kernel"] if "kernel" in rows.columns else []),  # a report finds its row by it
         rate=pl.col("flop_per_s") / plane.unit,
-        duration_ns=pl.col("duration_ns"),
-        time=draw.duration("duration_ns"),
+        dur_ns=pl.col("dur_ns"),
+        time=draw.duration("dur_ns"),
         area=_area(rows),
     )
     tips = draw.tips(
@@ -369,7 +372,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         "dtype:N",
     )
     tips += draw.tips(
-        ("rate:Q", symbol, ",.4~r"), "bound:N", ("roof_share:Q", "of its roof", ".1%")
+        ("rate:Q", symbol, ",.4~r"), "bound:N", ("bound_share:Q", "of its roof", ".1%")
     )
     mark = alt.Chart(draw.inline(data)).mark_point(
         filled=True, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.8
@@ -394,7 +397,7 @@ def _axis(
 
 
 def _area(rows: pl.DataFrame) -> pl.Series:
-    share = rows["duration_ns"] / draw.float_of(rows["duration_ns"].max())
+    share = rows["dur_ns"] / draw.float_of(rows["dur_ns"].max())
     return (share * _LARGEST).clip(_LEAST)
 
 
@@ -437,7 +440,7 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
 
 def _headline(rows: pl.DataFrame, among: str) -> str:
     """The name on which most time is spent, and how near its launches come to their roof."""
-    share, ns = pl.col("roof_share"), pl.col("duration_ns")
+    share, ns = pl.col("bound_share"), pl.col("dur_ns")
     finite = share.is_not_null() & share.is_finite()
     sums = rows.group_by("label").agg(
         ns=ns.sum(),
@@ -466,7 +469,7 @@ def _left_out(rows: pl.DataFrame) -> str:
     ):
         if some.is_empty():
             continue
-        sums = some.group_by("function").agg(ns=pl.col("duration_ns").sum(), n=pl.len())
+        sums = some.group_by("function").agg(ns=pl.col("dur_ns").sum(), n=pl.len())
         sums = sums.sort("ns", "function", descending=[True, False])
         names = [
             f"{shorten(name, _MAX_NAME)}"
@@ -490,7 +493,7 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
         ("without known FLOPs", flops.is_null()),
         (least, flops > 0),
     ):
-        sums = rows.filter(chosen).group_by("function").agg(ns=pl.col("duration_ns").sum())
+        sums = rows.filter(chosen).group_by("function").agg(ns=pl.col("dur_ns").sum())
         sums = sums.sort("ns", "function", descending=[True, False])
         if sums.height:
             names = [shorten(name, _MAX_LABEL) for name in sums["function"].head(_MAX_NAMED)]
@@ -516,18 +519,18 @@ _MAX_STAGES = 14
 
 def _gaps(joined: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     """Where the time of a step goes beyond its bound: a panel for each phase."""
-    columns = ("phase", "step", "stage", "measured_ns", "bound_ns", "why")
+    columns = ("phase", "step", "stage", "total_ns", "bound_ns", "reason")
     draw.require(joined, columns, chart="roofline")
     phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
-    reasons = set(joined["why"])
+    reasons = set(joined["reason"])
     table = {
         name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons
     }
     chart = compose.vconcat(_legend(table), *panels, spacing=16)
     last = joined.filter(pl.col("phase") == phases[-1])
     measured, bound = (
-        draw.float_of(last["measured_ns"].sum()),
+        draw.float_of(last["total_ns"].sum()),
         draw.float_of(last["bound_ns"].sum()),
     )
     reached = theme.percent(100 * bound / measured) if measured else "0 %"
@@ -546,33 +549,33 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         else rows["step"].n_unique()
     )
     sums = rows.group_by("stage").agg(
-        pl.col("measured_ns", "bound_ns").sum() / steps,
-        why=pl.col("why").sort_by("measured_ns").last(),
+        pl.col("total_ns", "bound_ns").sum() / steps,
+        reason=pl.col("reason").sort_by("total_ns").last(),
     )
-    sums = sums.sort("measured_ns", "stage", descending=[True, False])
+    sums = sums.sort("total_ns", "stage", descending=[True, False])
     shown = sums.head(_MAX_STAGES)
     if sums.height > _MAX_STAGES:
         more, why = pl.lit(f"{sums.height - _MAX_STAGES} more"), pl.lit("no bound")
         rest = sums.tail(-_MAX_STAGES).select(
-            stage=more, measured_ns=pl.sum("measured_ns"), bound_ns=pl.sum("bound_ns"), why=why
+            stage=more, total_ns=pl.sum("total_ns"), bound_ns=pl.sum("bound_ns"), reason=why
         )
         shown = pl.concat([shown, rest.head(1)])
-    unit = theme.time_unit(draw.float_of(shown["measured_ns"].max()))
-    bound = pl.min_horizontal("bound_ns", "measured_ns")
+    unit = theme.time_unit(draw.float_of(shown["total_ns"].max()))
+    bound = pl.min_horizontal("bound_ns", "total_ns")
     least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
     rest = shown.select(
-        "stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns
+        "stage", part="reason", start=bound / unit.ns, end=pl.col("total_ns") / unit.ns
     )
     data = pl.concat([least, rest], how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
-    share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
+    share = (100 * pl.col("bound_ns") / pl.col("total_ns")).fill_nan(0.0)
     of_it = "" if theme.is_narrow() else " of it least time"
     factor = pl.when(pl.col("bound_ns") > 0).then(
         pl.format(
             ", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it)
         )
     )
-    words = pl.concat_str(draw.duration("measured_ns"), factor.fill_null(pl.lit("")))
-    labels = shown.select("stage", end=pl.col("measured_ns") / unit.ns, label=words)
+    words = pl.concat_str(draw.duration("total_ns"), factor.fill_null(pl.lit("")))
+    labels = shown.select("stage", end=pl.col("total_ns") / unit.ns, label=words)
     order = shown["stage"].to_list()
     y = names_axis("stage", order)
     scale = alt.Scale(

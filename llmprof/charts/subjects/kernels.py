@@ -250,7 +250,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     Parameters
     ----------
     frame : Metrics or polars.DataFrame
-        Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of
+        Rows of ``stalls(metrics)``. With ``kernel_name`` and ``dur_ns`` (of
         ``speed_of_light(metrics)``, joined by ``kernel_id``) the longest kernels come first; with
         ``stage`` (of ``ncu.layers(metrics)``) they name the bars. Without names each launch has a
         bar.
@@ -325,7 +325,7 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
         if has
         else launch
     )
-    ns = pl.col("duration_ns") if "duration_ns" in valid.columns else pl.lit(None)
+    ns = pl.col("dur_ns") if "dur_ns" in valid.columns else pl.lit(None)
     return valid.select(
         *("kernel_id", "reason", "share"),
         bar=pl.when(bar == "").then(launch).otherwise(bar),

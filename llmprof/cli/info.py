@@ -1,0 +1,105 @@
+"""``llmprof info``: what a recording holds. It imports less than the analyses do."""
+
+import textwrap
+from argparse import Namespace
+from typing import Any
+
+import polars as pl
+
+from llmprof import analyze, text
+from llmprof.cli.output import Terminal, input_paths, is_profile, open_trace, to_json
+from llmprof.errors import NotCapturedError
+from llmprof.readers.reading import left_aside
+from llmprof.report import cards
+from llmprof.trace import Trace
+from llmprof.trace.schema import TABLES
+from llmprof.units import format_share
+
+
+def do_info(args: Namespace, terminal: Terminal) -> str:
+    """Summary of the content of a trace."""
+    if is_profile(args.paths):
+        from llmprof.cli.analyze import info_of_profile
+
+        return info_of_profile(args, terminal)
+    trace = open_trace(args.paths, args, terminal)
+    steps, recorded = _phases(trace), _recorded(trace)
+    aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
+    if args.json:
+        tables = {name: trace.rows.get(name) for name in TABLES}
+        low, high = trace.span_ns
+        summary = {
+            "meta": trace.meta,
+            "ranks": trace.ranks,
+            "span_ns": high - low,
+            "tables": tables,
+        }
+        summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
+        summary["recorded"] = recorded
+        return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
+    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
+    rows, counts = [], trace.rows
+    for name, table in TABLES.items():
+        if name in counts:
+            rows.append((name, f"{counts[name]:>12,}  {table.row}"))
+        else:
+            rows.append((name, f"{'-':>12}  not captured: {trace.capture.how_to_record(name)}"))
+    width = terminal.width or 10_000
+    parts += [
+        "Tables",
+        "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines()),
+    ]
+    inner = None if terminal.width is None else terminal.width - 2
+    phases = (
+        steps
+        if isinstance(steps, str)
+        else textwrap.indent(text.format_table(steps, width=inner), "  ")
+    )
+    parts += ["Steps on all ranks, each from its first to its last event", phases]
+    missing = [
+        (f"Rank {lost['rank']} lacks", _lost_in_words(lost))
+        for lost in recorded
+        if lost["missing_count"]
+    ]
+    parts += ["Reading", text.pairs([*cards.trace_reading(trace), *missing])]
+    aside = [
+        words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
+        for words in aside
+    ]
+    parts += [f"Left aside: {text.plain(words)}" for words in aside]
+    parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
+    return "\n".join(parts)
+
+
+def _recorded(trace: Trace) -> list[dict[str, Any]]:
+    """What of the launched events was recorded, for each rank."""
+    try:
+        found = analyze.coverage(trace).filter(kind="recorded")
+    except NotCapturedError:
+        return []
+    return found.select("rank", "share", "count", "missing_count").to_dicts()
+
+
+def _lost_in_words(lost: dict[str, Any]) -> str:
+    """What a rank launched, but has no events of."""
+    share = format_share(lost["missing_count"] / lost["count"])
+    return (
+        f"{lost['missing_count']:,} of {lost['count']:,} launched events on the device ({share}):"
+        " steps without them get no cause"
+    )
+
+
+def _phases(trace: Trace) -> pl.DataFrame | str:
+    try:
+        steps = analyze.steps(trace)
+    except NotCapturedError as error:
+        return f"  not captured: {text.plain(error)}"
+    if not steps.height:
+        return "  none found"
+    spans = pl.col("dur_ns")
+    return steps.group_by("phase", maintain_order=True).agg(
+        steps=pl.col("step").n_unique(),
+        median_ns=spans.median(),
+        least_ns=spans.min(),
+        most_ns=spans.max(),
+    )

@@ -36,14 +36,16 @@ Work = Callable[[int, int, Any], None]
 """What happens before a step on a worker: (number of the step, rank, its own data)."""
 
 
-def before_each_step(worker: Any, work: Work | None) -> None:
-    """Let a worker do something before each step; nothing with None."""
+def before_each_step(worker: Any, cause: str, size: float) -> None:
+    """Let a worker do something before each step; nothing without a cause."""
     runner = getattr(worker, "worker", worker).model_runner
     if not hasattr(runner, "_plain"):
         runner._plain = runner.execute_model
     runner.execute_model = runner._plain
-    if work is None:
+    if not cause:
         return
+    works = [WORKS[name](size) for name in cause.split("+")]
+    work = works[0] if len(works) == 1 else both(*works)
     own: dict[str, Any] = {"steps": 0}
     rank = getattr(getattr(worker, "worker", worker), "rank", 0)
 
@@ -187,7 +189,7 @@ def compiles(size: float) -> Work:
     def work(step: int, rank: int, own: dict[str, Any]) -> None:
         import torch
 
-        if step != 6:
+        if step % 24 != 6:  # once in each generation
             return
         for number in range(max(1, round(2 * size))):
             scale = time.time() + number
@@ -228,7 +230,26 @@ ON_WORKERS: Final = {
         compiles,
     )
 }
-OF_TWO: Final = {work.__name__: work for work in (late_rank, slow_rank, host_works, extra_product)}
+PAIRS: Final = (
+    ("copies_back", "small_kernels"),
+    ("host_works", "copies_on_device"),
+    ("extra_product", "waits_for_device"),
+    ("allocates", "unsteady_product"),
+)
+
+
+def both(first: Work, second: Work) -> Work:
+    """Two causes before each step, with data of their own."""
+
+    def work(step: int, rank: int, own: dict[str, Any]) -> None:
+        first(step, rank, own.setdefault("first", {}))
+        second(step, rank, own.setdefault("second", {}))
+
+    return work
+
+
+OF_TWO: Final = {work.__name__: work for work in (late_rank, slow_rank, host_works, compiles)}
+WORKS: Final = ON_WORKERS | OF_TWO
 NEIGHBOUR: Final = """
 import sys, time, torch
 data = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
@@ -254,26 +275,26 @@ class Recorder:
         self.sampling = lambda tokens: SamplingParams(
             temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False
         )
-        engine: dict[str, Any] = dict(
-            model=args.model,
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            dtype="bfloat16",
-            max_model_len=4096,
-            max_num_seqs=32,
-            gpu_memory_utilization=0.4,
-            tensor_parallel_size=args.tp,
-            disable_log_stats=False,
-            enable_prefix_caching=False,
-            seed=0,
-            compilation_config={"cudagraph_capture_sizes": [1, 2, 4, 8]},
-            profiler_config=dict(
-                profiler="torch",
-                torch_profiler_dir=str(self.traces.absolute()),
-                torch_profiler_with_stack=False,
-                torch_profiler_record_shapes=True,
-            ),
-        )
+        engine: dict[str, Any] = {
+            "model": args.model,
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "dtype": "bfloat16",
+            "max_model_len": 4096,
+            "max_num_seqs": 32,
+            "gpu_memory_utilization": 0.4,
+            "tensor_parallel_size": args.tp,
+            "disable_log_stats": False,
+            "enable_prefix_caching": False,
+            "seed": 0,
+            "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8]},
+            "profiler_config": {
+                "profiler": "torch",
+                "torch_profiler_dir": str(self.traces.absolute()),
+                "torch_profiler_with_stack": False,
+                "torch_profiler_record_shapes": True,
+            },
+        }
         self.llm = LLM(**(engine | args.engine))
 
     def prompts(self, batch: int, tokens: int = 64) -> list[dict[str, Any]]:
@@ -287,9 +308,9 @@ class Recorder:
         """Generate with a batch of short prompts."""
         self.llm.generate(self.prompts(batch), self.sampling(output), use_tqdm=False)
 
-    def plant(self, work: Work | None) -> None:
+    def plant(self, cause: str = "", size: float = 1.0) -> None:
         """What happens before each step from now on."""
-        self.llm.collective_rpc(before_each_step, args=(work,))
+        self.llm.collective_rpc(before_each_step, args=(cause, size))
 
     def record(self, cause: str, size: float, generate: Callable[[], None] | None = None) -> None:
         """Record a generation, and time another one without the profiler."""
@@ -320,23 +341,30 @@ def record_all(recorder: Recorder, only: list[str]) -> None:
             return
         try:
             call()
-        except Exception:  # the other causes are recorded all the same
+        except Exception:  # noqa: BLE001 - the other causes are recorded all the same
             print("FAILED", cause, size, traceback.format_exc()[-1500:], flush=True)
         finally:
-            recorder.plant(None)
+            recorder.plant()
 
     for number in range(3):
         attempt("control", number, lambda n=number: recorder.record("control", n))
-    for cause, work in (ON_WORKERS if recorder.tp == 1 else OF_TWO).items():
+    for cause in ON_WORKERS if recorder.tp == 1 else OF_TWO:
         for size in SIZES:
 
-            def planted(cause: str = cause, size: float = size, work: Any = work) -> None:
-                recorder.plant(work(size))
+            def planted(cause: str = cause, size: float = size) -> None:
+                recorder.plant(cause, size)
                 recorder.record(cause, size)
 
             attempt(cause, size, planted)
     if recorder.tp > 1:
         return
+    for names in PAIRS:
+
+        def planted_pair(names: tuple[str, str] = names) -> None:
+            recorder.plant("+".join(names))
+            recorder.record("+".join(names), 1.0)
+
+        attempt("pairs", 1.0, planted_pair)
     for size in SIZES:
         attempt(
             "graphs_off",

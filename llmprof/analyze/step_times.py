@@ -62,15 +62,15 @@ def slow_steps(
     """Decode steps with as many requests as the steady ones that, with the pause after them, take
     much longer than these.
     """
-    usual = windows.join(steady.select("rank", "step", "generation_requests"), on=["rank", "step"])
+    usual = windows.join(steady.select("rank", "step", "decode_requests"), on=["rank", "step"])
     usual = usual.group_by("rank").agg(
-        pl.col("dur_ns").median().alias("usual_ns"), pl.col("generation_requests").first()
+        pl.col("dur_ns").median().alias("usual_ns"), pl.col("decode_requests").first()
     )
     long = windows.join(usual.select("rank", "usual_ns"), on="rank").filter(
         pl.col("phase") == "decode", pl.col("dur_ns") >= SLOW * pl.col("usual_ns")
     )
     rows = step_rows.join(long, on=["rank", "step"], how="semi", maintain_order="left")
-    batch = ["rank", "generation_requests"]
+    batch = ["rank", "decode_requests"]
     return rows.join(usual, on=batch, how="semi", maintain_order="left", nulls_equal=True)
 
 

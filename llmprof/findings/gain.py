@@ -87,9 +87,9 @@ def _gain(
     steps = scope.windows.select("rank", "step").unique()
     if scope.words == SLOW_STEPS:
         # a replay counts a pause to the step after it
-        before = rows.sort("rank", "step").select("rank", pl.col("step").shift().over("rank"))
-        after_slow = rows.sort("rank", "step").filter(_is_in(before, steps))
-        rows = pl.concat([rows.filter(_is_in(rows, steps)), after_slow]).unique(["rank", "step"])
+        rows = rows.sort("rank", "step")
+        last = rows.select("rank", pl.col("step").shift().over("rank"))
+        rows = rows.filter(_is_in(rows, steps) | _is_in(last, steps))
     elif scope.steps is not None:
         rows = rows.filter(_is_in(rows, steps))
     if (
@@ -112,10 +112,10 @@ def _gain(
     profiled, recorded, *after = means.row(0)
     slowed = profiled / recorded if recorded else 1.0
     if scope.words == SLOW_STEPS:
-        mean = scope.span_ns / scope.parts / slowed
+        mean_ns = scope.span_ns / scope.parts / slowed
         each = rows.height / steps.height
-        after = [mean - (recorded - value) * each for value in after]
-        recorded = mean
+        after = [mean_ns - (recorded - value) * each for value in after]
+        recorded = mean_ns
     replayed_ns = recorded - after[0]
     after = [max(value, recorded - limit / slowed, 0.0) for value in after]
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)

@@ -18,7 +18,7 @@ import polars as pl
 from llmprof import plugins
 from llmprof.errors import LlmprofError, checked
 from llmprof.names import CATEGORIES
-from llmprof.names.operators import by_distinct, by_unique_name
+from llmprof.names.matching import by_distinct, by_unique_name
 from llmprof.theory.calls.attention import (
     SECOND_FLAG,
     cached_attention,

@@ -13,7 +13,7 @@ from llmprof.label.groups import group_values, last_before
 from llmprof.label.steps import labels as steps_labels
 from llmprof.label.steps.labels import NO_STEPS, infer
 from llmprof.label.steps.stored import UNLABELLED, add_batches, tokens_of
-from llmprof.names.operators import contains, first_true
+from llmprof.names.matching import contains, first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -245,12 +245,15 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
     served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
     device = device.filter(~pl.col("rank").is_in(served.implode()))
+    lane = [name for name in ("rank", "device", "stream") if name in device.columns]
     streams = (
-        device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+        device.group_by(lane)
+        .len()
+        .sort("len", *lane[1:], descending=[True, *[False] * (len(lane) - 1)])
     )
     device = device.join(
         streams.unique("rank", keep="first", maintain_order=True),
-        on=["rank", "stream"],
+        on=lane,
         how="semi",
         nulls_equal=True,
     )

@@ -11,27 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
-from llmprof.names.dtypes import type_format
-
-_WIDEST: Final = (
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "fp4",
-    "fp8",
-    "fp16",
-    "bf16",
-    "fp32",
-    "fp64",
-    "complex",
-)
-"""Formats in the order of type promotion."""
+from llmprof.names.dtypes import PROMOTED, type_format
 
 ALLOCATION: Final = "aten::empty"
 """Its sizes are numbers, not tensors; inside of an operator they say what it works on."""
@@ -70,6 +50,11 @@ class CallTensor:
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def stored(self) -> float:
+        """Bytes of all elements, as a result has them."""
+        return self.elements * self.width
 
     @property
     def bytes(self) -> float:
@@ -154,6 +139,21 @@ class OperatorCall:
         found = self.get(place)
         return found if isinstance(found, CallTensor) and found.shape else None
 
+    def bytes_at(self, *places: int) -> float:
+        """Bytes of the tensors at places; what is none has none."""
+        return sum(found.bytes for place in places if (found := self.optional(place)))
+
+    def listed(self, place: int) -> tuple[CallTensor, ...]:
+        """The tensors of the list at a place."""
+        found = self.get(place)
+        given = found if isinstance(found, tuple) else ()
+        return tuple(each for each in given if isinstance(each, CallTensor))
+
+    def given(self, first: int = 0, axes: int | None = None) -> list[CallTensor]:
+        """The tensors at a place and behind it, with a number of axes; not those in lists."""
+        found = [each for each in self.arguments[first:] if isinstance(each, CallTensor)]
+        return [each for each in found if axes in (None, len(each.shape))]
+
     def number(self, place: int, default: float | None = None) -> float:
         """The number at a place.
 
@@ -226,7 +226,7 @@ def widest(tensors: list[CallTensor]) -> tuple[str, float]:
     """Format and bytes of an element of the result of an operation on tensors, by type
     promotion.
     """
-    found = max(tensors, key=lambda each: (_WIDEST.index(each.format), each.width))
+    found = max(tensors, key=lambda each: (PROMOTED.index(each.format), each.width))
     formats = {each.format for each in tensors}
     return ("fp32", 4) if {"bf16", "fp16"} <= formats else (found.format, found.width)
 

@@ -10,7 +10,7 @@ from typing import Final
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
 from llmprof.theory.calls.work import CallWork, cost
 
-_LEAST: Final = "token by token: chunked kernels do more"
+LEAST: Final = "token by token: chunked kernels do more"
 
 
 @cost
@@ -24,8 +24,7 @@ def selective_scan(call: OperatorCall) -> CallWork:
     Without states and ends each sequence of a batch begins with none.
     """
     u, delta, decay = call.tensor(0), call.tensor(1), call.tensor(2, 2)
-    inputs = [call.tensor(place) for place in (3, 4)]
-    gate, ends, states = call.optional(6), call.optional(9), call.optional(12)
+    ends, states = call.optional(9), call.optional(12)
     if len(u.shape) not in (2, 3) or decay.shape[0] != u.shape[-2]:
         raise NoWorkError(
             f"{call.operator} has inputs {list(u.shape)} and states {list(decay.shape)}"
@@ -37,27 +36,9 @@ def selective_scan(call: OperatorCall) -> CallWork:
         if batched and not states
         else sequences * decay.elements * (states.width if states else decay.width)
     )
-    read = (
-        u.bytes
-        + delta.bytes
-        + decay.bytes
-        + sum(each.bytes for each in inputs)
-        + (gate.bytes if gate else 0)
-    )
-    return CallWork(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
-
-
-@cost
-def chunked_scan(call: OperatorCall) -> CallWork:
-    """4 heads size states a token; inputs and result once.
-
-    Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens,
-    heads, size).
-    """
-    x, delta, b, c = call.tensor(0, 4), call.tensor(1), call.tensor(3, 4), call.tensor(4, 4)
-    more = sum(each.bytes for place in (7, 9) if (each := call.optional(place)))
-    read = sum(each.bytes for each in (x, delta, b, c)) + more
-    return CallWork(4.0 * x.elements * b.shape[3], read, x.elements * x.width, x.format, _LEAST)
+    read = u.bytes + delta.bytes + decay.bytes + call.bytes_at(6)
+    read += sum(call.tensor(place).bytes for place in (3, 4))
+    return CallWork(8.0 * u.elements * size, read + kept, u.stored + kept)
 
 
 @cost
@@ -77,13 +58,13 @@ def split_scan(call: OperatorCall) -> CallWork:
     state, rest = divmod(taps.shape[0] - inner, max(1, 2 * groups))
     if groups < 1 or inner <= 0 or state <= 0 or rest:
         raise NoWorkError(f"the sizes of {call.operator} do not fit each other")
-    weights = taps.bytes + (first.bytes if (first := call.optional(7)) else 0)
+    weights = taps.bytes + call.bytes_at(7)
     return CallWork(
         4.0 * batch * tokens * inner * state,
         projected.bytes + weights,
         batch * tokens * inner * projected.width,
         projected.format,
-        _LEAST,
+        LEAST,
     )
 
 
@@ -100,15 +81,11 @@ def causal_convolution(call: OperatorCall) -> CallWork:
     """
     x, step = call.tensor(0), "update" in call.operator
     taps = call.tensor(2 if step else 1, 2)
-    bias = call.optional(3 if step else 2)
     channels, wide = taps.shape
     if channels not in x.shape or len(x.shape) not in (2, 3):
         raise NoWorkError(f"{call.operator} has inputs {list(x.shape)} and {channels} channels")
     if call.operator.startswith("DaoAILab::") and not step:
-        kept = [
-            sum(each.bytes for place in places if (each := call.optional(place)))
-            for places in ((4,), (6,))
-        ]
+        kept = [call.bytes_at(4), call.bytes_at(6)]
     else:
         states = call.tensor(1) if step else call.optional(3)
         ends = None if step else call.optional(4)
@@ -116,24 +93,8 @@ def causal_convolution(call: OperatorCall) -> CallWork:
             max(0, ends.shape[0] - 1) if ends else x.shape[0] if step or len(x.shape) == 3 else 1
         )
         kept = [sequences * channels * (wide - 1) * (states.width if states else 0)] * 2
-    read = x.bytes + taps.bytes + (bias.bytes if bias else 0) + kept[0]
-    return CallWork(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
-
-
-@cost
-def causal_convolution_backward(call: OperatorCall) -> CallWork:
-    """4 taps a channel and token; inputs and gradients once.
-
-    ``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as
-    large as forward.
-    """
-    x, taps, gradient = call.tensor(0), call.tensor(1, 2), call.tensor(3)
-    written = sum(
-        each.elements * each.width for place in (7, 8, 9) if (each := call.optional(place))
-    )
-    return CallWork(
-        4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written
-    )
+    read = x.bytes + taps.bytes + call.bytes_at(3 if step else 2) + kept[0]
+    return CallWork(2.0 * x.elements * wide, read, x.stored + kept[1])
 
 
 @cost
@@ -183,7 +144,7 @@ def mamba_mixer(call: OperatorCall) -> CallWork:
     flops = tokens * (6.0 * heads * size * state + 2.0 * (taps + 1) * channels)
     states = sequences * (heads * size * state * kept + taps * channels * projected.width)
     read = tokens * (channels + heads) * projected.width + (0 if prompts else states)
-    said = _LEAST
+    said = LEAST
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
     return CallWork(
@@ -208,7 +169,7 @@ def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
     ):  # vLLM's has its scale after two gates and fla's after three
         products = 3 if isinstance(call.get(5), float) else 2
     *tokens, heads, value = v.shape
-    more = [each for each in call.arguments[3:] if isinstance(each, CallTensor)]
+    more = call.given(3)
     gates = [each for each in more if len(each.shape) > 2 and [*each.shape[:2]] == tokens]
     states = [
         each
@@ -227,29 +188,7 @@ def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
-    return CallWork(flops, read, v.elements * v.width + kept, q.format, _LEAST)
-
-
-@cost
-def lightning_step(call: OperatorCall) -> CallWork:
-    """4 K V a head and token; inputs and result once, and the state of each sequence read and
-    written.
-
-    A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key
-    size, value size).
-    """
-    given, states, out = (
-        [call.tensor(place, 4) for place in range(3)],
-        call.tensor(3, 4),
-        call.tensor(5, 4),
-    )
-    read = states.bytes + sum(each.bytes for each in given)
-    return CallWork(
-        4.0 * states.elements,
-        read,
-        out.elements * out.width + states.elements * states.width,
-        given[0].format,
-    )
+    return CallWork(flops, read, v.stored + kept, q.format, LEAST)
 
 
 @cost
@@ -282,13 +221,13 @@ def gated_delta(call: OperatorCall) -> CallWork:
     read = (
         mixed.bytes + sum(call.tensor(place).bytes for place in (1, 2)) + (0 if prompts else kept)
     )
-    said = _LEAST + (
+    said = LEAST + (
         "; states of sequences that generate beside prompts left out" if prompts else ""
     )
     return CallWork(
         6.0 * tokens * matrix,
         read,
-        out.elements * out.width + kept,
+        out.stored + kept,
         mixed.format,
         said,
         "shapes inside",
@@ -310,11 +249,11 @@ def kimi_delta(call: OperatorCall) -> CallWork:
     prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[-3:] == (heads, key, value)]
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
     read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
-    said = _LEAST
+    said = LEAST
     said += (
         "; states of sequences that generate beside prompts left out"
         if prompts
         else "; states of 4 bytes"
     )
     flops = 6.0 * tokens * heads * key * value
-    return CallWork(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
+    return CallWork(flops, read, out.stored + states, q.format, said, "shapes inside")

@@ -227,12 +227,11 @@ def test_add_an_engine(page, copied):
         import json
         from llmprof.run.launch import ExperimentConfig, engines
         config = ExperimentConfig(model="random:tiny", engine="idle", profile_mode="inference_only")
-        print(json.dumps([config.engine, engines.script({settings!r})]))
+        open("script.pyz", "wb").write(engines.script({settings!r}))
+        print(json.dumps(config.engine))
     """
-    engine, text = output_of(copied, code)
-    assert engine == "idle"
-    (copied / "script.py").write_text(text)
-    command = [sys.executable, str(copied / "script.py"), "--out", str(copied / "out")]
+    assert output_of(copied, code) == "idle"
+    command = [sys.executable, str(copied / "script.pyz"), "--out", str(copied / "out")]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     worker = json.loads((copied / "out" / "worker.json").read_text())
     assert [r["phase"] for r in worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4

@@ -25,7 +25,7 @@ from llmprof.run.launch.run.results import check_capture, energy, energy_summary
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
-from tests.launch.vllm_stand_in import StandInVllm
+from tests.launch.vllm_stand_in import StandInVllm, job_of
 from tests.processes import still_running
 
 ALWAYS = {
@@ -35,7 +35,7 @@ ALWAYS = {
     "gpu_info.json",
     "generated_output.txt",
     "metrics.json",
-    "inference_script.py",
+    "inference_script.pyz",
     "manifest.json",
     "worker.json",
     "events.jsonl",
@@ -170,7 +170,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
         "--export",
         f"{folder}/report",
         sys.executable,
-        f"{folder}/ncu/inference_script.py",
+        f"{folder}/ncu/inference_script.pyz",
         "--out",
         f"{folder}/ncu",
     ]
@@ -178,9 +178,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(
         ")$"
     ).split("|")
-    job = json.loads(
-        (folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0]
-    )
+    job = job_of((folder / "ncu" / "inference_script.pyz").read_bytes())
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
     assert run.metrics.kernels.height == 24
     assert len(json.loads(run.folder.ncu_metrics.read_text())["launches"]) == 24
@@ -880,7 +878,7 @@ def test_each_point_can_be_repeated_by_its_own_script(vllm):
     out = vllm.folder / "again"
     subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=True)
     assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
-    script = done.folder / "engine-1" / "inference_script.py"
+    script = done.folder / "engine-1" / "inference_script.pyz"
     subprocess.run(
         [sys.executable, str(script), "--out", str(vllm.folder / "all")], env=os.environ, check=True
     )

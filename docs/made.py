@@ -65,11 +65,23 @@ def result_columns() -> str:
     parts = [
         "# Columns of results",
         "Made from `llmprof.analyze.results` by `python docs/made.py`. A name means the same in all analyses; docstrings say "
-        "which analysis has which columns. Further names are made of these: with a statistic before the unit or in front "
-        f"({', '.join(f'`{name}`' for name in results.STATISTICS)}), as in `late_p90_ns`, or with a side in front "
-        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`, or with `_share` for the part of the "
-        "whole, as in `idle_share`.",
+        "which analysis has which columns. Columns that a table of a trace has stand in [its schema](schema.md), and here "
+        "only where results say more. Further names are made of these, with `_share` for the part of the whole "
+        "(`idle_share`, and of each `cause` of an operator: `padding_share`) and with one of these words:",
     ]
+    for words, where in (
+        (results.STATISTICS, "before the unit or in front, as in `late_p90_ns`"),
+        (results.SIDES, "in front, as in `b_count`"),
+    ):
+        parts.append(
+            "\n".join(
+                [
+                    f"| {where} | |",
+                    "|---|---|",
+                    *(f"| `{word}` | {meaning} |" for word, meaning in words.items()),
+                ]
+            )
+        )
     for subject, rows in results.subjects().items():
         lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]
         head = ["| column | type | unit | meaning |", "|---|---|---|---|"]

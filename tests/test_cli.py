@@ -22,7 +22,7 @@ from llmprof.cli import info as cli_info
 from llmprof.cli import main, output
 from llmprof.cli.output import key_value
 from llmprof.errors import PluginWarning, TraceWarning
-from tests.readers.traces import kernel, text_of
+from tests.readers.traces import kernel, launch, text_of
 from tests.report.builders import HOSTILE, build
 from tests.test_run_notebook import write_notebook
 
@@ -56,6 +56,16 @@ class TestInfo:
         aside = json.loads(run(f"info {tmp_path} --json")[1])["left_aside"]
         assert [words.split()[0] for words in aside] == ["timing.json"]
         assert "Left aside: timing.json is times of iterations" in run(f"info {tmp_path}")[1]
+
+    def test_says_what_was_launched_and_not_recorded(self, run, tmp_path):
+        calls = [launch(ts=10 * i, correlation=i) for i in range(50)]
+        work = [kernel(ts=10 * i + 5, dur=3, correlation=i) for i in range(0, 50, 5)]
+        (tmp_path / "a.json").write_bytes(text_of([*calls, *work]))
+        (tmp_path / "b.json").write_bytes(text_of(calls[::5] + work))
+        [lost] = json.loads(run("info", str(tmp_path / "a.json"), "--json")[1])["recorded"]
+        assert (lost["count"], lost["missing_count"]) == (50, 40)
+        assert "40 of 50" in run("info", str(tmp_path / "a.json"))[1]
+        assert "launched" not in run("info", str(tmp_path / "b.json"))[1].partition("Reading")[2]
 
     def test_without_device_activity(self, run, tmp_path):
         small = build()

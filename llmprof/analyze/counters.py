@@ -73,11 +73,12 @@ def counters(
     polars.DataFrame
         ``rank, device``, the columns of ``by``, ``counter, unit, mean_value, min_value, max_value``
         (of the samples that hold in the work), ``dur_ns`` (time of the work; what runs side by side
-        counts once), ``known_ns`` (of it, with a sample), ``count`` (samples that hold in the work)
-        and ``own_share``: the part of the time of these samples in which this work ran. At 1 the
-        mean is this work's alone; near 0 the work is far shorter than the distance of two samples
-        and the mean says more of what ran around it. Work without a sample is left out. By device,
-        the longest work first.
+        counts once), ``known_ns`` (of it, with a sample), ``count`` (samples that hold in the
+        work), ``own_count`` (of these, in most of whose time this work ran: with none, nothing is
+        known of it alone) and ``own_share``: the part of the time of the samples in which this work
+        ran. At 1 the mean is this work's alone; near 0 the work is far shorter than the distance of
+        two samples and the mean says more of what ran around it. Work without a sample is left out.
+        By device, the longest work first.
 
         Samples of a whole machine (rank -1) count for the rank that uses their device, if there is
         only one, and where they name no device for each rank.
@@ -193,6 +194,9 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
                         "max_value": np.maximum.reduceat(values, held.first),
                         "known_ns": known,
                         "count": np.diff(held.first, append=len(values)).astype(np.uint32),
+                        "own_count": np.add.reduceat(
+                            2 * held.own > held.length, held.first, dtype=np.uint32
+                        ),
                         "own_share": known / np.add.reduceat(held.length, held.first),
                     }
                 )
@@ -208,6 +212,7 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
         "dur_ns",
         "known_ns",
         "count",
+        "own_count",
         "own_share",
     )
 
@@ -222,6 +227,7 @@ _NOTHING = pl.DataFrame(
         "max_value": pl.Float64,
         "known_ns": pl.Int64,
         "count": pl.UInt32,
+        "own_count": pl.UInt32,
         "own_share": pl.Float64,
     }
 )

@@ -82,12 +82,11 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         The longest first: ``key`` (names the operator and its arguments; null where it cannot be
         run), ``operator`` (null where none was recorded), ``kind`` (``gemm, attention, norm,
-        activation, rope, kv_cache_write, moe_routing, quantize, all_reduce, embedding,
-        elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls,
-        over all ranks; launches where there is no operator), ``total_ns, share`` (of the summed
-        time of all rows), ``median_ns``
-        (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
-        ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layer,
+        elementwise …``: that of its line in :mod:`llmprof.theory.calls.operators`), ``shapes,
+        dtypes`` (JSON), ``count`` (calls, over all ranks; launches where there is no operator),
+        ``total_ns, share`` (of the summed time of all rows), ``median_ns`` (of a call) with
+        ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns`` (the operator
+        on the host), ``kernels`` (names, one a line), ``layer,
         phase`` (where it was called, with commas), ``reason`` (why it cannot be run alone),
         ``assumed`` (what the recording does not say of the arguments), ``strides, arguments``.
 

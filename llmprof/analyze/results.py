@@ -5,7 +5,8 @@ An idea has one name in all analyses, and a name has one unit: ``*_ns`` are nano
 docstring. Statistics, sides and shares are made of other names (:data:`STATISTICS`, :data:`SIDES`):
 ``transfer_p90_ns`` is the 90th percentile of ``transfer_ns``, ``b_count`` the ``count`` of run b,
 and ``idle_share`` the part of the whole that ``idle_ns`` is; the share of a ``cause`` is named by
-it: ``padding_share``.
+it: ``padding_share``. Columns that a table of a trace has stand in :mod:`llmprof.trace.schema`, and
+here only where results say more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Final, NamedTuple
 
+import polars as pl
+
 from llmprof.analyze.shortfall import CAUSES
+from llmprof.trace import schema
 
 STATISTICS: Final = {
     "total": "sum",
@@ -53,7 +57,7 @@ SIDES: Final = {
     "kernel": "of the kernel",
     "range": "of the range",
     "output": "of what it returns",
-    "pace": "of the pace: by when the last step ends",
+    "pace": "of the pace: from the start of one to that of the next",
     "queue": "between its call or arrival and its start",
     "ttft": "before its first token",
     "missing": "of what was not recorded, or is not covered",
@@ -80,20 +84,14 @@ SIDES: Final = {
 _TABLE: Final = """
 Where and when
 rank | whole | | number of the process that used a device
-device | whole | | number of the device in its machine
-stream | whole | | stream (queue) of the device
-thread | whole | | thread of the host
-process | whole | | process of the host
 step | whole | | step of the engine, from 0 on each rank
 phase | text | | prefill, decode, mixed, empty, other
 layer | whole or text | | layer of the model, from 0 in each step
 stage | text | | part of a layer, or of a step outside its layers
 occurrence | whole | | number among those of one name in one place, from 0
 event | whole | | row of trace.events
-start_ns | whole | ns | start, from the start of the trace
 end_ns | whole | ns | end, from the start of the trace
-dur_ns | number | ns | duration
-time_ns | whole | ns | moment, from the start of the trace
+dur_ns | number | ns | duration, also of what the row sums
 node | text | | machine of the rank
 group | text or whole | | ranks that call collectives together
 dp | whole | | place in data parallelism, from 0
@@ -111,9 +109,6 @@ kind | text | | kind of what the row is about
 part | text | | part of the whole that the rows of a group make up
 cause | text | | what held the device, or what an operator loses most by
 operator | text | | operator of the host that launched it
-shapes | text | | shapes of the operator's inputs, JSON
-dtypes | text | | element types of the operator's inputs, JSON
-dtype | text | | element type
 strides | text | | strides of the operator's inputs, JSON
 arguments | text | | other arguments of the operator, JSON
 kernel | text | | kernel with the most time
@@ -158,22 +153,17 @@ token_ns | number | ns | from token to token of a request, or when it came
 Host and launches
 call | text or whole | | call of the host, or the number of a collective call
 launches | number | launches | number of launching calls
-correlation | whole | | number that the profiler gave to a launch and its event
-op_id | whole | | number that the profiler gave to the operator
 replayed | yes/no | | whether a graph launched it
 category_by | text | | what tells the category
 launched | whole | kernels | kernels whose launch was recorded
 gap | whole | | number of the gap
 in_step | yes/no | | whether the step had begun on the device
 full_ns | whole | ns | time with a full queue
-delay_ns | whole | ns | from the operator to the start on the device
 to_queue_ns | whole | ns | from the operator to the task queue
 to_launch_ns | whole | ns | from the queue to the launch
 to_device_ns | whole | ns | from the launch to the start
 
 Communication
-algorithm | text | | algorithm of the collective
-world | whole | ranks | ranks in the group
 bytes | number | bytes | size of the message, copy or allocation
 arrival_skew_ns | whole | ns | last start minus first start of the ranks
 end_spread_ns | whole | ns | last end minus first end of the ranks
@@ -221,12 +211,8 @@ run | text | | name of a run
 delta_ns | number | ns | b minus a
 beyond_noise | yes/no | | whether the change is larger than the noise
 status | text | | faster, slower, same, or only in one run
-same_launch | yes/no | | whether grid and block agree
 
 Memory
-on_device | yes/no | | whether it is memory of a device
-allocated_bytes | whole | bytes | memory that is allocated
-reserved_bytes | whole | bytes | memory that the allocator took from the device
 released_bytes | whole | bytes | memory that is released
 fragmentation | number | 0 to 1 | reserved but not allocated at the peak
 holder | text | | innermost frame, operator or allocator that holds it
@@ -236,7 +222,6 @@ request | whole | | number of the request
 id | text | | identifier of the request
 trace_step | whole | | step of the trace
 prompt_tokens | whole | tokens | length of the prompt
-ttft_ns | whole | ns | from the arrival to the first token
 e2e_ns | whole | ns | from the arrival to the last token
 left_out_ns | whole | ns | steps without it
 between_ns | whole | ns | no step ran
@@ -248,11 +233,8 @@ slowest_step | whole | | its step that was longest against those alike
 
 Counters, samples and sums of profilers
 counter | text | | name of the counter
-unit | text | | unit of the values
-value | number | | value in that unit
 known_ns | whole | ns | time of the work with a sample
 stack | list | | frames, outermost first
-scope | text | | what surrounds it
 
 Findings
 order | whole | | place of the finding
@@ -271,15 +253,11 @@ suggestion | text | | what can be done
 about | text | | what the finding is about
 
 Nsight Compute
-kernel_id | whole | | number of the profiled launch
-grid | text | | blocks of the launch
-block | text | | threads of a block
 traffic_bytes | number | bytes | reads, and the larger of writes to memory and by the SMs
 memory_level | text | | dram, l2 or l1
 stall | text | | state in which warps spent most time
 file | text | | file of the source
 line | whole | | line of the source
-address | whole | | address of the instruction
 sass | text | | instruction of the device
 ptx | text | | instruction of PTX
 instructions | whole | | executions by warps
@@ -291,10 +269,8 @@ vector_share | number | 0 to 1 | arithmetic of the vector cores
 formats | text | | formats of the inputs
 
 Nsight Systems
-domain | text | | domain of the range
 range | whole | | number of the range
 parent | whole | | range around it
-pace_ns | whole | ns | since the start of the launch before
 """
 
 
@@ -324,6 +300,23 @@ def result_columns() -> dict[str, ResultColumn]:
     return {column.name: column for rows in subjects().values() for column in rows}
 
 
+@cache
+def table_columns() -> dict[str, ResultColumn]:
+    """The columns of the tables of a trace by name."""
+    tables = (*schema.TABLES.values(), *schema.PROFILES.values())
+    return {
+        column.name: ResultColumn(column.name, _type_of(column.dtype), column.unit, column.meaning)
+        for table in tables
+        for column in table.columns
+    }
+
+
+def _type_of(dtype: pl.DataType) -> str:
+    if dtype.is_integer():
+        return "whole"
+    return "number" if dtype.is_float() else "yes/no" if dtype == pl.Boolean else "text"
+
+
 def column_of(name: str) -> ResultColumn | None:
     """The column that a name stands for: itself, or what a statistic, side or share is of; None if
     no result may have it.
@@ -331,14 +324,16 @@ def column_of(name: str) -> ResultColumn | None:
     known = result_columns()
     if name in known:
         return known[name]
+    words = name.split("_")
+    without = ("_".join(words[:i] + words[i + 1 :]) for i, w in enumerate(words) if w in STATISTICS)
+    if found := next(filter(None, map(column_of, without)), None):
+        return found
+    if name in table_columns():
+        return table_columns()[name]
     whole = name.removesuffix("_share")
     if whole != name and (
         whole in CAUSES or any(column_of(whole + unit) for unit in ("_ns", "_bytes", "_gbps", ""))
     ):
         return known["share"]
     side, _, rest = name.partition("_")
-    if side in SIDES and (found := column_of(rest)):
-        return found
-    words = name.split("_")
-    without = ("_".join(words[:i] + words[i + 1 :]) for i, w in enumerate(words) if w in STATISTICS)
-    return next(filter(None, map(column_of, without)), None)
+    return column_of(rest) if side in SIDES else None

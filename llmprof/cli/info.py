@@ -2,6 +2,7 @@
 
 import textwrap
 from argparse import Namespace
+from typing import Any
 
 import polars as pl
 
@@ -12,6 +13,7 @@ from llmprof.readers.reading import left_aside
 from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.trace.schema import TABLES
+from llmprof.units import format_share
 
 
 def do_info(args: Namespace, terminal: Terminal) -> str:
@@ -21,7 +23,7 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
 
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
-    steps = _phases(trace)
+    steps, recorded = _phases(trace), _recorded(trace)
     aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
     if args.json:
         tables = {name: trace.rows.get(name) for name in TABLES}
@@ -33,6 +35,7 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
             "tables": tables,
         }
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
+        summary["recorded"] = recorded
         return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
     rows, counts = [], trace.rows
@@ -53,7 +56,12 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
         else textwrap.indent(text.format_table(steps, width=inner), "  ")
     )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
-    parts += ["Reading", text.pairs(cards.trace_reading(trace))]
+    missing = [
+        (f"Rank {lost['rank']} lacks", _lost_in_words(lost))
+        for lost in recorded
+        if lost["missing_count"]
+    ]
+    parts += ["Reading", text.pairs([*cards.trace_reading(trace), *missing])]
     aside = [
         words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
         for words in aside
@@ -61,6 +69,24 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
     parts += [f"Left aside: {text.plain(words)}" for words in aside]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)
+
+
+def _recorded(trace: Trace) -> list[dict[str, Any]]:
+    """What of the launched events was recorded, for each rank."""
+    try:
+        found = analyze.coverage(trace).filter(kind="recorded")
+    except NotCapturedError:
+        return []
+    return found.select("rank", "share", "count", "missing_count").to_dicts()
+
+
+def _lost_in_words(lost: dict[str, Any]) -> str:
+    """What a rank launched, but has no events of."""
+    share = format_share(lost["missing_count"] / lost["count"])
+    return (
+        f"{lost['missing_count']:,} of {lost['count']:,} launched events on the device ({share}):"
+        " steps without them get no cause"
+    )
 
 
 def _phases(trace: Trace) -> pl.DataFrame | str:

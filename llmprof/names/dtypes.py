@@ -24,27 +24,28 @@ class ElementType(NamedTuple):
 
 
 TYPES: Final = (
-    ElementType("fp64", 8, 7, "float64", ("double", "fp64")),
-    ElementType("fp32", 4, 6, "float32", ("float", "fp32")),
-    ElementType("fp16", 2, 5, "float16", ("half", "fp16")),
-    ElementType("bf16", 2, 15, "bfloat16", ("bfp16", "bf16")),
-    ElementType("fp8", 1, None, "float8_e4m3fn"),
-    ElementType("fp8", 1, None, "float8_e5m2"),
-    ElementType("fp8", 1, None, "", ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")),
-    ElementType("fp4", 1, None, "", ("float4_e2m1fn_x2",)),
     ElementType("bool", 1, 11, "bool"),
-    ElementType("int8", 1, 1, "int8", ("signed char", "char")),
     ElementType("uint8", 1, 0, "uint8", ("unsigned char", "byte")),
+    ElementType("int8", 1, 1, "int8", ("signed char", "char")),
     ElementType("int16", 2, 2, "int16", ("short", "short int")),
     ElementType("uint16", 2, None, "", ("uint16", "unsigned short", "short unsigned int")),
     ElementType("int32", 4, 3, "int32", ("int",)),
     ElementType("uint32", 4, None, "", ("uint32", "unsigned int")),
     ElementType("int64", 8, 4, "int64", ("long", "long int", "long long")),
     ElementType("uint64", 8, None, "", ("uint64", "unsigned long", "long unsigned int")),
+    ElementType("fp4", 1, None, "", ("float4_e2m1fn_x2",)),
+    ElementType("fp8", 1, None, "float8_e4m3fn"),
+    ElementType("fp8", 1, None, "float8_e5m2"),
+    ElementType("fp8", 1, None, "", ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")),
+    ElementType("fp16", 2, 5, "float16", ("half", "fp16")),
+    ElementType("bf16", 2, 15, "bfloat16", ("bfp16", "bf16")),
+    ElementType("fp32", 4, 6, "float32", ("float", "fp32")),
+    ElementType("fp64", 8, 7, "float64", ("double", "fp64")),
     ElementType("complex", 4, None, "", ("complex<half>",)),
     ElementType("complex", 8, None, "complex64", ("complex<float>",)),
     ElementType("complex", 16, None, "complex128", ("complex<double>",)),
 )
+"""In the order of type promotion."""
 
 _NAMED: Final[Mapping[str, ElementType]] = {
     name: each for each in TYPES for name in (each.torch, *each.others) if name
@@ -64,6 +65,10 @@ FLOAT_WIDTHS: Final[Mapping[int, int]] = {
     if each.number is not None and each.format.startswith(("fp", "bf"))
 }
 """The same of floats."""
+
+
+PROMOTED: Final = tuple(dict.fromkeys(each.format for each in TYPES))
+"""Number formats in the order of type promotion."""
 
 
 def element_type(text: str) -> ElementType | None:

@@ -59,7 +59,13 @@ def test_by_kernel():
     )
     assert gemm["own_share"] == 60 / 120
     assert (norm["mean_value"], norm["count"], norm["own_share"]) == (50, 1, 10 / 40)
+    assert (norm["own_count"], gemm["own_count"]) == (0, 0)
     assert (gemm["counter"], gemm["unit"]) == ("SMs Active", "%")
+
+
+def test_samples_in_most_of_whose_time_a_work_ran_are_its_own():
+    found = rows(Trace({"kernels": WORK, "counters": every(15, [7] * 10)}), "kernel")
+    assert (found[NORM]["own_count"], found[GEMM]["own_count"]) == (1, 4)
 
 
 def test_by_event_and_gap():

@@ -138,10 +138,14 @@ def test_two_reports_of_ncu(shared):
     first = found.row(0, named=True)
     assert first["kernel_name"] == "compute_tendencies_x_279_gpu"
     assert (first["a_ns"], first["b_ns"]) == (6_190_944, 3_482_240)
-    assert (first["a_bound"], first["b_bound"], first["status"]) == ("compute", "memory", "faster")
+    assert (first["a_bound_by"], first["b_bound_by"], first["status"]) == (
+        "compute",
+        "memory",
+        "faster",
+    )
     assert first["b_flops"] < first["a_flops"] / 2  # a division is several multiplications
     assert found.height == 5
-    assert found["same_launch"].all()
+    assert set(found["evidence"]) == {"name, grid and block"}
 
 
 def launched(*rows):
@@ -178,14 +182,23 @@ def test_launches_are_matched_by_name_shape_and_order():
         "b_kernel_id",
         "a_ns",
         "b_ns",
-        "same_launch",
+        "evidence",
         "status",
     )
     assert found.select(columns).rows() == [
-        ("gemm", 1, 1, 2, 200, 150, True, "faster"),
-        ("norm", 0, 2, 0, 10, 30, False, "slower"),  # another grid, and no other launch of the name
-        ("gemm", 0, 0, 1, 100, 90, True, "faster"),
-        ("new", 0, None, 3, None, 7, False, "only_b"),
-        ("old", 0, 3, None, 5, None, False, "only_a"),
+        ("gemm", 1, 1, 2, 200, 150, "name, grid and block", "faster"),
+        (
+            "norm",
+            0,
+            2,
+            0,
+            10,
+            30,
+            "name",
+            "slower",
+        ),  # another grid, and no other launch of the name
+        ("gemm", 0, 0, 1, 100, 90, "name, grid and block", "faster"),
+        ("new", 0, None, 3, None, 7, None, "only_b"),
+        ("old", 0, 3, None, 5, None, None, "only_a"),
     ]
     assert diff(before, before)["status"].unique().to_list() == ["same"]

@@ -67,7 +67,11 @@ def test_columns_of_hardware_metrics_are_in_the_schema():
 
 def test_a_name_has_one_row_and_its_unit():
     rows = [column for columns in results.subjects().values() for column in columns]
-    assert len({column.name for column in rows}) == len(rows)
+    assert len({column.name for column in rows}) == len(rows) <= 160
+    tables = results.table_columns()
+    assert not [
+        row.name for row in rows if row.meaning == getattr(tables.get(row.name), "meaning", "")
+    ]
     units = {"_ns": "ns", "_bytes": "bytes", "_gbps": "GB/s", "_share": "0 to 1", "_per_s": "/s"}
     for column in rows:
         ending = next((end for end in units if column.name.endswith(end)), None)

@@ -296,3 +296,21 @@ def test_phases_by_the_work_of_steps_without_labels(lengths, context, phases):
     found = steps(Trace({"kernels": run, "runtime": launches(run)}))
     assert found["phase"].to_list() == phases
     assert found["source"].unique().to_list() == ["inferred"]
+
+
+def test_labels_of_one_program_on_several_devices_are_steps_of_one():
+    marks = [labels([(f"jit_step({9})", 1000 * n, 900) for n in range(4)], on_device=True)] * 2
+    marks = [
+        one.with_columns(device=pl.lit(device, dtype=pl.Int32), stream=pl.lit(7, dtype=pl.Int64))
+        for device, one in enumerate(marks)
+    ]
+    run = [
+        kernels([GEMM, GEMM], start=1000 * n, first=10 * n).with_columns(
+            device=pl.lit(device, dtype=pl.Int32)
+        )
+        for n in range(4)
+        for device in range(2)
+    ]
+    trace = Trace({"kernels": pl.concat(run), "markers": pl.concat(marks)})
+    assert steps(trace)["start_ns"].to_list() == [0, 1000, 2000, 3000]
+    assert trace.events["step"].to_list() == [n for n in range(4) for _ in range(4)]

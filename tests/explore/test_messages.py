@@ -40,6 +40,9 @@ REQUESTS = {
     ],
     "queried": [{"first": 0, "count": 3, "sort": "-dur_ns"}],
     "csv": [{"sort": ""}],
+    "export": [{"window": [0, 5e8]}],
+    "flame": [{"by": "module"}],
+    "follow": [{}],
     "place": [{"row": 0, "sort": ""}],
     "track": [{}],
 }
@@ -52,6 +55,25 @@ def test_an_answer_is_what_was_declared(timeline, what):
         ask(timeline, "query", **REQUESTS["query"][-1])
     for asked in REQUESTS[what]:
         ask(timeline, what, **asked)
+
+
+ALL_REDUCES = ("torch_tp4_eager_nccl", "torch_tp4_eager_custom_allreduce")
+
+
+def test_explorers_of_recordings_answer_as_declared(sample_trace):
+    trace, other = map(sample_trace, ALL_REDUCES)
+    overlap, layers, what_if = (
+        explore.overlap(trace, other=other),
+        explore.layers(trace),
+        explore.what_if(trace),
+    )
+    ask(overlap, "bars", rank=0, against="other:1")
+    ask(overlap, "lanes", rank=0, window=[0, 1e8], against="rank:1", step=2, pixels=300.5)
+    for measure, steps in (("time", None), ("gap", [2, 3]), ("host", [77, 78])):
+        ask(layers, "cells", measure=measure, rank=0, steps=steps)
+    ask(layers, "cell", rank=0, step=1, layer=3, stage="attention")
+    ask(what_if, "choices")
+    ask(what_if, "predict", ["no-host-delay", "scale:attention:0.5", "remove:no such work"])
 
 
 def test_the_header_answers_as_declared(sample_trace):

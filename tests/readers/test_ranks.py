@@ -265,8 +265,8 @@ def test_ranks_that_wrote_over_each_other_are_told_and_get_no_cause(tmp_path):
         trace = read(path)
     assert trace.kernels["device"].unique().to_list() == [0]
     assert trace.runtime.height == trace.kernels.height == 25
-    recorded = analyze.coverage(trace).filter(measure="recorded")
-    assert recorded.select("events", "missing_events").row(0) == (40, 15)
+    recorded = analyze.coverage(trace).filter(kind="recorded")
+    assert recorded.select("count", "missing_count").row(0) == (40, 15)
     found = analyze.findings(trace)
     assert found["rule"][0] == "incomplete"
     assert set(found["severity"]) <= {"info", "low"}

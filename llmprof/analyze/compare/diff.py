@@ -32,7 +32,7 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
     check_sides((), None, tolerance)
     left, right = _launches(a, "a"), _launches(b, "b")
     exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
-        same_launch=pl.lit(value=True)
+        evidence=pl.lit("name, grid and block")
     )
     rest = [
         side.join(exact, on=f"{name}_kernel_id", how="anti").with_columns(
@@ -48,7 +48,11 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
             how="full",
             coalesce=True,
         )
-        .with_columns(same_launch=pl.lit(value=False))
+        .with_columns(
+            evidence=pl.when(
+                pl.col("a_kernel_id").is_not_null(), pl.col("b_kernel_id").is_not_null()
+            ).then(pl.lit("name"))
+        )
     )
     both = pl.concat([exact, others.drop("nth")], how="diagonal_relaxed")
     before, after = pl.col("a_ns"), pl.col("b_ns")
@@ -87,7 +91,7 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
             "delta_ns",
             "ratio",
             *measures,
-            "same_launch",
+            "evidence",
             "status",
         )
     )
@@ -185,7 +189,8 @@ def diff(
         b_kernel_id`` (null where the other profile alone has the launch), ``a_ns, b_ns, delta_ns,
         ratio`` (duration), and with ``a_`` and ``b_`` in front ``memory_bytes, flops,
         compute_share, memory_share, bound_by, stall`` of :func:`.ncu.speed_of_light`,
-        ``same_launch`` (grid and block agree), ``status``. The largest change first.
+        ``evidence`` (what agrees: name, or name, grid and
+        block), ``status``. The largest change first.
 
     Raises
     ------

@@ -179,8 +179,8 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         category``, ``operator`` (name, null where nothing links them), ``call`` (call of AscendCL),
         ``launch_start_ns``, and on the device ``start_ns, dur_ns``; the delays
         ``to_queue_ns`` (operator to enqueue), ``queue_ns`` (enqueue to dequeue),
-        ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch),
-        ``to_device_ns`` (launch to start) and ``delay_ns`` (operator to start). A layer that was
+        ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch), and
+        ``to_device_ns`` (launch to start). A layer that was
         not recorded is null.
 
     Raises
@@ -256,7 +256,6 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         queue_ns=start_of["dequeue"] - start_of["enqueue"],
         to_launch_ns=start_of["launch"] - pl.coalesce(start_of["dequeue"], start_of["operator"]),
         to_device_ns=pl.col("start_ns") - start_of["launch"],
-        delay_ns=pl.col("start_ns") - start_of["operator"],
     )
 
 

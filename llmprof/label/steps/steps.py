@@ -245,12 +245,15 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
     served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
     device = device.filter(~pl.col("rank").is_in(served.implode()))
+    lane = [name for name in ("rank", "device", "stream") if name in device.columns]
     streams = (
-        device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+        device.group_by(lane)
+        .len()
+        .sort("len", *lane[1:], descending=[True, *[False] * (len(lane) - 1)])
     )
     device = device.join(
         streams.unique("rank", keep="first", maintain_order=True),
-        on=["rank", "stream"],
+        on=lane,
         how="semi",
         nulls_equal=True,
     )

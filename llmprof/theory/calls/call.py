@@ -11,27 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
-from llmprof.names.dtypes import type_format
-
-_WIDEST: Final = (
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "fp4",
-    "fp8",
-    "fp16",
-    "bf16",
-    "fp32",
-    "fp64",
-    "complex",
-)
-"""Formats in the order of type promotion."""
+from llmprof.names.dtypes import PROMOTED, type_format
 
 ALLOCATION: Final = "aten::empty"
 """Its sizes are numbers, not tensors; inside of an operator they say what it works on."""
@@ -226,7 +206,7 @@ def widest(tensors: list[CallTensor]) -> tuple[str, float]:
     """Format and bytes of an element of the result of an operation on tensors, by type
     promotion.
     """
-    found = max(tensors, key=lambda each: (_WIDEST.index(each.format), each.width))
+    found = max(tensors, key=lambda each: (PROMOTED.index(each.format), each.width))
     formats = {each.format for each in tensors}
     return ("fp32", 4) if {"bf16", "fp16"} <= formats else (found.format, found.width)
 

@@ -142,6 +142,8 @@ def moves(
     flops: float = 0.0,
     *,
     of: str = "",
+    per: int | None = None,
+    matrix: int | None = None,
     unless: int | None = None,
     assumed: str = "",
     new: NewResult | None = None,
@@ -149,8 +151,10 @@ def moves(
     """So many operations an element; inputs and results once.
 
     Places of the arguments read, then ``>`` and of those written. The first of either has to be a
-    tensor, the others may be. Operations are those for each element of the first one read, or of
-    others (``of``). A tensor at the place ``unless`` holds how many rows count, or which.
+    tensor, unless it is marked by ``?``, the others may be. Operations are those for each element
+    of the first one read, or of others (``of``), times the last size of the argument ``per``. The
+    matrix unit computes in the type of the argument ``matrix``. A tensor at the place ``unless``
+    holds how many rows count, or which.
     """
     if unless is not None and isinstance(call.get(unless), CallTensor):
         raise NoWorkError(
@@ -158,15 +162,20 @@ def moves(
         )
     reads, writes = (_at(call, part) for part in places.split(">"))
     elements = sum(each.elements for each in (_at(call, of) if of else reads[:1]))
+    work = flops * elements * (1 if per is None else call.tensor(per).shape[-1])
     results = sum(each.elements * each.width for each in writes) + (new(call) if new else 0)
-    return CallWork(flops * elements, sum(each.bytes for each in reads), results, "", assumed)
+    unit = "" if matrix is None else call.tensor(matrix).format
+    return CallWork(work, sum(each.bytes for each in reads), results, unit, assumed)
 
 
 def _at(call: OperatorCall, places: str) -> list[CallTensor]:
-    """The tensors at places, of which the first has to be one."""
-    first, *others = map(int, places.split()) if places.strip() else (None,)
-    more = [each for place in others if isinstance(each := call.get(place or 0), CallTensor)]
-    return more if first is None else [call.tensor(first), *more]
+    """The tensors at places, of which the first has to be one unless it is marked by ``?``."""
+    first, *others = places.split() or ("",)
+    given = call.optional(int(first[:-1])) if first.endswith("?") else None
+    if first and not first.endswith("?"):
+        given = call.tensor(int(first))
+    more = (each for place in others if isinstance(each := call.get(int(place)), CallTensor))
+    return [*([given] if given else []), *more]
 
 
 def mask_of(call: OperatorCall) -> float:
@@ -310,17 +319,6 @@ def arange(call: OperatorCall) -> CallWork:
     if not step:
         raise NoWorkError(f"the step of {call.operator} is 0")
     return CallWork(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
-
-
-@cost
-def fill(call: OperatorCall) -> CallWork:
-    """0; the target once.
-
-    A number into every element; a random one by the chance of each, if there is a tensor of
-    them.
-    """
-    target, chances = call.tensor(0), call.optional(1)
-    return CallWork(0.0, chances.bytes if chances else 0.0, target.elements * target.width)
 
 
 _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\))?(\d+)u?>")

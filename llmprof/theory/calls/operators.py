@@ -17,6 +17,7 @@ import polars as pl
 
 from llmprof import plugins
 from llmprof.errors import LlmprofError, checked
+from llmprof.names import CATEGORIES
 from llmprof.names.operators import by_distinct, by_unique_name
 from llmprof.theory.calls.attention import (
     SECOND_FLAG,
@@ -36,7 +37,6 @@ from llmprof.theory.calls.elements import (
     elementwise,
     embedding_backward,
     embedding_bags,
-    fill,
     foreach,
     four_bits,
     gather,
@@ -95,12 +95,10 @@ from llmprof.theory.calls.rows import (
     upsampling,
 )
 from llmprof.theory.calls.scans import (
+    LEAST,
     causal_convolution,
-    causal_convolution_backward,
-    chunked_scan,
     gated_delta,
     kimi_delta,
-    lightning_step,
     linear_attention,
     mamba_mixer,
     selective_scan,
@@ -188,25 +186,7 @@ class Operator:
 
 
 _CATEGORIES: Final[Mapping[str, str]] = {
-    **{
-        kind: kind
-        for kind in (
-            "gemm",
-            "attention",
-            "norm",
-            "rope",
-            "kv_cache_write",
-            "activation",
-            "moe_routing",
-            "moe_experts",
-            "embedding",
-            "sampling",
-            "quantize",
-            "elementwise",
-            "copy",
-            "fill",
-        )
-    },
+    **{kind: kind for kind in CATEGORIES if kind not in ("scan", "collective", "other")},
     **dict.fromkeys(("softmax", "reduction", "gather", "scatter", "foreach"), "elementwise"),
     "convolution": "gemm",
     "all_reduce": "collective",
@@ -560,7 +540,7 @@ OPERATORS: list[Operator] = [
     Operator(
         "scan",
         "MambaChunkScanCombinedFn",
-        chunked_scan(),
+        moves("0 1 3 4 7 9 > 0", 4, per=3, matrix=0, assumed=LEAST),
         source="mamba_ssm/ops/triton/ssd_combined.py",
         whole=True,
     ),
@@ -578,7 +558,7 @@ OPERATORS: list[Operator] = [
         " trtllm::causal_conv1d_update",
         causal_convolution(),
     ),
-    Operator("scan", "DaoAILab::_causal_conv1d_bwd_cpp", causal_convolution_backward()),
+    Operator("scan", "DaoAILab::_causal_conv1d_bwd_cpp", moves("0 1 3 > 7 8 9", 4, per=1)),
     Operator(
         "scan", "vllm::kda_attention", kimi_delta(), whole=True, inside="aten::_index_put_impl_"
     ),
@@ -612,7 +592,11 @@ OPERATORS: list[Operator] = [
         source="flash-linear-attention, fla/ops",
         whole=True,
     ),
-    Operator("scan", "sgl_kernel::lightning_attention_decode", lightning_step()),
+    Operator(
+        "scan",
+        "sgl_kernel::lightning_attention_decode",
+        moves("3 0 1 2 > 5 3", 4, of="3", matrix=0),
+    ),
     Operator(
         "norm",
         "aten::layer_norm aten::native_layer_norm",
@@ -1107,7 +1091,7 @@ OPERATORS: list[Operator] = [
         moves("1 2 3 > 0", 3),
     ),
     Operator("sampling", "aten::multinomial", moves("0 >", 1, new=chosen(1))),
-    Operator("sampling", "aten::exponential_", fill()),
+    Operator("sampling", "aten::exponential_", moves("1? > 0")),
     Operator(
         "quantize",
         "_C::awq_dequantize sgl_kernel::awq_dequantize bitsandbytes::dequantize_4bit",
@@ -1227,7 +1211,7 @@ OPERATORS: list[Operator] = [
         "elementwise",
         "aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ aten::geometric_"
         " aten::cauchy_ aten::log_normal_",
-        fill(),
+        moves("1? > 0"),
     ),
     Operator(
         "elementwise", "aten::native_dropout aten::_fused_dropout", moves("0 > 0", 1, new=mask_of)
@@ -1381,7 +1365,7 @@ OPERATORS: list[Operator] = [
         "cann::Slice cann::SliceD cann::StridedSlice cann::StridedSliceD",
         npu_moves("result"),
     ),
-    Operator("fill", "aten::fill_ aten::zero_", fill(), _ALONE),
+    Operator("fill", "aten::fill_ aten::zero_", moves("1? > 0"), _ALONE),
     Operator("fill", "cann::ZerosLike cann::OnesLike cann::Fill", npu_moves("nothing")),
     Operator(
         "foreach", "aten::_foreach_* aten::_amp_foreach_non_finite_check_and_unscale_", foreach()

@@ -10,7 +10,7 @@ from typing import Final
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
 from llmprof.theory.calls.work import CallWork, cost
 
-_LEAST: Final = "token by token: chunked kernels do more"
+LEAST: Final = "token by token: chunked kernels do more"
 
 
 @cost
@@ -48,19 +48,6 @@ def selective_scan(call: OperatorCall) -> CallWork:
 
 
 @cost
-def chunked_scan(call: OperatorCall) -> CallWork:
-    """4 heads size states a token; inputs and result once.
-
-    Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens,
-    heads, size).
-    """
-    x, delta, b, c = call.tensor(0, 4), call.tensor(1), call.tensor(3, 4), call.tensor(4, 4)
-    more = sum(each.bytes for place in (7, 9) if (each := call.optional(place)))
-    read = sum(each.bytes for each in (x, delta, b, c)) + more
-    return CallWork(4.0 * x.elements * b.shape[3], read, x.elements * x.width, x.format, _LEAST)
-
-
-@cost
 def split_scan(call: OperatorCall) -> CallWork:
     """4 heads size states a token; inputs and result once.
 
@@ -83,7 +70,7 @@ def split_scan(call: OperatorCall) -> CallWork:
         projected.bytes + weights,
         batch * tokens * inner * projected.width,
         projected.format,
-        _LEAST,
+        LEAST,
     )
 
 
@@ -118,22 +105,6 @@ def causal_convolution(call: OperatorCall) -> CallWork:
         kept = [sequences * channels * (wide - 1) * (states.width if states else 0)] * 2
     read = x.bytes + taps.bytes + (bias.bytes if bias else 0) + kept[0]
     return CallWork(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
-
-
-@cost
-def causal_convolution_backward(call: OperatorCall) -> CallWork:
-    """4 taps a channel and token; inputs and gradients once.
-
-    ``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as
-    large as forward.
-    """
-    x, taps, gradient = call.tensor(0), call.tensor(1, 2), call.tensor(3)
-    written = sum(
-        each.elements * each.width for place in (7, 8, 9) if (each := call.optional(place))
-    )
-    return CallWork(
-        4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written
-    )
 
 
 @cost
@@ -183,7 +154,7 @@ def mamba_mixer(call: OperatorCall) -> CallWork:
     flops = tokens * (6.0 * heads * size * state + 2.0 * (taps + 1) * channels)
     states = sequences * (heads * size * state * kept + taps * channels * projected.width)
     read = tokens * (channels + heads) * projected.width + (0 if prompts else states)
-    said = _LEAST
+    said = LEAST
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
     return CallWork(
@@ -227,29 +198,7 @@ def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
-    return CallWork(flops, read, v.elements * v.width + kept, q.format, _LEAST)
-
-
-@cost
-def lightning_step(call: OperatorCall) -> CallWork:
-    """4 K V a head and token; inputs and result once, and the state of each sequence read and
-    written.
-
-    A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key
-    size, value size).
-    """
-    given, states, out = (
-        [call.tensor(place, 4) for place in range(3)],
-        call.tensor(3, 4),
-        call.tensor(5, 4),
-    )
-    read = states.bytes + sum(each.bytes for each in given)
-    return CallWork(
-        4.0 * states.elements,
-        read,
-        out.elements * out.width + states.elements * states.width,
-        given[0].format,
-    )
+    return CallWork(flops, read, v.elements * v.width + kept, q.format, LEAST)
 
 
 @cost
@@ -282,7 +231,7 @@ def gated_delta(call: OperatorCall) -> CallWork:
     read = (
         mixed.bytes + sum(call.tensor(place).bytes for place in (1, 2)) + (0 if prompts else kept)
     )
-    said = _LEAST + (
+    said = LEAST + (
         "; states of sequences that generate beside prompts left out" if prompts else ""
     )
     return CallWork(
@@ -310,7 +259,7 @@ def kimi_delta(call: OperatorCall) -> CallWork:
     prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[-3:] == (heads, key, value)]
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
     read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
-    said = _LEAST
+    said = LEAST
     said += (
         "; states of sequences that generate beside prompts left out"
         if prompts

@@ -330,9 +330,7 @@ def check_capture(
         warned.append(
             "the trace has no labels of steps, so they were inferred from the repetition of kernels"
         )
-    shares = dict(
-        analyze.coverage(trace).filter(measure="step").select("rank", "share").iter_rows()
-    )
+    shares = dict(analyze.coverage(trace).filter(kind="step").select("rank", "share").iter_rows())
     warned += [
         f"only {share:.0%} of the time of rank {rank} lies in steps of the engine"
         for rank, share in shares.items()

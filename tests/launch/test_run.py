@@ -25,7 +25,7 @@ from llmprof.run.launch.run.results import check_capture, energy, energy_summary
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
-from tests.launch.vllm_stand_in import StandInVllm, job_of
+from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
 
 ALWAYS = {
@@ -178,7 +178,9 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(
         ")$"
     ).split("|")
-    job = job_of((folder / "ncu" / "inference_script.pyz").read_bytes())
+    job = json.loads(
+        (folder / "ncu" / "inference_script.pyz").read_text().split('r"""', 1)[1].split('"""')[0]
+    )
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
     assert run.metrics.kernels.height == 24
     assert len(json.loads(run.folder.ncu_metrics.read_text())["launches"]) == 24

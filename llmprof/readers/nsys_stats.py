@@ -1,5 +1,5 @@
-"""Reader of the tables that ``nsys stats`` prints as CSV, where the recording is not at hand: a
-file with one or several tables, or a folder of such files.
+"""Reader of the tables that ``nsys stats`` prints, as CSV or as text, where the recording is not at
+hand: a file with one or several tables, or a folder of such files.
 
 Sums of kernels, copies, calls and ranges become the table ``totals``, the rows of a GPU trace
 kernels and copies. Units are in the headings: ``Total Time (ns)``.
@@ -29,9 +29,11 @@ from llmprof.trace import Trace
 
 _HEADING: Final = re.compile(
     r"^(?=.*\b(?:Total Time|Duration) \((?:[num]s|[num]?sec|s)\))(?=.*\b(?:Name|Operation|Range)\b)"
-    r'"?(?:Time ?\(%\)|Start \()[^\n]*',
+    r' *"?(?:Time ?\(%\)|Start \()[^\n]*',
     re.MULTILINE,
 )
+_DASHES: Final = re.compile(r" *-+(?: +-+)+ *")
+"""The line below the heading of a table of text, which shows its columns."""
 _UNIT: Final = re.compile(r"(.*) \(([num]?)s(?:ec)?\)")
 _FACTORS: Final = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 _COUNTS: Final = ("Instances", "Num Calls", "Count", "Calls")
@@ -114,8 +116,20 @@ def _events(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
     return {"kernels": kernels, "copies": copies}
 
 
+def _table(text: str) -> tuple[pl.DataFrame, int]:
+    """Rows of a table as text, and the number of those with other columns than its heading."""
+    heading, *lines = text.splitlines()
+    if not lines or not _DASHES.fullmatch(lines[0]):
+        return table_of(text)
+    spans = [match.span() for match in re.finditer("-+", lines[0])]
+    columns = [slice(*span) for span in spans[:-1]] + [slice(spans[-1][0], None)]
+    rows = [[line[column].strip() or None for column in columns] for line in lines[1:]]
+    names = [heading[column].strip() for column in columns]
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row"), 0
+
+
 def _read(path: Path, request: Request) -> Trace:
-    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    files = _files(path) if path.is_dir() else [path]
     found: dict[str, list[pl.DataFrame]] = {}
     damages, notes, rows = [], [], 0
     for file in files:
@@ -124,7 +138,7 @@ def _read(path: Path, request: Request) -> Trace:
         text = text_of(data)
         begins = [match.start() for match in _HEADING.finditer(text)]
         for begin, end in pairwise([*begins, len(text)]):
-            table, ragged = table_of(re.split(r"\r?\n[ \t]*\r?\n", text[begin:end])[0])
+            table, ragged = _table(re.split(r"\r?\n[ \t]*\r?\n", text[begin:end])[0])
             rows += table.height
             notes += [left_out(ragged, "row", "with other columns than its heading")] * bool(ragged)
             frame = _in_ns(table)
@@ -144,12 +158,17 @@ def _read(path: Path, request: Request) -> Trace:
     )
 
 
+def _files(folder: Path) -> list[Path]:
+    """Tables in a folder: as CSV, or as text where there is none."""
+    return sorted(folder.glob("*.csv")) or sorted(folder.glob("*.txt"))
+
+
 def _sniff(probe: Probe) -> bool:
     """Whether a file has a table of ``nsys stats``, or a folder of reports some such files."""
     if probe.is_folder:
         inside = [file for file in probe.path.iterdir() if file.is_file()]
         reports = all(file.suffix in (".csv", ".txt") for file in inside)
-        return reports and any(_sniff(Probe(file)) for file in inside if file.suffix == ".csv")
+        return reports and any(_sniff(Probe(file)) for file in _files(probe.path))
     return _HEADING.search(probe.start.decode("utf-8", "replace")) is not None
 
 
@@ -159,6 +178,6 @@ READER: Final = Reader(
     what="a table of nsys stats",
     sniff=_sniff,
     read=_read,
-    suffixes=(".csv",),
+    suffixes=(".csv", ".txt"),
     alone=True,
 )

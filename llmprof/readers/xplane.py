@@ -112,9 +112,9 @@ def _values(
             place[inner] += value[inner]
             held.append(np.array([open_[inner], number[inner], begin, place[inner]]))
         place += np.where(kind == _FIXED_64, 8, np.where(kind == _FIXED_32, 4, 0))
-        at[open_] = place
-        if (place > end[open_]).any():
+        if ((place > end[open_]) | (place <= at[open_])).any():
             raise IndexError("a field is cut off")
+        at[open_] = place
         open_ = open_[place < end[open_]]
     return found, np.concatenate(held, axis=1)
 

@@ -25,6 +25,7 @@ from llmprof.run.launch.run.results import check_capture, energy, energy_summary
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
+from tests.building import table_of
 from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
 
@@ -546,7 +547,7 @@ def samples(watts=(100.0, 300.0), step_s=0.5, until_s=20.0):
         for k in range(int(until_s / step_s))
         for device, power in enumerate(watts)
     ]
-    return pl.DataFrame(rows, schema=["time_ns", "device", "name", "value"], orient="row")
+    return table_of("time_ns device name value", rows)
 
 
 def worker(*stages):

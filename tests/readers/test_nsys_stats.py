@@ -264,9 +264,32 @@ def test_tables_of_nsys_stats_alone(tmp_path):
     assert analyze.totals(trace).height == 4
 
 
+TEXT = """
+ ** CUDA API Summary (cuda_api_sum):
+
+ Time (%)  Total Time (ms)  Num Calls  Avg (ms)        Name
+ --------  ---------------  ---------  --------  ----------------
+     90.0            0.009          7     0.001  cudaLaunchKernel
+     10.0            0.001          1     0.001  cudaMalloc
+
+SKIPPED: r.sqlite does not contain data.
+"""
+
+
+def test_tables_of_nsys_stats_as_text(tmp_path):
+    path = tmp_path / "stats.txt"
+    path.write_text(TEXT)
+    assert llmprof.read(path).totals.select("kind", "name", "count", "total_ns").rows() == [
+        ("call", "cudaLaunchKernel", 7, 9000),
+        ("call", "cudaMalloc", 1, 1000),
+    ]
+
+
 def test_the_tables_of_a_real_report_sum_to_its_recording(shared):
     folder = shared / "real" / "nsys" / "stats"
     trace, whole = llmprof.read(folder), trace_of(folder.parent / "gpubootcamp_mpi_report4.sqlite")
     sums = dict(trace.totals.group_by("kind").agg(pl.col("total_ns").sum()).iter_rows())
     assert sums["kernel"] == whole.kernels["dur_ns"].sum() == trace.kernels["dur_ns"].sum()
     assert sums["copy"] == whole.copies["dur_ns"].sum()
+    text = llmprof.read(folder / "gpubootcamp_mpi_report4.default_table.txt").totals
+    assert dict(text.group_by("kind").agg(pl.col("total_ns").sum()).iter_rows()) == sums

@@ -5,7 +5,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
-from tests.readers.ncu_reports import field
+from tests.readers.ncu_reports import field, integer
 
 BEGUN = 1_800_000_000_000_000_000
 
@@ -132,4 +132,8 @@ def test_hosts_are_ranks_and_damage_is_said(tmp_path):
         assert llmprof.read(first, cache=False).kernels.height == 2
     first.write_bytes(whole[:60])
     with pytest.raises(ReadError, match="no event"):
+        llmprof.read(first, cache=False)
+    back = message((1, 1), (3, BEGUN), (4, bytes([0x22]) + integer(2**64 - 30)))
+    write(tmp_path, plane("/device:TPU:0", [back], {}), name="a.xplane.pb")
+    with pytest.raises(ReadError, match="cut off"):
         llmprof.read(first, cache=False)

@@ -147,6 +147,7 @@ def test_a_rule_for_a_layer_is_one_file_and_one_line(page, root, copied):
         copied / "tests" / "analyze",
         ignore=shutil.ignore_patterns("labelled"),
     )
+    shutil.copy(root / "tests" / "building.py", copied / "tests")
     code = """if True:
         import json, llmprof
         from tests.analyze import builders as b

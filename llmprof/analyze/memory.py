@@ -16,7 +16,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import innermost, lookup_column
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 
 _PLACE: Final = ["rank", "device", "on_device"]

@@ -71,7 +71,7 @@ _OWN_FRAMES: Final = (
 
 @Analysis(
     question="How much device memory is held, and by whom?",
-    help="peak, fragmentation, allocations and releases of each device",
+    help="peak, fragmentation and allocations of each device",
     view="memory",
     recorded="memory events",
 )

@@ -179,6 +179,7 @@ RENAMED = {
     "of": "denominator",
     "of_steps": "recorded_steps",
     "oldest_ns": "first_time_ns",
+    "note": "reason",
     "op_type": "kind",
     "operation": "kind",
     "others_wait_ns": "other_wait_ns",
@@ -295,6 +296,7 @@ def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
         if old in frame.columns:
             column, factor = (new, 1.0) if isinstance(new, str) else new
             values = pl.col(old) * factor if factor != 1 else pl.col(old)
+            values = pl.coalesce(values, column) if column in frame.columns else values
             frame = frame.with_columns(values.alias(column)).drop(old)
     return frame
 

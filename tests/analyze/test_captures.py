@@ -15,6 +15,7 @@ from llmprof.analyze import add_operators, operators
 from llmprof.analyze.captures import captured
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
+from tests.building import table_of
 
 OWN = Path(__file__).parent / "labelled"
 SGLANG = "inference__sglang_decode__sglang_Qwen3*", "inference__sglang_decode__capture*"
@@ -198,7 +199,7 @@ def by_hand(order, graphs):
         at += 10
     runtime = pl.DataFrame(calls, schema=["start_ns", "name"], orient="row")
     runtime = runtime.with_columns(rank=0, thread=1, dur_ns=2, api=pl.lit("runtime"))
-    operators = pl.DataFrame(ops, schema=["start_ns", "name", "shapes"], orient="row")
+    operators = table_of("start_ns name shapes", ops)
     operators = operators.with_columns(rank=0, thread=1, dur_ns=8, kind=pl.lit("op"))
     launches = pl.DataFrame(
         {"start_ns": range(0, 100 * len(order), 100), "correlation": range(len(order))}
@@ -211,7 +212,7 @@ def by_hand(order, graphs):
         for n, names in enumerate(order)
         for k, name in enumerate(names.split())
     ]
-    kernels = pl.DataFrame(rows, schema=["start_ns", "correlation", "name"], orient="row")
+    kernels = table_of("start_ns correlation name", rows)
     kernels = kernels.with_columns(rank=0, stream=7, dur_ns=5)
     return Trace({"runtime": launches, "kernels": kernels}), Trace(
         {"runtime": runtime, "ops": operators}

@@ -16,6 +16,7 @@ from llmprof.report import operators as charts
 from llmprof.report.operators import operators_section, read_run, write_operators
 from llmprof.run.launch import open_run
 from llmprof.run.operator_timing import timing_suggestions
+from tests.building import table_of
 from tests.readers.test_ops import BEGIN, document, write
 
 FILES = {
@@ -89,8 +90,8 @@ def test_suggestions(tmp_path):
     host did.
     """
     trace = read_run(write(tmp_path, document()))
-    bounds = pl.DataFrame(
-        # far above; within a fixed cost of 2 us a call; near its bound; with an all-reduce inside
+    bounds = table_of(
+        "phase stage calls total_ns bound_ns times_bound communicates",
         [
             ("decode", stage, 4, 1e6, bound, 1e6 / bound, stage == "o_proj")
             for stage, bound in (
@@ -100,16 +101,6 @@ def test_suggestions(tmp_path):
                 ("o_proj", 100_000.0),
             )
         ],
-        schema=[
-            "phase",
-            "stage",
-            "calls",
-            "total_ns",
-            "bound_ns",
-            "times_bound",
-            "communicates",
-        ],
-        orient="row",
     )
     found = timing_suggestions(trace, bounds).rows()
     assert found == [

@@ -179,6 +179,7 @@ RENAMED = {
     "of": "denominator",
     "of_steps": "recorded_steps",
     "oldest_ns": "first_time_ns",
+    "note": "reason",
     "op_type": "kind",
     "operation": "kind",
     "others_wait_ns": "other_wait_ns",
@@ -230,6 +231,20 @@ RENAMED = {
     "worst_rank": "last_rank",
 }
 """What columns of analyses were called, and are called, in any table."""
+
+WORDS = {
+    "linear": "gemm",
+    "attention backward": "attention",
+    "attention merge": "attention",
+    "attention schedule": "attention",
+    "norm backward": "norm",
+    "softmax backward": "softmax",
+    "embedding backward": "embedding",
+    "top-k": "top_k",
+}
+"""What categories and kinds of operators were called, and are called."""
+OF_WORDS = ("kind", "first_name", "second_name")
+"""Columns that hold them, beside those of categories."""
 
 PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
 
@@ -295,8 +310,11 @@ def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
         if old in frame.columns:
             column, factor = (new, 1.0) if isinstance(new, str) else new
             values = pl.col(old) * factor if factor != 1 else pl.col(old)
+            values = pl.coalesce(values, column) if column in frame.columns else values
             frame = frame.with_columns(values.alias(column)).drop(old)
-    return frame
+    said = [name for name in frame.columns if name in OF_WORDS or name.endswith("category")]
+    texts = pl.col([name for name in said if frame[name].dtype != pl.Null])
+    return frame.with_columns(texts.cast(pl.String).replace(WORDS)) if said else frame
 
 
 def digest(column: pl.Series) -> str:

@@ -36,7 +36,7 @@ ALWAYS = {
     "gpu_info.json",
     "generated_output.txt",
     "metrics.json",
-    "inference_script.py",
+    "inference_script.pyz",
     "manifest.json",
     "worker.json",
     "events.jsonl",
@@ -171,7 +171,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
         "--export",
         f"{folder}/report",
         sys.executable,
-        f"{folder}/ncu/inference_script.py",
+        f"{folder}/ncu/inference_script.pyz",
         "--out",
         f"{folder}/ncu",
     ]
@@ -180,7 +180,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
         ")$"
     ).split("|")
     job = json.loads(
-        (folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0]
+        (folder / "ncu" / "inference_script.pyz").read_text().split('r"""', 1)[1].split('"""')[0]
     )
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
     assert run.metrics.kernels.height == 24
@@ -881,7 +881,7 @@ def test_each_point_can_be_repeated_by_its_own_script(vllm):
     out = vllm.folder / "again"
     subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=True)
     assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
-    script = done.folder / "engine-1" / "inference_script.py"
+    script = done.folder / "engine-1" / "inference_script.pyz"
     subprocess.run(
         [sys.executable, str(script), "--out", str(vllm.folder / "all")], env=os.environ, check=True
     )

@@ -234,6 +234,20 @@ RENAMED = {
 }
 """What columns of analyses were called, and are called, in any table."""
 
+WORDS = {
+    "linear": "gemm",
+    "attention backward": "attention",
+    "attention merge": "attention",
+    "attention schedule": "attention",
+    "norm backward": "norm",
+    "softmax backward": "softmax",
+    "embedding backward": "embedding",
+    "top-k": "top_k",
+}
+"""What categories and kinds of operators were called, and are called."""
+OF_WORDS = ("kind", "first_name", "second_name")
+"""Columns that hold them, beside those of categories."""
+
 PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
 
 Result = dict[str, Any]
@@ -300,7 +314,9 @@ def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
             values = pl.col(old) * factor if factor != 1 else pl.col(old)
             values = pl.coalesce(values, column) if column in frame.columns else values
             frame = frame.with_columns(values.alias(column)).drop(old)
-    return frame
+    said = [name for name in frame.columns if name in OF_WORDS or name.endswith("category")]
+    texts = pl.col([name for name in said if frame[name].dtype != pl.Null])
+    return frame.with_columns(texts.cast(pl.String).replace(WORDS)) if said else frame
 
 
 def digest(column: pl.Series) -> str:

@@ -348,8 +348,9 @@ def test_memory_events_of_a_trace_against_the_statistics(files):
 def test_real_profiles_of_proton(files, context):
     path = files / f"proton_{context}.hatchet"
     text = path.read_text()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)  # launch hooks are leaves without a time
+    with warnings.catch_warnings(
+        action="ignore", category=TraceWarning
+    ):  # launch hooks are leaves without a time
         trace = llmprof.read(path)
     found = trace.totals.filter(kind="kernel")
     times = [int(n) for n in re.findall(r'"time \(ns\)": (\d+)', text)]

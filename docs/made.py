@@ -20,7 +20,7 @@ RECIPES = {
     "how many times as fast a step is with a change": 'analyze.what_if(trace, "no-host-delay").with_columns(speedup=pl.col("recorded_ns") / pl.col("predicted_ns"))',
     "rows that a rank gets, over their mean": 'analyze.expert_exchange(trace).with_columns(load=pl.col("received_rows") / pl.col("received_rows").mean().over("call"))',
     "memory that an operator allocates and does not release": 'analyze.memory(trace, by="operator").with_columns(net_bytes=pl.col("allocated_bytes") - pl.col("released_bytes"))',
-    "from an operator to its kernel on an NPU": 'analyze.npu.launch_path(trace).with_columns(delay_ns=pl.sum_horizontal("to_queue_ns", "queue_ns", "to_launch_ns", "to_device_ns"))',
+    "from an operator to its kernel on an NPU": 'analyze.npu.launch_path(trace).with_columns(delay_ns=pl.sum_horizontal("to_queue_ns", "queue_ns", "to_launch_ns", "to_device_ns", ignore_nulls=False))',
     "time of the ranges inside of a range": 'analyze.nsys.nvtx_pushpop_trace(trace).with_columns(child_ns=pl.col("dur_ns") - pl.col("own_ns"))',
 }
 """What a line of Polars makes of the columns of results, and the line."""

@@ -19,7 +19,7 @@ import polars as pl
 
 import llmprof
 from llmprof.label.modules import module_calls
-from llmprof.names import operators
+from llmprof.names import modules as purposes
 from llmprof.trace import Trace
 
 BINS = [0.0, 0.5, 0.7, 0.9, 1.0]
@@ -30,8 +30,8 @@ def without_modules(trace: Trace) -> Trace:
     """The trace without the markers that name modules."""
     marks = trace.markers
     names = pl.any_horizontal(
-        pl.col("domain") == operators.DOMAIN,
-        *(pl.col("name").str.contains(pattern) for pattern in operators.PATHS),
+        pl.col("domain") == purposes.DOMAIN,
+        *(pl.col("name").str.contains(pattern) for pattern in purposes.PATHS),
     )
     return Trace({**trace.tables, "markers": marks.filter(~names)}, trace.meta, trace.coverage)
 

@@ -127,6 +127,8 @@ RENAMED = {
     "api_min_ns": "call_min_ns",
     "api_name": "call",
     "api_std_ns": "call_std_ns",
+    "before_category": "waited_category",
+    "before_name": "waited_name",
     "blocked_ns": "wait_ns",
     "bound": "bound_by",
     "busy_elsewhere_ns": "busy_ns",
@@ -176,6 +178,7 @@ RENAMED = {
     "measured_share": "known_share",
     "min": "min_value",
     "missing_events": "missing_count",
+    "note": "reason",
     "of": "denominator",
     "of_steps": "recorded_steps",
     "oldest_ns": "first_time_ns",
@@ -230,6 +233,20 @@ RENAMED = {
     "worst_rank": "last_rank",
 }
 """What columns of analyses were called, and are called, in any table."""
+
+WORDS = {
+    "linear": "gemm",
+    "attention backward": "attention",
+    "attention merge": "attention",
+    "attention schedule": "attention",
+    "norm backward": "norm",
+    "softmax backward": "softmax",
+    "embedding backward": "embedding",
+    "top-k": "top_k",
+}
+"""What categories and kinds of operators were called, and are called."""
+OF_WORDS = ("kind", "first_name", "second_name")
+"""Columns that hold them, beside those of categories."""
 
 PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
 
@@ -295,8 +312,11 @@ def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
         if old in frame.columns:
             column, factor = (new, 1.0) if isinstance(new, str) else new
             values = pl.col(old) * factor if factor != 1 else pl.col(old)
+            values = pl.coalesce(values, column) if column in frame.columns else values
             frame = frame.with_columns(values.alias(column)).drop(old)
-    return frame
+    said = [name for name in frame.columns if name in OF_WORDS or name.endswith("category")]
+    texts = pl.col([name for name in said if frame[name].dtype != pl.Null])
+    return frame.with_columns(texts.cast(pl.String).replace(WORDS)) if said else frame
 
 
 def digest(column: pl.Series) -> str:

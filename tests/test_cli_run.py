@@ -8,7 +8,6 @@ import json
 import shlex
 from types import SimpleNamespace
 
-import polars as pl
 import pytest
 
 from llmprof.cli import main
@@ -18,6 +17,7 @@ from llmprof.report import Visualizer
 from llmprof.run import launch
 from llmprof.run.launch import ExperimentConfig, RunFolder
 from tests.batch.runners import FakeRun, Runs, fail
+from tests.building import table_of
 from tests.report.builders import build
 from tests.test_errors import Panic
 
@@ -443,9 +443,7 @@ class TestRunsAndDoctor:
                 ("engine", "ok", "vllm 1", "", ""),
                 ("disk", "fail", "1 MiB free", "5 GiB", "make room"),
             ]
-            return pl.DataFrame(
-                rows, schema=["check", "status", "found", "expected", "advice"], orient="row"
-            )
+            return table_of("check status found expected advice", rows)
 
         monkeypatch.setattr("llmprof.cli.run.ask", doctor)
         code, out, _ = run("doctor", *argv)

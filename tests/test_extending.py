@@ -147,6 +147,7 @@ def test_a_rule_for_a_layer_is_one_file_and_one_line(page, root, copied):
         copied / "tests" / "analyze",
         ignore=shutil.ignore_patterns("labelled"),
     )
+    shutil.copy(root / "tests" / "building.py", copied / "tests")
     code = """if True:
         import json, llmprof
         from tests.analyze import builders as b
@@ -227,12 +228,11 @@ def test_add_an_engine(page, copied):
         import json
         from llmprof.run.launch import ExperimentConfig, engines
         config = ExperimentConfig(model="random:tiny", engine="idle", profile_mode="inference_only")
-        print(json.dumps([config.engine, engines.script({settings!r})]))
+        open("script.pyz", "wb").write(engines.script({settings!r}))
+        print(json.dumps(config.engine))
     """
-    engine, text = output_of(copied, code)
-    assert engine == "idle"
-    (copied / "script.py").write_text(text)
-    command = [sys.executable, str(copied / "script.py"), "--out", str(copied / "out")]
+    assert output_of(copied, code) == "idle"
+    command = [sys.executable, str(copied / "script.pyz"), "--out", str(copied / "out")]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     worker = json.loads((copied / "out" / "worker.json").read_text())
     assert [r["phase"] for r in worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4

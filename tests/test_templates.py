@@ -31,6 +31,7 @@ from llmprof.report.page import (
 )
 from llmprof.run.live import page as live_page
 from llmprof.run.live.watching import finding_rows
+from tests.building import table_of
 
 PACKAGE = Path(llmprof.__file__).parent
 
@@ -98,9 +99,7 @@ def rows():
         effect = row(absent, order=2, rule="effect", **values) | {"follows_from": cause["rule"]}
         fact = row(absent, order=3, rule="fact", **values | {"severity": "info"})
         for listed in ([cause, effect, fact], [effect], [fact]):
-            parts = pl.DataFrame(
-                [(0, part, 1e6) for part in STEP_PARTS], ["rank", "part", "ns"], orient="row"
-            )
+            parts = table_of("rank part ns", [(0, part, 1e6) for part in STEP_PARTS])
             found = Findings(pl.DataFrame(listed, schema=SCHEMA), parts=parts)
             yield f"{absent or ''} {values or ''}", found
 

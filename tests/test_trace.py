@@ -11,10 +11,11 @@ from llmprof.report import cards
 from llmprof.trace import META_FILE, Trace, schema
 from llmprof.trace.storage import parquet
 from llmprof.trace.trace import open_saved
+from tests.building import table_of
 
 
 def kernels(*rows):
-    return pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
+    return table_of("rank start_ns dur_ns name", rows)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from llmprof.label.activity import (
     called_operators,
     operator_rows,
 )
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 

@@ -16,7 +16,7 @@ from llmprof.errors import AnalysisError, Columns
 from llmprof.label.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.label.layers.kernels import STAGE
 from llmprof.label.nesting import outermost_ops
-from llmprof.names.operators import by_distinct
+from llmprof.names.matching import by_distinct
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 

@@ -16,7 +16,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import innermost, lookup_column
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 
 _PLACE: Final = ["rank", "device", "on_device"]
@@ -71,7 +71,7 @@ _OWN_FRAMES: Final = (
 
 @Analysis(
     question="How much device memory is held, and by whom?",
-    help="peak, fragmentation, allocations and releases of each device",
+    help="peak, fragmentation and allocations of each device",
     view="memory",
     recorded="memory events",
 )

@@ -33,7 +33,7 @@ from llmprof.label.groups import distinct_keys
 from llmprof.label.nesting import holds_any, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.operators import by_distinct, one_of_each
+from llmprof.names.matching import by_distinct, one_of_each
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import (
     OPERATORS,

@@ -16,7 +16,7 @@ from llmprof.label.groups import last_before
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
 from llmprof.theory.catalog import catalogue_name, read_config

@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import Columns, refuse_unknown
-from llmprof.names.operators import by_distinct
+from llmprof.names.matching import by_distinct
 from llmprof.trace import Trace
 
 MATRIX_WORK = ("gemm", "attention", "moe_experts", "scan")

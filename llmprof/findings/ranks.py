@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.scope import HOST_LATE, Scope, sum_of
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 
 UNEVEN_RATIO: Final = 1.1
 """Least ratio of the compute times of two ranks that counts as uneven."""

@@ -17,7 +17,7 @@ from llmprof.errors import NotCapturedError
 from llmprof.label.groups import is_sorted, last_with
 from llmprof.label.modules import modules_of
 from llmprof.label.nesting import holds_any, innermost, outermost_ops
-from llmprof.names.operators import by_distinct, contains, first_true, remembered
+from llmprof.names.matching import by_distinct, contains, first_true, remembered
 from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace

@@ -12,7 +12,7 @@ from llmprof.errors import IncompleteError
 from llmprof.label.activity import LAUNCHES_GRAPH
 from llmprof.label.groups import last_before
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.operators import by_distinct, remembered
+from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 

@@ -1,7 +1,7 @@
 """Modules of device events: the module in which each event was launched, and its layer: the best
 evidence of a label.
 
-Modules come from markers of the host (:mod:`llmprof.names.operators`). Calls of one thread nest, so
+Modules come from markers of the host (:mod:`llmprof.names.modules`). Calls of one thread nest, so
 the innermost call around a launch is the event's module, and the calls around it give the layer and
 the block. Kernels that a CUDA graph replays have no module, since only the graph as a whole is
 launched.
@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof.label import nesting
 from llmprof.label.nesting import innermost, parents
-from llmprof.names import operators
+from llmprof.names import modules as purposes
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -48,26 +48,24 @@ def _module_names(trace: Trace) -> pl.DataFrame:
     marks = trace.markers.filter(~pl.col("on_device") & (pl.col("dur_ns") > 0))
     distinct = marks.select("name", "domain").unique()
     name = pl.col("name")
-    path = pl.coalesce(name.str.extract(pattern, 1) for pattern in operators.PATHS)
-    of_class = pl.when(pl.col("domain") == operators.DOMAIN).then(
-        name.str.extract(operators.CALL, 1)
-    )
+    path = pl.coalesce(name.str.extract(pattern, 1) for pattern in purposes.PATHS)
+    of_class = pl.when(pl.col("domain") == purposes.DOMAIN).then(name.str.extract(purposes.CALL, 1))
     distinct = distinct.with_columns(path=path, module=pl.coalesce(of_class, path)).filter(
         pl.col("module").is_not_null()
     )
     if not distinct.height:
         return empty
-    shared = pl.col("path").str.contains(f"(?i){operators.SHARED}").fill_null(value=False)
-    number = pl.col("path").str.extract(operators.LAYER, 1).cast(pl.Int32, strict=False)
+    shared = pl.col("path").str.contains(f"(?i){purposes.SHARED}").fill_null(value=False)
+    number = pl.col("path").str.extract(purposes.LAYER, 1).cast(pl.Int32, strict=False)
     distinct = distinct.with_columns(own_layer=pl.when(~shared).then(number))
     parts = [
         str(module).split(".") if path else [module]
         for module, path in distinct["module", "path"].iter_rows()
     ]
-    works = [operators.module_purpose(part[-1]) for part in parts]
+    works = [purposes.module_purpose(part[-1]) for part in parts]
     around = [
         next(
-            (w.block for p in reversed(part[:-1]) if (w := operators.module_purpose(p)).block), None
+            (w.block for p in reversed(part[:-1]) if (w := purposes.module_purpose(p)).block), None
         )
         for part in parts
     ]
@@ -76,10 +74,10 @@ def _module_names(trace: Trace) -> pl.DataFrame:
         own_block=pl.Series(
             [w.block or a for w, a in zip(works, around, strict=True)], dtype=pl.String
         ),
-        encodes=pl.col("module").str.contains(operators.ENCODER),
+        encodes=pl.col("module").str.contains(purposes.ENCODER),
         is_block=pl.Series([w.block is not None for w in works], dtype=pl.Boolean),
         generic=pl.Series([w.generic for w in works], dtype=pl.Boolean),
-        looks_like_layer=pl.col("module").str.contains(operators.LAYER_CLASS)
+        looks_like_layer=pl.col("module").str.contains(purposes.LAYER_CLASS)
         & pl.Series([w.block is None and w.role is None for w in works], dtype=pl.Boolean),
     )
     rows = marks.join(distinct, on=["name", "domain"], how="inner", maintain_order="left")
@@ -275,19 +273,19 @@ def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     key = ["rank", "stream", "start_ns", "name"]
     # an annotation that is the path of a module or a layer; others say nothing of these
     path = pl.col("torch_annotation").str.extract(r"^(?:\{'Module': ')?((?:\w+\.)*\w+)", 1)
-    path = pl.when(path.str.contains(operators.LAYER) | path.str.contains(r"\.")).then(path)
+    path = pl.when(path.str.contains(purposes.LAYER) | path.str.contains(r"\.")).then(path)
     noted = trace.kernels.select(*key, path=path).drop_nulls("path")
     if not noted.height:
         return None
     distinct = noted.select("path").unique()
     works = [
-        [operators.module_purpose(part) for part in str(path).split(".")]
+        [purposes.module_purpose(part) for part in str(path).split(".")]
         for path in distinct["path"]
     ]
     block = [next((w.block for w in reversed(work) if w.block), None) for work in works]
     distinct = distinct.with_columns(
         module="path",
-        layer=pl.col("path").str.extract(operators.LAYER, 1).cast(pl.Int32, strict=False),
+        layer=pl.col("path").str.extract(purposes.LAYER, 1).cast(pl.Int32, strict=False),
         role=pl.Series([w[-1].role for w in works], dtype=pl.String),
         block=pl.Series(block, dtype=pl.String),
         generic=pl.Series([w[-1].generic and w[-1].role is None for w in works], dtype=pl.Boolean),
@@ -309,6 +307,6 @@ def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         generic="generic",
         last_linear=pl.lit(value=False),
         first_layer_ns=pl.lit(0, dtype=pl.Int64),
-        encodes=pl.col("path").str.contains(operators.ENCODER),
+        encodes=pl.col("path").str.contains(purposes.ENCODER),
         before_layers=pl.lit(value=False),
     )

@@ -20,10 +20,10 @@ from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
 from llmprof.names.dtypes import SIZES
-from llmprof.names.operators import by_distinct, remembered
-from llmprof.names.operators import by_unique_name as by_unique_name
-from llmprof.names.operators import decides as decides
-from llmprof.names.operators import match as match
+from llmprof.names.matching import by_distinct, remembered
+from llmprof.names.matching import by_unique_name as by_unique_name
+from llmprof.names.matching import decides as decides
+from llmprof.names.matching import match as match
 from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 

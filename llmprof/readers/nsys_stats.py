@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.readers.common.reader import (
     Probe,
     Reader,

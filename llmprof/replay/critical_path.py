@@ -15,7 +15,7 @@ from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.idle.host import host_spans, longest_spans
 from llmprof.errors import LlmprofError, listed
 from llmprof.label.steps import labels
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.replay import graph as replay
 from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.trace import Trace

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
 from llmprof.errors import AnalysisError
-from llmprof.names.operators import contains
+from llmprof.names.matching import contains
 from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import (
     COLLECTIVE,

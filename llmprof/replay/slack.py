@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.label.groups import first_of_runs
-from llmprof.names.operators import contains
+from llmprof.names.matching import contains
 from llmprof.replay.recording import Recording, add_recorded_waits, clock_offsets
 from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace

@@ -11,7 +11,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
-_WORKER = "llmprof_worker"
+_WORKER = "llmprof_engine.ops_timer"
 
 
 def time(name: str) -> AbstractContextManager[None]:
@@ -24,8 +24,8 @@ def time(name: str) -> AbstractContextManager[None]:
 
 
 def _timers() -> list[Any]:
-    """Timers of the current step in this process, at most one; they are in the module that a run
-    gives to workers.
+    """Timers of the current step in this process, at most one; they are in a module that workers
+    of an engine import.
     """
     active: list[Any] = getattr(sys.modules.get(_WORKER), "ACTIVE", [])
     return active

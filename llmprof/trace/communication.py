@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.names.operators import by_distinct
+from llmprof.names.matching import by_distinct
 from llmprof.trace import schema
 
 METADATA: Final = "metadata"

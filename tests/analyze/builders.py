@@ -5,6 +5,7 @@ labels around.
 import polars as pl
 
 from llmprof.trace import Trace
+from tests.building import table_of
 
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
 SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
@@ -172,7 +173,7 @@ def products_of_h200(*lengths):
     for n, length in enumerate(lengths):
         kernels.append((sum(lengths[:n]), length, "gemm", n + 1))
     kernels.append((sum(lengths), 1000, "nobody", None))
-    table = pl.DataFrame(kernels, schema=["start_ns", "dur_ns", "name", "op_id"], orient="row")
+    table = table_of("start_ns dur_ns name op_id", kernels)
     return Trace(
         {"kernels": table.with_columns(rank=0, device=0, stream=7), "ops": made},
         {"device": "NVIDIA H200"},

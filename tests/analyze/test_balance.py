@@ -7,7 +7,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze import collectives, expert_exchange
-from llmprof.names.operators import module_purpose
+from llmprof.names.modules import module_purpose
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, labels, launches, ops
 

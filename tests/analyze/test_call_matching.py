@@ -9,6 +9,7 @@ import pytest
 
 from llmprof.analyze import collectives
 from tests.analyze.test_collectives import US, calls, random_group
+from tests.building import table_of
 
 MS = 1_000_000
 
@@ -25,7 +26,7 @@ def ring(ranks, seed, count=40, period=3 * MS, hop=12 * US):
             rank = ranks[(first + i) % len(ranks)]
             away = min(i, len(ranks) - i)
             rows.append((rank, starts[rank], leave + away * hop + rng.randrange(2 * US)))
-    return pl.DataFrame(rows, schema=["rank", "start", "end"], orient="row").sort("rank", "start")
+    return table_of("rank start end", rows).sort("rank", "start")
 
 
 def test_ends_that_scatter_around_a_ring_belong_together():

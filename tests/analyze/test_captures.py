@@ -15,6 +15,7 @@ from llmprof.analyze import add_operators, operators
 from llmprof.analyze.captures import captured
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
+from tests.building import table_of
 
 OWN = Path(__file__).parent / "labelled"
 SGLANG = "inference__sglang_decode__sglang_Qwen3*", "inference__sglang_decode__capture*"
@@ -28,8 +29,7 @@ VLLM = (
 def pair(shared, patterns):
     """A run and the trace of its captures."""
     folder = shared / "real/chrome/tracelens"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         run, capture = (llmprof.read(next(iter(folder.glob(pattern)))) for pattern in patterns)
     return run, capture
 
@@ -144,8 +144,7 @@ def test_the_capture_of_another_model_fits_nothing(shared):
 
 
 def own(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return llmprof.read(OWN / f"{name}.pt.trace.json.gz")
 
 
@@ -198,7 +197,7 @@ def by_hand(order, graphs):
         at += 10
     runtime = pl.DataFrame(calls, schema=["start_ns", "name"], orient="row")
     runtime = runtime.with_columns(rank=0, thread=1, dur_ns=2, api=pl.lit("runtime"))
-    operators = pl.DataFrame(ops, schema=["start_ns", "name", "shapes"], orient="row")
+    operators = table_of("start_ns name shapes", ops)
     operators = operators.with_columns(rank=0, thread=1, dur_ns=8, kind=pl.lit("op"))
     launches = pl.DataFrame(
         {"start_ns": range(0, 100 * len(order), 100), "correlation": range(len(order))}
@@ -211,7 +210,7 @@ def by_hand(order, graphs):
         for n, names in enumerate(order)
         for k, name in enumerate(names.split())
     ]
-    kernels = pl.DataFrame(rows, schema=["start_ns", "correlation", "name"], orient="row")
+    kernels = table_of("start_ns correlation name", rows)
     kernels = kernels.with_columns(rank=0, stream=7, dur_ns=5)
     return Trace({"runtime": launches, "kernels": kernels}), Trace(
         {"runtime": runtime, "ops": operators}

@@ -5,6 +5,7 @@ import polars as pl
 from llmprof import analyze
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, NORM
+from tests.building import table_of
 
 ROWS = [
     (1, 0, 100, GEMM, 33),  # a quarter of the 132 multiprocessors
@@ -13,9 +14,9 @@ ROWS = [
     (2, 130, 10, NORM, 132),
     (3, 10, 20, GEMM, 33),
 ]
-KERNELS = pl.DataFrame(
-    ROWS, schema=["stream", "start_ns", "dur_ns", "name", "grid_x"], orient="row"
-).with_columns(rank=pl.lit(0), device=pl.lit(0), grid_y=pl.lit(1), grid_z=pl.lit(1))
+KERNELS = table_of("stream start_ns dur_ns name grid_x", ROWS).with_columns(
+    rank=pl.lit(0), device=pl.lit(0), grid_y=pl.lit(1), grid_z=pl.lit(1)
+)
 TRACE = Trace({"kernels": KERNELS}, {"device": "NVIDIA H100 80GB HBM3"})
 
 

@@ -4,16 +4,16 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.trace import Trace
+from tests.building import table_of
 
-COPIES = pl.DataFrame(
+COPIES = table_of(
+    "kind src_kind dst_kind start_ns dur_ns bytes correlation",
     [
         ("HtoD", "pageable", "device", 0, 20, 100, 1),
         ("HtoD", "pinned", "device", 20, 10, 400, 2),
         ("HtoD", "pinned", "device", 30, 30, 600, 3),
         ("memset", None, "device", 90, 10, None, 4),
     ],
-    schema=["kind", "src_kind", "dst_kind", "start_ns", "dur_ns", "bytes", "correlation"],
-    orient="row",
 ).with_columns(rank=pl.lit(0), name=pl.lit("copy"))
 CALLS = pl.DataFrame(
     [("cudaMemcpy", 1), ("cudaMemcpyAsync", 2), ("cudaMemcpyAsync", 3)],

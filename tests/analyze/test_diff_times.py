@@ -9,6 +9,7 @@ from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 from tests.analyze.builders import EMBEDDING, GEMM, kernels, launches
 from tests.analyze.test_findings import decode, together
+from tests.building import table_of
 
 
 def run(gemm, pause=0, steps=8, jitter=0):
@@ -150,13 +151,12 @@ def test_two_reports_of_ncu(shared):
 
 def launched(*rows):
     """A profile of launches: name, grid and duration."""
-    frame = pl.DataFrame(
+    frame = table_of(
+        "kernel_id kernel_name grid block metric value",
         [
             (n, name, grid, "(128, 1, 1)", "gpu__time_duration.sum", float(ns))
             for n, (name, grid, ns) in enumerate(rows)
         ],
-        schema=["kernel_id", "kernel_name", "grid", "block", "metric", "value"],
-        orient="row",
     )
     return Metrics(frame.with_columns(unit=pl.lit("ns")))
 

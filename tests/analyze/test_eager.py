@@ -9,6 +9,7 @@ from llmprof import analyze
 from llmprof.analyze.eager import LEAST_RUN
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
+from tests.building import table_of
 
 
 def steps_of(labels):
@@ -38,11 +39,9 @@ def eager(labels, each, grid=4):
 
 
 def made(labels, kernels, ops, call):
-    frame = pl.DataFrame(
-        kernels,
-        schema=["start_ns", "dur_ns", "name", "op_id", "correlation", "grid_x"],
-        orient="row",
-    ).with_columns(rank=0, device=0, stream=7, grid_y=1, grid_z=1)
+    frame = table_of("start_ns dur_ns name op_id correlation grid_x", kernels).with_columns(
+        rank=0, device=0, stream=7, grid_y=1, grid_z=1
+    )
     of_ops = pl.DataFrame(
         ops,
         orient="row",

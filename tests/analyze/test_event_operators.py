@@ -8,10 +8,12 @@ from llmprof.analyze import kernels
 from llmprof.label.groups import last_with
 from llmprof.label.nesting import innermost
 from llmprof.trace import Trace
+from tests.building import table_of
 
 # Thread 1 of rank 0: outer [0,100) holds linear [10,30) which holds addmm [12,25); relu [40,50);
 # outer has id 1.
-OPS = pl.DataFrame(
+OPS = table_of(
+    "rank thread start_ns dur_ns name kind op_id shapes",
     [
         (0, 1, 0, 100, "outer", "op", 1, None),
         (0, 1, 10, 20, "linear", "op", 2, "[[4, 8]]"),
@@ -20,10 +22,9 @@ OPS = pl.DataFrame(
         (0, 1, 40, 10, "relu", "op", 4, None),
         (1, 2, 0, 10, "linear", "op", 2, "[[9, 9]]"),
     ],
-    schema=["rank", "thread", "start_ns", "dur_ns", "name", "kind", "op_id", "shapes"],
-    orient="row",
 )
-RUNTIME = pl.DataFrame(
+RUNTIME = table_of(
+    "rank thread start_ns dur_ns correlation",
     [
         (0, 1, 13, 2, 101),  # in addmm (and a Python frame, which is no operator)
         (0, 1, 26, 2, 102),  # in linear, after addmm
@@ -33,10 +34,9 @@ RUNTIME = pl.DataFrame(
         (0, 1, 200, 2, 106),  # after all of them
         (1, 2, 5, 2, 101),
     ],
-    schema=["rank", "thread", "start_ns", "dur_ns", "correlation"],
-    orient="row",
 ).with_columns(name=pl.lit("cudaLaunchKernel"), api=pl.lit("runtime"))
-KERNELS = pl.DataFrame(
+KERNELS = table_of(
+    "rank start_ns dur_ns name correlation op_id",
     [
         (0, 300, 10, "gemm", 101, 3),
         (0, 310, 20, "gemm", 101, 3),
@@ -48,8 +48,6 @@ KERNELS = pl.DataFrame(
         (0, 380, 20, "gemm", None, None),
         (1, 300, 10, "gemm", 101, None),
     ],
-    schema=["rank", "start_ns", "dur_ns", "name", "correlation", "op_id"],
-    orient="row",
 )
 
 

@@ -1,9 +1,10 @@
-import polars as pl
 import pytest
 
 from llmprof.analyze.kernels import sums_of_kernels
+from tests.building import table_of
 
-EVENTS = pl.DataFrame(
+EVENTS = table_of(
+    "rank name category dur_ns",
     [
         (0, "gemm", "gemm", 10),
         (0, "gemm", "gemm", 20),
@@ -11,8 +12,6 @@ EVENTS = pl.DataFrame(
         (0, "rms", "norm", 10),
         (1, "rms", "norm", 30),
     ],
-    schema=["rank", "name", "category", "dur_ns"],
-    orient="row",
 )
 
 

@@ -9,6 +9,7 @@ from llmprof import analyze
 from llmprof.analyze import idle, launch_delay, overlap, stream_gaps
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
+from tests.building import table_of
 
 
 def trace_of(scale=1):
@@ -21,15 +22,14 @@ def trace_of(scale=1):
     steps = ["execute_context_1(64)_generation_0(0)", *["execute_context_0(0)_generation_1(1)"] * 2]
     at = [0, 100, 200]
     markers = pl.DataFrame({"start_ns": at, "dur_ns": [50] * 3, "name": steps})
-    kernels = pl.DataFrame(
+    kernels = table_of(
+        "stream start_ns dur_ns name",
         [
             (7, t + start, dur, name)
             for t in at
             for start, dur, name in ((20, 10, "rms_norm_kernel"), (40, 20, "gemm"))
         ]
         + [(9, 250, 15, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)")],
-        schema=["stream", "start_ns", "dur_ns", "name"],
-        orient="row",
     ).with_columns(correlation=pl.int_range(pl.len()))
     launches = [t + n for t in at for n in (10, 20)] + [225]
     runtime = pl.DataFrame({"start_ns": launches, "dur_ns": [4] * 7, "correlation": range(7)})

@@ -8,8 +8,10 @@ import pytest
 from llmprof.analyze import nsys
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
+from tests.building import table_of
 
-KERNELS = pl.DataFrame(
+KERNELS = table_of(
+    "rank device start_ns dur_ns name correlation",
     [
         (0, 0, 100, 10, "gemm", 1),
         (0, 0, 120, 20, "gemm", 2),
@@ -17,10 +19,9 @@ KERNELS = pl.DataFrame(
         (0, 0, 210, 10, "rms", 4),
         (1, 1, 100, 30, "rms", 1),
     ],
-    schema=["rank", "device", "start_ns", "dur_ns", "name", "correlation"],
-    orient="row",
 )
-RUNTIME = pl.DataFrame(
+RUNTIME = table_of(
+    "rank process thread start_ns dur_ns name api correlation",
     [
         (0, 7, 70, 95, 3, "cudaLaunchKernel", "runtime", 1),  # returns at 98, 2 before the kernel
         (0, 7, 70, 100, 5, "cudaLaunchKernel", "runtime", 2),  # returns at 105, 15 before
@@ -46,8 +47,6 @@ RUNTIME = pl.DataFrame(
         ),  # returns at 240, after the kernel's end
         (0, 7, 71, 0, 1000, "poll", "os", None),
     ],
-    schema=["rank", "process", "thread", "start_ns", "dur_ns", "name", "api", "correlation"],
-    orient="row",
 )
 STATS = ["mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
 
@@ -96,7 +95,8 @@ def test_copies_by_size():
     assert fill == (0, 1, None, None, None, None, None, "[CUDA memset]")  # size not recorded
 
 
-MARKERS = pl.DataFrame(
+MARKERS = table_of(
+    "name start_ns dur_ns domain on_device nsys_style",
     [
         ("step", 0, 100, "nvtx", False, "PushPop"),
         ("step", 200, 300, "nvtx", False, "PushPop"),
@@ -106,8 +106,6 @@ MARKERS = pl.DataFrame(
         ("flush", 5, 1000, "overhead", False, None),
         ("step", 0, 1000, "gpu_user_annotation", True, None),
     ],
-    schema=["name", "start_ns", "dur_ns", "domain", "on_device", "nsys_style"],
-    orient="row",
 ).with_columns(rank=0, process=7, thread=70)
 
 
@@ -169,9 +167,7 @@ def test_launch_wait_and_run():
 
 def test_pace():
     rows = [(0, 0, 10), (0, 30, 10), (0, 35, 10), (1, 5, 20), (1, 50, 10)]
-    kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns"], orient="row").with_columns(
-        name=pl.lit("ar")
-    )
+    kernels = table_of("rank start_ns dur_ns", rows).with_columns(name=pl.lit("ar"))
     alone = pl.DataFrame(
         {"rank": [0], "start_ns": [0], "dur_ns": [1000], "name": ["only on one rank"]}
     )
@@ -204,7 +200,7 @@ def test_pace():
 
 def test_utilisation_map():
     rows = [(0, 0, 0, 10), (0, 0, 5, 10), (0, 0, 30, 5), (1, 1, 10, 85)]
-    kernels = pl.DataFrame(rows, schema=["rank", "device", "start_ns", "dur_ns"], orient="row")
+    kernels = table_of("rank device start_ns dur_ns", rows)
     kernels = kernels.with_columns(name=pl.lit("k"))
     copies = pl.DataFrame(
         {

@@ -12,18 +12,19 @@ from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import inside
 from llmprof.trace import Trace
+from tests.building import table_of
 
 
 def markers(rows, **columns):
     """From ``(name, start, dur, thread)``."""
-    frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns", "thread"], orient="row")
+    frame = table_of("name start_ns dur_ns thread", rows)
     given = {"rank": 0, "process": 1, "domain": "nvtx", "on_device": False, **columns}
     return frame.with_columns(pl.lit(value).alias(name) for name, value in given.items())
 
 
 def calls(rows, rank=0):
     """From ``(correlation, start, dur, thread)``."""
-    frame = pl.DataFrame(rows, schema=["correlation", "start_ns", "dur_ns", "thread"], orient="row")
+    frame = table_of("correlation start_ns dur_ns thread", rows)
     return frame.with_columns(
         rank=rank, process=1, name=pl.lit("cudaLaunchKernel"), api=pl.lit("runtime")
     )
@@ -31,7 +32,7 @@ def calls(rows, rank=0):
 
 def work(rows, rank=0):
     """From ``(name, start, dur, correlation)``."""
-    frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns", "correlation"], orient="row")
+    frame = table_of("name start_ns dur_ns correlation", rows)
     return frame.with_columns(rank=pl.lit(rank), device=pl.lit(0))
 
 

@@ -16,6 +16,7 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 from tests.analyze.test_roofline import TINY, two_steps
+from tests.building import table_of
 from tests.samples import sample
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
@@ -25,7 +26,8 @@ MM, ADD = ("[[40, 80], [80, 20]]", '["c10::BFloat16", "c10::BFloat16"]'), ("[[8]
 
 # The attention of PyTorch holds the operator that launches, and an abs; the operator of a library
 # that nobody knows launches one kernel itself and one inside of an abs.
-OPS = pl.DataFrame(
+OPS = table_of(
+    "start_ns dur_ns name op_id shapes dtypes",
     [
         (0, 10, "aten::mm", 1, *MM),
         (20, 10, "aten::mm", 2, *MM),
@@ -44,10 +46,9 @@ OPS = pl.DataFrame(
         (120, 10, "aten::abs", 8, *ADD),
         (160, 10, "aten::copy_", 9, *ADD),
     ],
-    schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"],
-    orient="row",
 ).with_columns(rank=0, thread=1, kind=pl.lit("op"))
-KERNELS = pl.DataFrame(
+KERNELS = table_of(
+    "start_ns dur_ns name op_id",
     [
         (1000, 8000, "gemm", 1),
         (10000, 2000, "reduce", 1),
@@ -59,8 +60,6 @@ KERNELS = pl.DataFrame(
         (80000, 100, "abs", 8),
         (90000, 300, "nobody", None),
     ],
-    schema=["start_ns", "dur_ns", "name", "op_id"],
-    orient="row",
 ).with_columns(rank=0, device=0, stream=7)
 COPIES = pl.DataFrame(
     {
@@ -259,10 +258,8 @@ def test_recorded_shapes_come_before_the_model():
     events = trace.events.filter(stage="gate_up_proj").sort("start_ns")
     # an operator around the launch of the first of four; what it does is not what the model says
     launch = events["launch_start_ns"][0]
-    ops = pl.DataFrame(
-        [(launch - 1, 2, "aten::mm", 1, *MM)],
-        schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"],
-        orient="row",
+    ops = table_of(
+        "start_ns dur_ns name op_id shapes dtypes", [(launch - 1, 2, "aten::mm", 1, *MM)]
     ).with_columns(rank=0, thread=events["launch_thread"][0], kind=pl.lit("op"))
     found = analyze.operators(Trace({**trace.tables, "ops": ops}, trace.meta), model=TINY)
     assert row(found, "aten::mm")["flops"] == 2 * 40 * 80 * 20

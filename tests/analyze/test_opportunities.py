@@ -13,6 +13,7 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 from llmprof.units import format_ns
+from tests.building import table_of
 from tests.analyze.builders import MM_BOUND_NS, kernels, labels, launches, ops, products_of_h200
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
@@ -27,24 +28,22 @@ def trace(mm_ns=16000):
 
     Beside it runs a kernel that no operator launched, until 19,000 ns.
     """
-    ops = pl.DataFrame(
+    ops = table_of(
+        "start_ns dur_ns name op_id shapes dtypes",
         [
             (0, 10, "aten::mm", 1, "[[40, 80], [80, 20]]", BF16),
             (20, 10, "aten::abs", 2, "[[8]]", FLOAT),
             (40, 10, "aten::abs", 3, "[[8]]", FLOAT),
         ],
-        schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"],
-        orient="row",
     ).with_columns(rank=0, thread=1, kind=pl.lit("op"))
-    kernels = pl.DataFrame(
+    kernels = table_of(
+        "start_ns dur_ns name op_id stream",
         [
             (1000, mm_ns, "gemm", 1, 7),
             (1000 + mm_ns, 70, "abs", 2, 7),
             (5070 + mm_ns, 70, "abs", 3, 7),
             (1000, mm_ns + 3000, "nobody", None, 8),
         ],
-        schema=["start_ns", "dur_ns", "name", "op_id", "stream"],
-        orient="row",
     ).with_columns(rank=0, device=0)
     return Trace({"kernels": kernels, "ops": ops}, {"device": "acme 3000"})
 

@@ -6,10 +6,11 @@ import pytest
 from llmprof import analyze
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels, labels, ops
+from tests.building import table_of
 
 
 def calls(*rows):
-    frame = pl.DataFrame(rows, schema=["name", "start_ns", "dur_ns"], orient="row")
+    frame = table_of("name start_ns dur_ns", rows)
     return frame.with_columns(rank=pl.lit(0), thread=pl.lit(1), api=pl.lit("runtime"))
 
 

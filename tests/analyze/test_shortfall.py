@@ -8,6 +8,7 @@ from llmprof.analyze.shortfall import resident
 from llmprof.names.tiles import Tile, tile
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
+from tests.building import table_of
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e12, None, None, 4)
 """1,000 FLOPs and 1,000 bytes in a nanosecond, on four multiprocessors."""
@@ -29,10 +30,9 @@ def one(
     rows = [
         (100 + 10000 * at, ns, name, 1, blocks, at) for at, (name, blocks, ns) in enumerate(kernels)
     ]
-    frame = pl.DataFrame(
+    frame = table_of(
+        "start_ns dur_ns name op_id grid_x correlation",
         [*rows, (90000, 10, "nothing", None, 1, 99)],
-        schema=["start_ns", "dur_ns", "name", "op_id", "grid_x", "correlation"],
-        orient="row",
     ).with_columns(rank=0, device=0, stream=7, grid_y=1, grid_z=1, block_x=64, block_y=1, block_z=1)
     ops = pl.DataFrame(
         {

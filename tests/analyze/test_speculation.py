@@ -9,6 +9,7 @@ from llmprof.analyze import speculation
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, EMBEDDING, GEMM, NORM, SAMPLE, kernels, labels
+from tests.building import table_of
 
 MODEL = [EMBEDDING, *DENSE * 4, NORM, GEMM, SAMPLE]  # 44 kernels of 10 ns
 HEADS = [EMBEDDING, *DENSE, NORM, GEMM, SAMPLE]  # 14 kernels
@@ -36,9 +37,7 @@ def noted(notes):
         for step, of_requests in enumerate(notes)
         for name, (tokens, computed) in of_requests.items()
     ]
-    return pl.DataFrame(
-        rows, schema=["phase", "step", "engine_id", "tokens", "computed"], orient="row"
-    )
+    return table_of("phase step engine_id tokens computed", rows)
 
 
 STEPS = ((2, 30, 0, 0), (0, 0, 2, 6), (0, 0, 2, 6), (0, 0, 2, 6))

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof import analyze, theory
 from llmprof.run import trials
 from llmprof.theory.plan import decode
+from tests.building import table_of
 from tests.samples import sample
 
 RANKS, LAYERS, STEPS = 4, 28, 8
@@ -199,7 +200,7 @@ def called():
                 )
             )
     names = "rank step call kind bytes dur_ns wait_ns transfer_ns arrival_skew_ns last_rank name"
-    return pl.DataFrame(rows, schema=names.split(), orient="row")
+    return table_of(names, rows)
 
 
 @cache
@@ -220,7 +221,7 @@ def idled():
                 "unknown": 8.0,
             }[cause]
             rows.append((rank, rank, 1, int(rng.lognormvariate(centre, 0.6)) + 200, cause))
-    return pl.DataFrame(rows, schema=["rank", "device", "step", "dur_ns", "cause"], orient="row")
+    return table_of("rank device step dur_ns cause", rows)
 
 
 @cache
@@ -237,7 +238,7 @@ def path():
         (2, "decode", "host", 3_000_000),
         (2, "decode", "compute", 2_000_000),
     ]
-    return pl.DataFrame(rows, schema=["step", "phase", "part", "dur_ns"], orient="row")
+    return table_of("step phase part dur_ns", rows)
 
 
 @cache
@@ -289,7 +290,7 @@ def delayed():
             )
             rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
     names = "rank step launched launched_share host_dur_ns median_ns p95_ns max_ns min_ns"
-    return pl.DataFrame(rows, schema=names.split(), orient="row")
+    return table_of(names, rows)
 
 
 PEAK, BANDWIDTH = {"bf16": 989.5e12, "fp32": 67e12}, 4.8e12
@@ -421,7 +422,7 @@ def stalled():
             share = left * rng.uniform(0.3, 0.6)
             left -= share
             rows.append((kernel_id, reason, share))
-    frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
+    frame = table_of("kernel_id reason share", rows)
     return frame.join(
         profiled().select("kernel_id", "kernel_name", "dur_ns", "stage"), on="kernel_id"
     )
@@ -448,9 +449,7 @@ def sampled():
             ]
         rows.append((-1, None, time_ns, "cpu.utilization", 20 + 10 * rng.random(), "%"))
         rows.append((-1, None, time_ns, "disk.read", 0.0, "B/s"))
-    return pl.DataFrame(
-        rows, schema=["rank", "device", "time_ns", "name", "value", "unit"], orient="row"
-    )
+    return table_of("rank device time_ns name value unit", rows)
 
 
 @cache
@@ -531,7 +530,7 @@ def called_api():
         ("cudaMalloc", 900_000, 9, 100_000.0),
         ("cuTensorMapEncodeTiled", 43_000, 280, 131.0),
     ]
-    return pl.DataFrame(rows, schema=["name", "total_ns", "count", "median_ns"], orient="row")
+    return table_of("name total_ns count median_ns", rows)
 
 
 @cache
@@ -543,9 +542,7 @@ def summarised():
         for phase, slow in (("plain", 1.0), ("profiled", 1.3))
         for metric, p50 in medians.items()
     ]
-    return pl.DataFrame(
-        rows, schema=["phase", "metric", "mean", "p50", "p99", "n", "unit"], orient="row"
-    )
+    return table_of("phase metric mean p50 p99 n unit", rows)
 
 
 @cache
@@ -596,9 +593,7 @@ def went():
                 (point, label, phase, part, int(2 * steps * ns), steps, 2)
                 for part, ns in parts.items()
             ]
-    return pl.DataFrame(
-        rows, schema=["point", "label", "phase", "part", "ns", "steps", "ranks"], orient="row"
-    )
+    return table_of("point label phase part ns steps ranks", rows)
 
 
 @cache
@@ -615,9 +610,7 @@ def tried():
         for metric, after in gains.items()
         for pair in range(5)
     ]
-    return trials.effects(
-        pl.DataFrame(rows, schema=["pair", "metric", "before", "after"], orient="row")
-    )
+    return trials.effects(table_of("pair metric before after", rows))
 
 
 @cache
@@ -643,7 +636,7 @@ def sliced():
         ("eager", "True", 900.0, True),
         ("eager", "False", 1100.0, True),
     ]
-    return pl.DataFrame(rows, schema=["setting", "value", "objective", "holds"], orient="row")
+    return table_of("setting value objective holds", rows)
 
 
 @cache

@@ -4,6 +4,7 @@ import pytest
 from llmprof import charts
 from llmprof.charts.base.theme import CATEGORIES, REST
 from llmprof.charts.subjects.breakdown import PARTS
+from tests.building import table_of
 from tests.charts import frames, specs
 
 
@@ -109,7 +110,7 @@ def test_diff_gathers_changes_that_do_not_matter():
         ("c", 100_000, 99_930),
         ("d", 100_000, 100_000),
     ]
-    frame = pl.DataFrame(rows, schema=["stage", "a_ns", "b_ns"], orient="row").with_columns(
+    frame = table_of("stage a_ns b_ns", rows).with_columns(
         phase=pl.lit("decode"),
         category=pl.lit("gemm"),
         delta_ns=pl.col("b_ns") - pl.col("a_ns"),

@@ -3,6 +3,7 @@ import pytest
 
 from llmprof import charts
 from llmprof.charts.base.theme import MISSING
+from tests.building import table_of
 from tests.charts import frames, specs
 
 
@@ -59,7 +60,7 @@ def test_many_steps_become_medians_and_the_chart_says_so():
         for step in range(300)
         for layer in range(4)
     ]
-    frame = pl.DataFrame(rows, schema=["rank", "step", "phase", "layer", "dur_ns"], orient="row")
+    frame = table_of("rank step phase layer dur_ns", rows)
     chart = charts.layers(frame)
     cells = specs.rows(chart, "rect", "layer", "dur_ns")
     assert len({cell["step"] for cell in cells}) == 100

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
+from tests.building import table_of
 from tests.charts import frames, specs
 
 
@@ -26,7 +27,7 @@ class TestKernels:
             ("a", "other", 4, 1),
             ("b", "other", 1, 7),
         ]
-        frame = pl.DataFrame(rows, schema=["name", "category", "total_ns", "count"], orient="row")
+        frame = table_of("name category total_ns count", rows)
         chart = charts.kernels(frame, top=2)
         assert title(chart) == "gemm takes 80 % of the kernels' time"
         bars = specs.rows(chart, "bar", "row")

@@ -53,6 +53,7 @@ from llmprof.run.launch import ExperimentConfig
 from llmprof.theory import catalog
 from llmprof.theory.plan import decode
 from llmprof.theory.profiler import machine_for
+from tests.building import table_of
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 
@@ -550,10 +551,7 @@ def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
 
 def times(*requests):
     """Requests of 21 tokens by start, time to the first and to the last token, ms."""
-    frame = (
-        pl.DataFrame(requests, schema=["start_epoch_ns", "ttft_ns", "e2e_ns"], orient="row")
-        * 1_000_000
-    )
+    frame = table_of("start_epoch_ns ttft_ns e2e_ns", requests) * 1_000_000
     return frame.with_columns(tpot_ns=(pl.col("e2e_ns") - pl.col("ttft_ns")) // 20)
 
 

@@ -18,6 +18,7 @@ from llmprof.explore.kernels import explorer
 from llmprof.trace import Trace, schema
 from tests.analyze.builders import GEMM
 from tests.analyze.test_replay import two_ranks
+from tests.building import table_of
 from tests.explore.asking import ask
 from tests.samples import sample
 
@@ -31,7 +32,7 @@ VIEW = {
 
 
 def trace_of(rows):
-    kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
+    kernels = table_of("rank start_ns dur_ns name", rows)
     return Trace(
         {
             "kernels": kernels.with_columns(

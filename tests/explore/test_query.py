@@ -8,7 +8,8 @@ import pytest
 from llmprof import explore
 from llmprof.errors import AnalysisError
 from llmprof.explore.timeline.query import statement
-from tests.explore.test_timeline import ask, row_of, whole_trace
+from tests.explore.asking import ask
+from tests.explore.test_timeline import described, row_of, whole_trace
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +82,20 @@ def test_a_row_of_the_result_is_a_place_on_the_timeline(widget):
 def test_a_result_becomes_a_row_of_its_own():
     widget = explore.timeline(whole_trace())
     ask(widget, "find")
-    before = len(widget._data.rows)
+    before = len(described(widget)["rows"])
     ask(
         widget,
         "query",
         text="select name, start_ns, dur_ns, grid_x from kernels where name like '%rms%'",
     )
     answer, _ = ask(widget, "track")
-    described, _ = ask(widget, "rows")
+    told = described(widget)
     assert answer["row"] == before
-    assert described["rows"][before]["count"] == widget.queried.height > 0
-    assert described["groups"][0]["label"] == "my rows"
+    assert told["rows"][before]["count"] == widget.queried.height > 0
+    assert told["groups"][0]["label"] == "my rows"
     again = explore.timeline(widget.trace, view=widget.view)  # a saved view makes its rows again
     assert again.queries == widget.queries
-    assert again._data.row(before).count == widget.queried.height
+    assert described(again)["rows"][before]["count"] == widget.queried.height
     with pytest.raises(AnalysisError, match="perhaps name"):
         explore.timeline(widget.trace, view={**widget.view, "queries": ["select nam from kernels"]})
     widget.selection = {"row": before, "id": 1}
@@ -102,7 +103,7 @@ def test_a_result_becomes_a_row_of_its_own():
     facts = dict(ask(widget, "describe", row=before, id=1)[0]["facts"])
     assert facts["name"] == widget.queried["name"][1]
     widget.selection = None
-    widget.span, widget.span_rows = list(widget._data.whole), [before]
+    widget.span, widget.span_rows = described(widget)["whole"], [before]
     assert widget.selected.equals(widget.queried)
     assert widget.rank is None
     assert row_of(widget, "stream") < before  # numbers of other rows stay

@@ -67,8 +67,13 @@ def whole_trace(**more):
     return Trace({"kernels": run, "runtime": launches(run), "markers": marks, "ops": host, **more})
 
 
+def described(widget):
+    """What the browser is told of the rows."""
+    return ask(widget, "rows")[0]
+
+
 def view_of(widget, window, *, width=1000, rows=None, by="category"):
-    rows = range(len(widget._data.rows)) if rows is None else rows
+    rows = range(len(described(widget)["rows"])) if rows is None else rows
     message, buffers = ask(widget, "view", window=window, width=width, rows=list(rows), color_by=by)
     columns = {
         name: np.frombuffer(raw, dtype)
@@ -78,15 +83,14 @@ def view_of(widget, window, *, width=1000, rows=None, by="category"):
 
 
 def row_of(widget, kind, rank=0):
-    return next(
-        n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == (kind, rank)
-    )
+    rows = described(widget)["rows"]
+    return next(n for n, row in enumerate(rows) if (row["kind"], row["rank"]) == (kind, rank))
 
 
 def test_rows_of_a_rank_are_found_in_two_goes():
     widget = explore.timeline(whole_trace())
-    described, _ = ask(widget, "rows")
-    assert [row["kind"] for row in described["rows"]] == [
+    told = described(widget)
+    assert [row["kind"] for row in told["rows"]] == [
         "steps",
         "layers",
         "collectives",
@@ -96,16 +100,16 @@ def test_rows_of_a_rank_are_found_in_two_goes():
         "ops",
         "runtime",
     ]
-    assert not described["found"]
-    assert [row["count"] for row in described["rows"]] == [0, 0, 0, 0, 54, 2, 3, 54]
+    assert not told["found"]
+    assert [row["count"] for row in told["rows"]] == [0, 0, 0, 0, 54, 2, 3, 54]
     ask(widget, "find")
-    described, _ = ask(widget, "rows")
-    assert described["found"]
-    counts = {row["kind"]: row["count"] for row in described["rows"]}
+    told = described(widget)
+    assert told["found"]
+    counts = {row["kind"]: row["count"] for row in told["rows"]}
     assert counts["steps"] == analyze.steps(widget.trace).height == 2
     assert counts["layers"] == 4 + analyze.layers(widget.trace, stages=True).height
     assert counts["idle"] == analyze.idle(widget.trace).height
-    notes = {row["kind"]: row["note"] for row in described["rows"]}
+    notes = {row["kind"]: row["note"] for row in told["rows"]}
     assert notes["collectives"] == "no communication was recorded"
     assert notes["steps"] == ""
 
@@ -121,7 +125,7 @@ def test_a_near_view_has_the_events_themselves():
     assert found["id"].tolist() == [0, 1, 2, 3]
     names = [widget._data.names.full[n] for n in found["name"]]
     assert names == forward(2)[:4]
-    keys = widget._data.keys.described()
+    keys = described(widget)["keys"]
     assert [keys[code]["name"] for code in found["code"]][2:] == ["norm", "gemm"]
 
 
@@ -153,8 +157,8 @@ def test_counters_are_lines_between_their_least_and_greatest_value():
         }
     )
     widget = explore.timeline(Trace({"counters": schema.conform(samples, "counters")}))
-    described, _ = ask(widget, "rows")
-    assert [(row["label"], row["unit"], row["range"]) for row in described["rows"]] == [
+    told = described(widget)
+    assert [(row["label"], row["unit"], row["range"]) for row in told["rows"]] == [
         ("gpu.power", "W", [0.0, 5.0])
     ]
     message, found = view_of(widget, [0, 40], width=4)
@@ -214,7 +218,7 @@ def test_a_range_of_time_selects_the_events_that_touch_it():
         (10.0, 10.0, 10.0)
     }
     ask(widget, "find")
-    keys = ask(widget, "rows")[0]["keys"]
+    keys = described(widget)["keys"]
     for by in ("stage", "category"):
         rows = ask(widget, "span", span=[105, 141], rows=None, color_by=by)[0]["rows"]
         assert {keys[row["code"]]["kind"] for row in rows} == {by}
@@ -316,7 +320,7 @@ def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(
     monkeypatch.setattr(data, "LATER", 1)
     widget = explore.timeline(trace)
     assert widget.picture() == at_once.picture()
-    before, after = (ask(one, "rows")[0] for one in (widget, at_once))
+    before, after = (described(one) for one in (widget, at_once))
     assert not before["found"]
     assert [row["count"] for row in before["rows"]] == [row["count"] for row in after["rows"]]
     operators = row_of(at_once, "ops")
@@ -423,14 +427,14 @@ def test_going_to_a_step_and_to_a_layer():
 )
 def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     widget = explore.timeline(Trace(tables))
-    described, _ = ask(widget, "rows")
-    assert [row["kind"] for row in described["rows"]] == kinds
+    told = described(widget)
+    assert [row["kind"] for row in told["rows"]] == kinds
     ask(widget, "find")
-    described, _ = ask(widget, "rows")
-    assert described["whole"][1] > described["whole"][0]
-    view_of(widget, described["whole"])
+    told = described(widget)
+    assert told["whole"][1] > told["whole"][0]
+    view_of(widget, told["whole"])
     ask(widget, "overview", width=100, color_by="stage")
-    ask(widget, "span", span=described["whole"], rows=None)
+    ask(widget, "span", span=told["whole"], rows=None)
     assert widget.selected.height == 0
     assert (widget.picture() is None) == (not kinds)
 
@@ -441,8 +445,8 @@ def test_streams_of_a_device_without_a_number_are_streams_and_its_idle_time_is_d
     for trace, label, gaps in ((Trace({"kernels": run}), "stream 7", 1), (on_host, "thread 1", 0)):
         widget = explore.timeline(trace)
         ask(widget, "find")
-        described, _ = ask(widget, "rows")
-        shown = {row["kind"]: (row["label"], row["count"]) for row in described["rows"]}
+        told = described(widget)
+        shown = {row["kind"]: (row["label"], row["count"]) for row in told["rows"]}
         assert shown["stream"] == (label, 2)
         assert shown["idle"][1] == gaps
 
@@ -455,7 +459,7 @@ def test_markup_in_names_stays_text_in_the_picture():
     widget = explore.timeline(
         Trace({"kernels": run}, {"missing_ranks": [1], "world_size": 3, "device": "H200"})
     )
-    groups = ask(widget, "rows")[0]["groups"]
+    groups = described(widget)["groups"]
     assert [(group["label"], group["detail"]) for group in groups] == [
         ("rank 0", "H200"),
         ("rank 1", "not in this trace"),
@@ -477,10 +481,10 @@ def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
 def test_requests_stand_on_top_a_row_each():
     run = served_run()
     widget = explore.timeline(run.trace, run=run)
-    described, _ = ask(widget, "rows")
-    group = described["groups"][0]
+    told = described(widget)
+    group = told["groups"][0]
     assert (group["rank"], group["label"], group["detail"]) == (-2, "requests", "3")
-    rows = [row for row in described["rows"] if row["kind"] == "requests"]
+    rows = [row for row in told["rows"] if row["kind"] == "requests"]
     assert [(row["label"], row["count"]) for row in rows] == [
         ("request 0", 5),
         ("request 1", 6),
@@ -509,7 +513,7 @@ def test_requests_stand_on_top_a_row_each():
         (1, "decode"),
     ]
     assert widget.picture().startswith(b"\x89PNG")
-    assert explore.timeline(run.trace)._data.rows[0].kind != "requests"
+    assert described(explore.timeline(run.trace))["rows"][0]["kind"] != "requests"
     run = served_run(apart_ms=3.0)
     with pytest.raises(AnalysisError, match="clocks of requests and trace disagree"):
         explore.timeline(run.trace, run=run)
@@ -554,27 +558,21 @@ def shown(tmp_path):
     return made
 
 
-def row_of_calls(widget, kind):
-    return next(n for n, row in enumerate(widget._data.rows) if row.kind == kind)
-
-
 def test_modules_and_functions_have_rows_facts_and_stacks(shown):
-    kinds = [row.kind for row in shown._data.rows if row.rank == 0 and row.thread is not None]
-    assert kinds == ["modules", "python", "ops", "runtime"]
-    counts = {kind: shown._data.rows[row_of_calls(shown, kind)].count for kind in kinds}
-    assert counts == {"modules": 2, "python": 2, "ops": 1, "runtime": 2}
-    shown.selection = {"row": row_of_calls(shown, "python"), "id": 4}
+    counts = [(row["kind"], row["count"]) for row in described(shown)["rows"]]
+    assert counts[-4:] == [("modules", 2), ("python", 2), ("ops", 1), ("runtime", 2)]
+    shown.selection = {"row": row_of(shown, "python"), "id": 4}
     assert shown.selected["name"].to_list() == [NORMED]
-    described, _ = ask(shown, "describe", row_of_calls(shown, "python"), 0)
-    facts = dict(described["facts"])
+    message, _ = ask(shown, "describe", row_of(shown, "python"), 0)
+    facts = dict(message["facts"])
     assert (facts["file"], facts["line"], facts["function"]) == ("model/layers.py", "12", "forward")
-    assert len(described["flows"]) == 2
-    described, _ = ask(shown, "describe", row_of_calls(shown, "stream"), 1)
-    facts = dict(described["facts"])
+    assert len(message["flows"]) == 2
+    message, _ = ask(shown, "describe", row_of(shown, "stream"), 1)
+    facts = dict(message["facts"])
     assert (facts["module"], facts["Python"]) == ("Norm_0", NORMED)
-    ((launch, kernel),) = described["flows"]
-    assert launch == {"row": row_of_calls(shown, "runtime"), "level": 0, "time": 145}
-    assert kernel == {"row": row_of_calls(shown, "stream"), "level": 0, "time": 150}
+    ((launch, kernel),) = message["flows"]
+    assert launch == {"row": row_of(shown, "runtime"), "level": 0, "time": 145}
+    assert kernel == {"row": row_of(shown, "stream"), "level": 0, "time": 150}
     shown.selection = None
     by_module = shown.stacks("module")
     assert by_module["stack"].to_list() == [
@@ -594,10 +592,10 @@ def test_modules_and_functions_have_rows_facts_and_stacks(shown):
 
 def test_stacks_that_were_not_recorded_are_said(tmp_path):
     widget = explore.timeline(run_of(python=False), notes=tmp_path / "n.json")
-    assert "python" not in [row.kind for row in widget._data.rows]
+    assert "python" not in [row["kind"] for row in described(widget)["rows"]]
     with pytest.raises(NotCapturedError, match="with_stack=True"):
         widget.stacks("python")
-    widget.selection = {"row": row_of_calls(widget, "ops"), "id": 0}
+    widget.selection = {"row": row_of(widget, "ops"), "id": 0}
     with pytest.raises(NotCapturedError, match="not of kernels"):
         widget.stacks()
 
@@ -634,9 +632,7 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     calls = analyze.collectives(trace).filter(rank=0).filter(pl.col("wait_ns") > 0)
     call = calls.row(0, named=True)
     window = [call["start_ns"] - 10.0, call["start_ns"] + call["dur_ns"] + 10.0]
-    stream = next(
-        n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == ("stream", 0)
-    )
+    stream = row_of(widget, "stream")
     _, columns = view_of(widget, window, rows=[stream])
     event = trace.events.filter(rank=0, start_ns=call["start_ns"], dur_ns=call["dur_ns"])[
         "event"
@@ -645,7 +641,7 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     assert waits[event] == round(255 * call["wait_ns"] / call["dur_ns"])
     assert set(waits.values()) - {waits[event]} <= {0}
     # from afar the columns say it: of the rank's busy time so much waits
-    message, columns = view_of(widget, widget._data.whole, rows=[stream])
+    message, columns = view_of(widget, described(widget)["whole"], rows=[stream])
     assert all(lane[4] >= 0 for lane in message["lanes"][:1])
     mine = analyze.collectives(trace).filter(rank=0)
     busy = trace.events.filter(rank=0, stream=mine_stream(widget, stream))["dur_ns"].sum()
@@ -662,7 +658,7 @@ def test_the_flame_graph_in_the_widget_by_hand(shown):
     named = [message["names"][place] for place in message["name"]]
     frames = zip(named, message["level"], message["start"], message["value"], strict=True)
     assert set(frames) == {(GEMM, 0, 10, 30), ("nn.Module: Norm_0", 0, 0, 10), (NORM, 1, 0, 10)}
-    shown.selection = {"row": row_of_calls(shown, "python"), "id": 4}
+    shown.selection = {"row": row_of(shown, "python"), "id": 4}
     message, _ = ask(shown, "flame", "stage")
     assert (message["by"], message["problem"]) == ("host", "")
     assert message["total"] == shown.stacks("host")["value"].sum() > 0
@@ -680,11 +676,11 @@ def notes(tmp_path, monkeypatch):
 def followed(trace):
     widget = explore.timeline(trace)
     ask(widget, "find")
-    before = len(widget._data.rows)
-    assert not any(row.kind == rows.PATH_KIND for row in widget._data.rows)
+    before = len(described(widget)["rows"])
+    assert not any(row["kind"] == rows.PATH_KIND for row in described(widget)["rows"])
     ask(widget, "follow")
     ask(widget, "follow")  # asked twice it stays one row, behind all others
-    assert len(widget._data.rows) == before + 1
+    assert len(described(widget)["rows"]) == before + 1
     return widget, before
 
 
@@ -695,7 +691,7 @@ def spans(widget, row, level=0):
 
 
 def parts(widget, row):
-    keys = widget._data.keys.described()
+    keys = described(widget)["keys"]
     return [keys[code]["name"] for code in widget._data.rows[row].lanes[0].code("stage")]
 
 
@@ -728,11 +724,10 @@ def test_parts_of_a_path_that_the_host_sets():
     ]
     assert parts(widget, row)[:3] == ["host call", "host", "host call"]
     assert parts(widget, row)[-2:] == ["launch", "compute"]
-    described, _ = ask(widget, "rows")
-    names = [described["keys"][code]["name"] for code in described["present"]["path"]]
+    told = described(widget)
+    names = [told["keys"][code]["name"] for code in told["present"]["path"]]
     assert names == ["compute", "launch", "host call", "host"]
-    runtime = next(n for n, one in enumerate(widget._data.rows) if one.kind == "runtime")
-    stream = next(n for n, one in enumerate(widget._data.rows) if one.kind == "stream")
+    runtime, stream = row_of(widget, "runtime"), row_of(widget, "stream")
     said, target = facts(widget, row, 12)
     assert said["part"] == "launch: from the host's call to the start on the device"
     assert (said["step"], said["before"], said["evidence"]) == ("2 · decode", GEMM, "recorded")
@@ -783,15 +778,18 @@ def test_a_second_level_says_on_which_rank_the_path_is():
 def test_a_recording_that_is_too_large_or_takes_no_time_says_so(monkeypatch):
     monkeypatch.setattr(rows, "MAX_EVENTS", 11)
     widget, row = followed(host_bound())  # six kernels and six calls
-    assert widget._data.rows[row].count == 0
-    assert widget._data.rows[row].note.startswith(
+    assert described(widget)["rows"][row]["count"] == 0
+    assert described(widget)["rows"][row]["note"].startswith(
         "not computed: 12 events, by itself of 11 at most"
     )
     monkeypatch.undo()
     widget, row = followed(
         Trace({"kernels": kernels([(GEMM, 0)])})
     )  # one kernel that takes no time
-    assert widget._data.rows[row].note == "no critical path: no step takes any time on a device"
+    assert (
+        described(widget)["rows"][row]["note"]
+        == "no critical path: no step takes any time on a device"
+    )
     widget, row = followed(
         Trace({"ops": ops([("aten::mm", 0, 10, 1)])})
     )  # on a CPU operators are the work
@@ -951,14 +949,12 @@ def test_the_rank_that_the_others_wait_for_is_said(sample_trace, tmp_path):
     shown_again = explore.timeline(
         sample_trace("torch_tp4_eager_custom_allreduce"), notes=tmp_path / "n.json"
     )
-    assert [group["late"] for group in ask(shown_again, "rows")[0]["groups"]] == [False] * 4
+    assert [group["late"] for group in described(shown_again)["groups"]] == [False] * 4
     ask(shown_again, "find")
-    assert [group["rank"] for group in ask(shown_again, "rows")[0]["groups"] if group["late"]] == [
-        3
-    ]
+    assert [group["rank"] for group in described(shown_again)["groups"] if group["late"]] == [3]
     even = explore.timeline(saved_run(), notes=tmp_path / "m.json")
     ask(even, "find")
-    assert not any(group["late"] for group in ask(even, "rows")[0]["groups"])
+    assert not any(group["late"] for group in described(even)["groups"])
 
 
 def late_of(ranks, late):

@@ -6,6 +6,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import IncompleteError, LlmprofError
+from tests.building import table_of
 
 SAMPLES = ("torch_tp1_eager", "torch_pp2_eager", "nsys_tp2_cudagraph")
 LOUD = ("high", "medium")
@@ -90,10 +91,9 @@ US = 1_000
 
 def handmade(calls, kernels):
     """A trace of calls (name, start us, length us, correlation) and kernels (correlation, node)."""
-    runtime = pl.DataFrame(
+    runtime = table_of(
+        "rank process thread start_ns dur_ns name api correlation",
         [(0, 1, 1, start * US, dur * US, name, "runtime", key) for name, start, dur, key in calls],
-        schema=["rank", "process", "thread", "start_ns", "dur_ns", "name", "api", "correlation"],
-        orient="row",
     )
     keys = ["correlation", "graph_node"]
     device = pl.DataFrame(

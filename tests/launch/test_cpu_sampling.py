@@ -64,7 +64,7 @@ def test_command_lines(tmp_path, stand_ins, monkeypatch):
     ]
     (_, argv), *_ = passes.plan(stand_ins.config(cpu_sampler="perf"))
     assert argv[:2] == ["perf", "record"]
-    assert "inference_script.py" in argv[-3] + argv[-1] + " ".join(argv)
+    assert "inference_script.pyz" in argv[-3] + argv[-1] + " ".join(argv)
     with pytest.raises(
         ConfigError, match=r"cpu_sampler perf does not work with profile_mode nsys.*one profiler"
     ):

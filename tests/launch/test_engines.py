@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import http.client
+import io
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import stat
 import subprocess
 import sys
 import time
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +22,7 @@ from llmprof.errors import ConfigError
 from llmprof.run.launch import ExperimentConfig, engines, plan
 from llmprof.run.launch.engines import _machine, _server, _vllm
 from llmprof.run.launch.engines._job import RunRecord
-from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job
+from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job, job_of
 from tests.live.hostile import SLOW, hostile, whole
 from tests.processes import is_running
 
@@ -33,19 +36,15 @@ def newest(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_stands_alone(kind):
-    text = engines.script(job(**KINDS[kind]))
-    tree = ast.parse(text)
-    imported = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    imported |= {name.name for n in ast.walk(tree) if isinstance(n, ast.Import) for name in n.names}
-    assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
-    assert 'if __name__ == "__main__":' in text
-    names = []
-    for node in ast.parse(engines.script(job(**KINDS[kind]))).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.append(node.name)
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        names += [target.id for target in targets if isinstance(target, ast.Name)]
-    assert sorted(names) == sorted(set(names))
+    packed = zipfile.ZipFile(io.BytesIO(engines.script(job(**KINDS[kind]))))
+    names = [Path(name) for name in packed.namelist() if name.endswith(".py")]
+    for name in names:
+        nodes = list(ast.walk(ast.parse(packed.read(str(name)))))
+        imported = {one.name for n in nodes if isinstance(n, ast.Import) for one in n.names}
+        imported |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
+        assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names), name
+        beside = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.level}
+        assert beside <= {one.stem for one in names}, name
 
 
 def test_the_job_comes_back_whatever_is_in_it():
@@ -54,9 +53,7 @@ def test_the_job_comes_back_whatever_is_in_it():
         prompt_token_ids=None,
         engine_args={"a": {"b": [1, None]}},
     )
-    found = {"__name__": "elsewhere"}
-    exec(compile(engines.script(wanted), "script", "exec"), found)
-    assert found["JOB"] == wanted
+    assert job_of(engines.script(wanted)) == wanted
 
 
 def test_an_engine_that_is_not_there_is_refused():
@@ -142,7 +139,7 @@ def test_a_newer_version_is_asked_by_arguments(newest):
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "enable_prefix_caching": False,
-        "worker_extension_cls": "llmprof_worker.LlmprofWorker",
+        "worker_extension_cls": "llmprof_engine.vllm_worker.LlmprofWorker",
         "gdn_prefill_backend": "triton",
         "max_num_seqs": 4,
         "disable_log_stats": False,
@@ -282,8 +279,8 @@ def test_a_signal_ends_the_children_and_leaves_what_there_is(newest, number):
 
 
 def test_an_interpreter_without_the_engine_is_explained(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(engines.script(job(model=str(tmp_path))))
+    script = tmp_path / "script.pyz"
+    script.write_bytes(engines.script(job(model=str(tmp_path))))
     (tmp_path / "config.json").write_text("{}")
     done = subprocess.run(
         [sys.executable, "-I", str(script)], capture_output=True, env={}, timeout=300, check=False
@@ -490,7 +487,7 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
         ),
         *(
             "--worker-extension-cls",
-            "llmprof_worker.LlmprofWorker",
+            "llmprof_engine.vllm_worker.LlmprofWorker",
             "--gdn-prefill-backend",
             "triton",
         ),

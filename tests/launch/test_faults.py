@@ -269,7 +269,7 @@ def test_two_runs_at_once_in_one_folder_are_refused(stand_ins):
 # --- the disk
 
 
-@pytest.mark.parametrize("name", ["inference_script.py", "metrics.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["inference_script.pyz", "metrics.json", "manifest.json"])
 def test_a_full_disk_is_said_and_the_folder_too(stand_ins, monkeypatch, name):
     stand_ins.how(sample="torch_tp1_eager")
     write = files.write

@@ -17,7 +17,6 @@ import pytest
 import llmprof
 from llmprof.analyze.operator_times import timed_calls, timed_steps, timing_overhead
 from llmprof.errors import TraceWarning
-from llmprof.run.launch import engines
 from llmprof.run.launch.engines import ops_timer, vllm_ops
 from llmprof.run.launch.engines.ops_timer import OpsTimer, result_of
 from llmprof.run.operator_timing import communication_times, timers
@@ -451,21 +450,3 @@ def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypa
         return
     with pytest.raises(RuntimeError, match=words):
         vllm_ops._check_eager(config, cuda=cuda)
-
-
-def test_the_text_for_workers_stands_alone(tmp_path):
-    """It holds the timer only in this mode, imports nothing of llmprof, and has the class that
-    is mixed in.
-    """
-    from tests.launch.vllm_stand_in import job
-
-    text = engines._together("annotate", "vllm_worker", *engines.engine("vllm").timer)
-    assert "llmprof." not in text.replace("``llmprof.run.ops.time``", "")
-    place = tmp_path / "llmprof_worker_alone.py"
-    place.write_text(text)
-    spec = importlib.util.spec_from_file_location("llmprof_worker_alone", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert {"llmprof_ops_start", "llmprof_ops_stop", "llmprof_facts"} <= set(dir(module.LlmprofOps))
-    assert "OpsTimer" not in engines.script(job())
-    assert "OpsTimer" in engines.script(job(profiler="ops", ops={}))

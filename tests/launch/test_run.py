@@ -25,6 +25,7 @@ from llmprof.run.launch.run.results import check_capture, energy, energy_summary
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
+from tests.building import table_of
 from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
 
@@ -35,7 +36,7 @@ ALWAYS = {
     "gpu_info.json",
     "generated_output.txt",
     "metrics.json",
-    "inference_script.py",
+    "inference_script.pyz",
     "manifest.json",
     "worker.json",
     "events.jsonl",
@@ -170,7 +171,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
         "--export",
         f"{folder}/report",
         sys.executable,
-        f"{folder}/ncu/inference_script.py",
+        f"{folder}/ncu/inference_script.pyz",
         "--out",
         f"{folder}/ncu",
     ]
@@ -179,7 +180,7 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
         ")$"
     ).split("|")
     job = json.loads(
-        (folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0]
+        (folder / "ncu" / "inference_script.pyz").read_text().split('r"""', 1)[1].split('"""')[0]
     )
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
     assert run.metrics.kernels.height == 24
@@ -546,7 +547,7 @@ def samples(watts=(100.0, 300.0), step_s=0.5, until_s=20.0):
         for k in range(int(until_s / step_s))
         for device, power in enumerate(watts)
     ]
-    return pl.DataFrame(rows, schema=["time_ns", "device", "name", "value"], orient="row")
+    return table_of("time_ns device name value", rows)
 
 
 def worker(*stages):
@@ -880,7 +881,7 @@ def test_each_point_can_be_repeated_by_its_own_script(vllm):
     out = vllm.folder / "again"
     subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=True)
     assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
-    script = done.folder / "engine-1" / "inference_script.py"
+    script = done.folder / "engine-1" / "inference_script.pyz"
     subprocess.run(
         [sys.executable, str(script), "--out", str(vllm.folder / "all")], env=os.environ, check=True
     )

@@ -2,11 +2,13 @@
 them.
 """
 
+import io
 import json
 import os
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +44,11 @@ COMMON = [
     "compilation_config",
 ]
 TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_total", "use_gzip"]
+
+
+def job_of(program):
+    """The job that is packed in a program."""
+    return json.loads(zipfile.ZipFile(io.BytesIO(program)).read(engines.JOB))["job"]
 
 
 def job(**changes):
@@ -141,8 +148,8 @@ class StandInVllm:
 
     def start(self, how=None, **changes):
         """Start the script of a job."""
-        script = self.folder / "inference_script.py"
-        script.write_text(engines.script(job(**{"model": str(self.model), **changes})))
+        script = self.folder / "inference_script.pyz"
+        script.write_bytes(engines.script(job(**{"model": str(self.model), **changes})))
         extra = (how or {}).get("environment", {})
         with (self.folder / "log").open("wb") as log:
             return subprocess.Popen(

@@ -16,6 +16,7 @@ from llmprof.report import operators as charts
 from llmprof.report.operators import operators_section, read_run, write_operators
 from llmprof.run.launch import open_run
 from llmprof.run.operator_timing import timing_suggestions
+from tests.building import table_of
 from tests.readers.test_ops import BEGIN, document, write
 
 FILES = {
@@ -89,8 +90,8 @@ def test_suggestions(tmp_path):
     host did.
     """
     trace = read_run(write(tmp_path, document()))
-    bounds = pl.DataFrame(
-        # far above; within a fixed cost of 2 us a call; near its bound; with an all-reduce inside
+    bounds = table_of(
+        "phase stage calls total_ns bound_ns times_bound communicates",
         [
             ("decode", stage, 4, 1e6, bound, 1e6 / bound, stage == "o_proj")
             for stage, bound in (
@@ -100,16 +101,6 @@ def test_suggestions(tmp_path):
                 ("o_proj", 100_000.0),
             )
         ],
-        schema=[
-            "phase",
-            "stage",
-            "calls",
-            "total_ns",
-            "bound_ns",
-            "times_bound",
-            "communicates",
-        ],
-        orient="row",
     )
     found = timing_suggestions(trace, bounds).rows()
     assert found == [
@@ -158,8 +149,7 @@ def test_the_report_of_a_run_shows_its_timings(tmp_path, root):
         "attn": 20_000,
         "lm_head": 8_500,
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         page = Visualizer(folder).generate_report_html().read_text()
     assert "Where does the time of a step go, layer by layer?" in page
     (folder / "traces/ops_rank0.json.gz").unlink()

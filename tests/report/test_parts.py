@@ -20,6 +20,7 @@ from llmprof.report.page import Absent, ReportColumn, ReportFigure, ReportTable,
 from llmprof.report.tables import steps_table
 from llmprof.trace import Trace
 from llmprof.trace.platforms import ON_HOST
+from tests.building import table_of
 
 
 def test_what_is_large_is_drawn_in_part(monkeypatch, small):
@@ -93,7 +94,7 @@ def test_the_representative_step_has_the_median_span():
         (1, 1, 510, 10),
         (1, 2, 520, 10),
     ]
-    events = pl.DataFrame(rows, schema=["rank", "layer", "start_ns", "dur_ns"], orient="row")
+    events = table_of("rank layer start_ns dur_ns", rows)
     assert figures.middle_layer(events) == (1, 10, 20)
     beside = events.with_columns(
         pl.when(pl.col("rank") == 1)

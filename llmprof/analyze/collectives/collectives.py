@@ -22,7 +22,7 @@ from llmprof.analyze.collectives.calls import (
 )
 from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.label.steps.steps import events_with_steps
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.theory.hardware import device
 from llmprof.trace import Trace, schema
 

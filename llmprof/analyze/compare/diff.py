@@ -14,7 +14,7 @@ from llmprof.analyze.compare.times import KEYS, check_sides, diff_events, diff_t
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import AnalysisError, checked, listed
 from llmprof.label.completeness import refuse_lost
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.text import step_of
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics

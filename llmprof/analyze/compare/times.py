@@ -11,7 +11,7 @@ from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, tim
 from llmprof.errors import AnalysisError, listed, refuse_unknown
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 
 LEVELS = ("step", "part", "between")

@@ -25,7 +25,7 @@ from llmprof.label.intervals import (
     place_on_line,
 )
 from llmprof.label.nesting import innermost, innermost_pieces
-from llmprof.names.operators import by_distinct, remembered
+from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
 
 SYNCHRONISING = (

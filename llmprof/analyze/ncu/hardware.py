@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 import polars as pl
 
 from llmprof.errors import LlmprofError, NotCapturedError, checked
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.theory import hardware
 from llmprof.trace.metrics.data import Metrics
 

@@ -11,7 +11,7 @@ from llmprof.label.activity import CAPTURED, EVIDENCE
 from llmprof.label.layers.kernels import LAYER_STAGES
 from llmprof.label.layers.sequences import REASONS, apply_by_sequence, reasons_of_passes
 from llmprof.label.nesting import innermost
-from llmprof.names import operators
+from llmprof.names import modules as purposes
 from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 
@@ -344,7 +344,7 @@ def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     and stage.
     """
     # Rows for the events of steps in which a module is a layer.
-    shared = pl.col("module").str.contains(operators.SHARED_EXPERTS).alias("shared")
+    shared = pl.col("module").str.contains(purposes.SHARED_EXPERTS).alias("shared")
     rows = (
         modules.with_columns(shared)
         .drop("launch_start_ns", "module")

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from llmprof import names
-from llmprof.names.operators import by_distinct, remembered
+from llmprof.names.matching import by_distinct, remembered
 
 _LAYER_STAGES: Final = (
     "norm",

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof import names
 from llmprof.label.activity import activity
 from llmprof.label.steps.stored import UNLABELLED
-from llmprof.names.operators import by_distinct, first_true, remembered
+from llmprof.names.matching import by_distinct, first_true, remembered
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
 

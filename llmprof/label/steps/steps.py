@@ -13,7 +13,7 @@ from llmprof.label.groups import group_values, last_before
 from llmprof.label.steps import labels as steps_labels
 from llmprof.label.steps.labels import NO_STEPS, infer
 from llmprof.label.steps.stored import UNLABELLED, add_batches, tokens_of
-from llmprof.names.operators import contains, first_true
+from llmprof.names.matching import contains, first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 

@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.label.activity import EVENT_KEY, add_recorded, coded_names, launched_events
-from llmprof.names.operators import contains
+from llmprof.names.matching import contains
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.readers.common.reader import Frames
 
 NO_ID: Final = 0xFFFF_FFFF

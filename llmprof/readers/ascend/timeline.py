@@ -17,7 +17,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.reader import IMPOSSIBLE

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import polars as pl
 
-from llmprof.names.operators import DOMAIN
+from llmprof.names.modules import DOMAIN
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.events import OtherPhase, in_ns, times
 from llmprof.readers.common.reader import MOST_RANKS, NO_TIME

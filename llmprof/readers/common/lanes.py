@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 
 _ON_DEVICE: Final = r"(?i)^(?:gpu ?|/device:[gt]pu:)(\d+)(?: |$)"
 _STREAM, _PROGRAMS, _OPERATIONS = r"^Stream #", "XLA Modules", r"XLA Ops$"

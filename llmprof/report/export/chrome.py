@@ -13,7 +13,7 @@ import polars as pl
 from isal import igzip
 
 from llmprof import __version__
-from llmprof.names.operators import first_true
+from llmprof.names.matching import first_true
 from llmprof.readers.chrome.batches import KINDS
 from llmprof.readers.chrome.reader import label_copies
 from llmprof.trace import Trace, schema

@@ -310,7 +310,7 @@ class LoadedEngine:
         self._model = resolve(plain.model, home / "model")
         self._job, _ = command.job(plain, self._model)
         script = files.write(
-            home / "inference_script.py", engines.script(self._job | {"follow": True})
+            home / "inference_script.pyz", engines.script(self._job | {"follow": True})
         )
         self._argv = command.worker(plain, script, home)
         self._env = command.whole_environment(plain, os.environ)

@@ -80,8 +80,7 @@ def dense_attention(call: OperatorCall, causal: int, *, backward: bool = False) 
         read, written = _gradients(q, k, v, out)
         flops = 2.0 * pairs * (3 * size + 2 * value)
         return CallWork(flops, read, written, q.format, assumed)
-    bias = call.optional(3)
-    read = q.bytes + k.bytes + v.bytes + (bias.bytes if bias else 0)
+    read = q.bytes + k.bytes + v.bytes + call.bytes_at(3)
     # behind a causal mask tiles have less to do
     result = None if known and stated else (batch * heads, queries, value)
     return CallWork(2.0 * pairs * (size + value), read, out, q.format, assumed, result=result)
@@ -275,9 +274,7 @@ def latent_attention(
     tokens, heads = math.prod(q.shape[:-2]), q.shape[-2]
     size = q.shape[-1] + (0 if turned is None else call.tensor(turned).shape[-1])
     value = int(call.number(2)) if turned is None else q.shape[-1]
-    if not value < size == kept.shape[-1] or any(
-        isinstance(each, CallTensor) for each in call.arguments[9:]
-    ):
+    if not value < size == kept.shape[-1] or call.given(9):
         raise NoWorkError(
             f"{call.operator} has a cache of {kept.shape[-1]} a token, or chooses keys"
         )

@@ -52,6 +52,11 @@ class CallTensor:
         return math.prod(self.shape)
 
     @property
+    def stored(self) -> float:
+        """Bytes of all elements, as a result has them."""
+        return self.elements * self.width
+
+    @property
     def bytes(self) -> float:
         """Bytes of distinct elements: along an axis with the stride 0 there is only one."""
         sizes = self.shape
@@ -133,6 +138,21 @@ class OperatorCall:
         """
         found = self.get(place)
         return found if isinstance(found, CallTensor) and found.shape else None
+
+    def bytes_at(self, *places: int) -> float:
+        """Bytes of the tensors at places; what is none has none."""
+        return sum(found.bytes for place in places if (found := self.optional(place)))
+
+    def listed(self, place: int) -> tuple[CallTensor, ...]:
+        """The tensors of the list at a place."""
+        found = self.get(place)
+        given = found if isinstance(found, tuple) else ()
+        return tuple(each for each in given if isinstance(each, CallTensor))
+
+    def given(self, first: int = 0, axes: int | None = None) -> list[CallTensor]:
+        """The tensors at a place and behind it, with a number of axes; not those in lists."""
+        found = [each for each in self.arguments[first:] if isinstance(each, CallTensor)]
+        return [each for each in found if axes in (None, len(each.shape))]
 
     def number(self, place: int, default: float | None = None) -> float:
         """The number at a place.

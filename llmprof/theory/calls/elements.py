@@ -150,11 +150,11 @@ def moves(
 ) -> CallWork:
     """So many operations an element; inputs and results once.
 
-    Places of the arguments read, then ``>`` and of those written. The first of either has to be a
-    tensor, unless it is marked by ``?``, the others may be. Operations are those for each element
-    of the first one read, or of others (``of``), times the last size of the argument ``per``. The
-    matrix unit computes in the type of the argument ``matrix``. A tensor at the place ``unless``
-    holds how many rows count, or which.
+    Places of the arguments read, then ``>`` and of those written. The first of either and those
+    marked by ``!`` have to be tensors, unless they are marked by ``?``; the others may be.
+    Operations are those for each element of the first one read, or of others (``of``), times the
+    last size of the argument ``per``. The matrix unit computes in the type of the argument
+    ``matrix``. A tensor at the place ``unless`` holds how many rows count, or which.
     """
     if unless is not None and isinstance(call.get(unless), CallTensor):
         raise NoWorkError(
@@ -163,19 +163,23 @@ def moves(
     reads, writes = (_at(call, part) for part in places.split(">"))
     elements = sum(each.elements for each in (_at(call, of) if of else reads[:1]))
     work = flops * elements * (1 if per is None else call.tensor(per).shape[-1])
-    results = sum(each.elements * each.width for each in writes) + (new(call) if new else 0)
+    results = sum(each.stored for each in writes) + (new(call) if new else 0)
     unit = "" if matrix is None else call.tensor(matrix).format
     return CallWork(work, sum(each.bytes for each in reads), results, unit, assumed)
 
 
 def _at(call: OperatorCall, places: str) -> list[CallTensor]:
-    """The tensors at places, of which the first has to be one unless it is marked by ``?``."""
-    first, *others = places.split() or ("",)
-    given = call.optional(int(first[:-1])) if first.endswith("?") else None
-    if first and not first.endswith("?"):
-        given = call.tensor(int(first))
-    more = (each for place in others if isinstance(each := call.get(int(place)), CallTensor))
-    return [*([given] if given else []), *more]
+    """The tensors at places, of which the first and those marked by ``!`` have to be tensors, but
+    not those marked by ``?``.
+    """
+    found: list[CallTensor] = []
+    for number, place in enumerate(places.split()):
+        given = int(place.rstrip("!?"))
+        if place.endswith("?"):
+            found += filter(None, (call.optional(given),))
+        elif not number or place.endswith("!") or isinstance(call.get(given), CallTensor):
+            found.append(call.tensor(given))
+    return found
 
 
 def mask_of(call: OperatorCall) -> float:
@@ -334,7 +338,7 @@ def concatenation(call: OperatorCall, out: int | None = None) -> CallWork:
     if out is not None:
         result = call.tensor(out)
         read = sum(each.elements for each in call.tensors()[:-1]) * result.width
-        written = result.elements * result.width
+        written = result.stored
         return CallWork(0.0, read, written, "", "inputs of the type of the result")
     parts = [each for each in call.tensors() if each.elements]
     assumed = ""
@@ -344,7 +348,7 @@ def concatenation(call: OperatorCall, out: int | None = None) -> CallWork:
             raise NoWorkError("types of the tensors in a list are not recorded")
         parts = [CallTensor(each.shape, each.format, int(named[1])) for each in parts]
         assumed = "width of an element from the kernel's name"
-    read = sum(each.elements * each.width for each in parts)
+    read = sum(each.stored for each in parts)
     formats = {each.format for each in parts}
     width = (
         widest(parts)[1]
@@ -441,12 +445,7 @@ def indexing(call: OperatorCall) -> CallWork:
     Types in a list are not recorded: an index that could be a mask, of which the number of results
     depends on its values, has no work.
     """
-    source, given = call.tensor(0), call.get(1)
-    lists = (
-        tuple(each for each in given if isinstance(each, CallTensor))
-        if isinstance(given, tuple)
-        else ()
-    )
+    source, lists = call.tensor(0), call.listed(1)
     if not lists and len(call.inside) == 1 and "vectorized_gather" in call.kernel:
         # the kernel takes whole rows by one index, whose shape is changed inside of the call
         index = call.inside[0].tensor(0)

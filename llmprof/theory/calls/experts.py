@@ -26,7 +26,7 @@ def expert_sum(call: OperatorCall) -> CallWork:
     ``(tokens, experts of a token, size)`` into ``(tokens, size)``.
     """
     parts, out = call.tensor(0, 3), call.tensor(1, 2)
-    return CallWork(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
+    return CallWork(float(parts.elements - out.elements), parts.bytes, out.stored)
 
 
 _ROUTES: Final = ("_moe_C::topk_softmax", "_moe_C::grouped_topk")
@@ -193,9 +193,7 @@ def _beside(call: OperatorCall, tokens: int, *weights: CallTensor) -> float:
         tokens
     }
     most = max(each.elements for each in weights) / 8
-    given = [
-        each for each in call.arguments if isinstance(each, CallTensor) and len(each.shape) > 1
-    ]
+    given = [each for each in call.given() if len(each.shape) > 1]
     small = [each for each in given if each.shape[0] in rows and each.elements <= most]
     return sum(each.bytes for each in small if each.format not in _WHOLE)
 
@@ -246,7 +244,7 @@ def grouped_product(
             raise NoWorkError(
                 f"the result {list(result.shape)} of {call.operator} has not {n} columns"
             )
-        rows, written = max(rows, math.prod(result.shape[:-1])), result.elements * result.width
+        rows, written = max(rows, math.prod(result.shape[:-1])), result.stored
     used, assumed = float(min(groups, rows)), f"rows for {min(groups, rows)} of {groups} groups"
     if chosen is not None:
         active = _number_of(call, chosen)
@@ -274,8 +272,7 @@ def _gradient(call: OperatorCall, a: CallTensor, b: CallTensor) -> CallWork:
 
 def _lists(call: OperatorCall, after: int = 0) -> list[CallTensor]:
     """Lists of whole numbers in memory: ends of groups, maps of experts."""
-    found = [each for each in call.arguments[after:] if isinstance(each, CallTensor)]
-    return [each for each in found if len(each.shape) == 1 and each.format in _WHOLE]
+    return [each for each in call.given(after, axes=1) if each.format in _WHOLE]
 
 
 def _number_of(call: OperatorCall, chosen: int) -> int:
@@ -351,11 +348,7 @@ def _both(
     (tokens, size), (experts, wide, inner) = (x.shape[0], row_of(x)), sizes
     routed, touched = tokens * active, distinct_experts(experts, active, tokens)
     held = sum(each.bytes for each in weights) + _beside(call, tokens, *weights)
-    ids = [
-        each
-        for each in call.arguments[1:]
-        if isinstance(each, CallTensor) and each.shape == (tokens, active)
-    ]
+    ids = [each for each in call.given(1) if each.shape == (tokens, active)]
     read = (
         touched / max(1, experts) * held
         + x.bytes
@@ -430,16 +423,14 @@ def packed_experts(call: OperatorCall) -> CallWork:
     …, n) or (…, n, …).
     """
     x, out = call.tensor(0, 2), call.tensor(1)
-    given = [
-        each for each in call.arguments[2:] if isinstance(each, CallTensor) and len(each.shape) == 3
-    ]
+    given = call.given(2, axes=3)
     if len(given) < 2 or "int" not in given[0].format or not out.elements:
         raise NoWorkError(
             f"packed weights, scales and result of {call.operator} were not all recorded"
         )
     (weights, *more), (tokens, k), n = given, x.shape, out.shape[-1]
     experts, rows = weights.shape[0], out.elements // n
-    bits = weights.elements * weights.width * 8 / max(1, experts * k * n)
+    bits = weights.stored * 8 / max(1, experts * k * n)
     if bits not in (4, 8) or n not in more[0].shape[1:] or rows % max(1, tokens):
         raise NoWorkError(
             f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k}"
@@ -448,4 +439,4 @@ def packed_experts(call: OperatorCall) -> CallWork:
     touched = distinct_experts(experts, rows // tokens, tokens)
     read = x.bytes + touched / experts * sum(each.bytes for each in given)
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
-    return CallWork(2.0 * rows * n * k, read, out.elements * out.width, x.format, assumed)
+    return CallWork(2.0 * rows * n * k, read, out.stored, x.format, assumed)

@@ -26,17 +26,8 @@ lengths.
 """
 
 
-def _side(call: OperatorCall, place: int) -> tuple[CallTensor, ...]:
-    found = call.get(place)
-    return (
-        tuple(each for each in found if isinstance(each, CallTensor))
-        if isinstance(found, tuple)
-        else ()
-    )
-
-
 def _given(call: OperatorCall, place: int, number: int) -> CallTensor:
-    found = _side(call, place)
+    found = call.listed(place)
     if number >= len(found) or not found[number].elements:
         raise NoWorkError(
             f"{'input' if place == 0 else 'result'} {number} of {call.operator} was not recorded"
@@ -74,7 +65,7 @@ def npu_product(call: OperatorCall) -> CallWork:
     batch = math.prod(batches)
     flops = 2.0 * batch * m * n * k
     return CallWork(
-        flops, _bytes(_side(call, 0)), out.bytes, _matrix(a), "", _SOURCE, (batch, m, n)
+        flops, _bytes(call.listed(0)), out.bytes, _matrix(a), "", _SOURCE, (batch, m, n)
     )
 
 
@@ -85,7 +76,7 @@ def npu_moves(call: OperatorCall, part: str = "", in_place: int = 0) -> CallWork
     A part of the operators read only as much as the ``result`` has, or ``nothing``. Where an
     operator writes its first inputs in place, ``in_place`` is their number.
     """
-    inputs, results = _side(call, 0), _side(call, 1)
+    inputs, results = call.listed(0), call.listed(1)
     if part:
         out = _given(call, 1, 0).bytes
         return CallWork(0.0, out if part == "result" else 0.0, out, "", "", _SOURCE)
@@ -140,7 +131,7 @@ def _pairs(call: OperatorCall, queries: int, keys: int, mask: int) -> tuple[floa
     """Pairs of a query and a key: all without a mask, those of a causal one if the mask is the
     one for any lengths.
     """
-    inputs = _side(call, 0)
+    inputs = call.listed(0)
     given = inputs[mask] if mask < len(inputs) else None
     if given is None or not given.elements:
         return pairs_of(queries, keys, causal=False), ""
@@ -162,9 +153,9 @@ def npu_attention(call: OperatorCall, *, backward: bool = False) -> CallWork:
     sums = _given(call, 0, 5) if backward else _given(call, 1, 0)
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v, sums)
     pairs, assumed = _pairs(call, queries, keys, 4 if backward else 6)
-    inputs = _side(call, 0)
+    inputs = call.listed(0)
     read, weight = _bytes(inputs[:3]), size + value
     if backward:
         read, weight = _bytes(inputs[:4]) + _bytes(inputs[5:]), 3 * size + 2 * value
     flops = 2.0 * batch * heads * pairs * weight
-    return CallWork(flops, read, _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE)
+    return CallWork(flops, read, _bytes(call.listed(1)), _matrix(q), assumed, _SOURCE)

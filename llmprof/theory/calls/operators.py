@@ -18,7 +18,7 @@ import polars as pl
 from llmprof import plugins
 from llmprof.errors import LlmprofError, checked
 from llmprof.names import CATEGORIES
-from llmprof.names.operators import by_distinct, by_unique_name
+from llmprof.names.matching import by_distinct, by_unique_name
 from llmprof.theory.calls.attention import (
     SECOND_FLAG,
     cached_attention,
@@ -540,7 +540,7 @@ OPERATORS: list[Operator] = [
     Operator(
         "scan",
         "MambaChunkScanCombinedFn",
-        moves("0 1 3 4 7 9 > 0", 4, per=3, matrix=0, assumed=LEAST),
+        moves("0 1! 3! 4! 7 9 > 0", 4, per=3, matrix=0, assumed=LEAST),
         source="mamba_ssm/ops/triton/ssd_combined.py",
         whole=True,
     ),
@@ -558,7 +558,7 @@ OPERATORS: list[Operator] = [
         " trtllm::causal_conv1d_update",
         causal_convolution(),
     ),
-    Operator("scan", "DaoAILab::_causal_conv1d_bwd_cpp", moves("0 1 3 > 7 8 9", 4, per=1)),
+    Operator("scan", "DaoAILab::_causal_conv1d_bwd_cpp", moves("0 1! 3! > 7? 8 9", 4, per=1)),
     Operator(
         "scan", "vllm::kda_attention", kimi_delta(), whole=True, inside="aten::_index_put_impl_"
     ),
@@ -595,7 +595,7 @@ OPERATORS: list[Operator] = [
     Operator(
         "scan",
         "sgl_kernel::lightning_attention_decode",
-        moves("3 0 1 2 > 5 3", 4, of="3", matrix=0),
+        moves("3 0! 1! 2! > 5 3", 4, of="3", matrix=0),
     ),
     Operator(
         "norm",
@@ -821,7 +821,7 @@ OPERATORS: list[Operator] = [
     Operator(
         "kv_cache_write",
         "_C_cache_ops::reshape_and_cache_flash",
-        moves("0 1 4 >", new=slots_of("0 1", 2)),
+        moves("0 1! 4! >", new=slots_of("0 1", 2)),
         Timeable(
             stored=(2, 3),
             holds={4: ("slots", 2), 6: ("ones",), 7: ("ones",)},
@@ -833,12 +833,12 @@ OPERATORS: list[Operator] = [
         "kv_cache_write",
         "_C_cache_ops::reshape_and_cache sglang::store_cache aiter::reshape_and_cache"
         " aiter::reshape_and_cache_flash",
-        moves("0 1 4 >", new=slots_of("0 1", 2)),
+        moves("0 1! 4! >", new=slots_of("0 1", 2)),
     ),
     Operator(
         "kv_cache_write",
         "aiter::reshape_and_cache_with_pertoken_quant",
-        moves("0 1 6 >", new=slots_of("0 1", 2)),
+        moves("0 1! 6! >", new=slots_of("0 1", 2)),
     ),
     Operator(
         "kv_cache_write",
@@ -1249,7 +1249,7 @@ OPERATORS: list[Operator] = [
     Operator(
         "softmax",
         "aten::_softmax_backward_data aten::_log_softmax_backward_data",
-        moves("0 1 >", 4, new=as_type(3)),
+        moves("0 1! >", 4, new=as_type(3)),
     ),
     Operator(
         "softmax",
@@ -1311,8 +1311,8 @@ OPERATORS: list[Operator] = [
         scatter(),
     ),
     Operator("scatter", "aten::_index_put_impl_ aten::index_put_", index_put()),
-    Operator("search", "aten::bucketize", moves("0 1 >", new=indices(0))),
-    Operator("search", "aten::searchsorted", moves("0 1 >", new=indices(1))),
+    Operator("search", "aten::bucketize", moves("0 1! >", new=indices(0))),
+    Operator("search", "aten::searchsorted", moves("0 1! >", new=indices(1))),
     Operator("search", "fbgemm::bounds_check_indices", moves("0 1 2 >")),
     Operator(
         "copy",
@@ -1379,14 +1379,14 @@ OPERATORS: list[Operator] = [
     Operator(
         "loss",
         "aten::mse_loss aten::smooth_l1_loss aten::huber_loss",
-        moves("0 1 >", 3, new=mean_of(2)),
+        moves("0 1! >", 3, new=mean_of(2)),
     ),
-    Operator("loss", "aten::binary_cross_entropy", moves("0 1 >", 3, new=mean_of(3))),
+    Operator("loss", "aten::binary_cross_entropy", moves("0 1! >", 3, new=mean_of(3))),
     Operator("loss", "aten::nll_loss_forward aten::nll_loss2d_forward", picked_loss()),
     Operator(
         "loss",
         "aten::nll_loss_backward aten::nll_loss2d_backward",
-        moves("0 2 >", 1, of="2", new=slots_of("2", 1)),
+        moves("0 2! >", 1, of="2", new=slots_of("2", 1)),
     ),
     Operator(
         "loss",

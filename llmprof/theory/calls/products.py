@@ -55,11 +55,6 @@ def _product(
     )
 
 
-def bytes_at(call: OperatorCall, places: Sequence[int]) -> float:
-    """Bytes of the tensors at places; what is none has none."""
-    return sum(found.bytes for place in places if (found := call.optional(place)))
-
-
 def _agree(call: OperatorCall, one: int, other: int) -> int:
     if one != other:
         raise NoWorkError(f"the inner sizes {one} and {other} of {call.operator} differ")
@@ -102,7 +97,7 @@ def product(
     numbers = (call.get(place) for place in dtypes)
     said = (FLOAT_WIDTHS.get(int(each), 0) for each in numbers if isinstance(each, float))
     width = call.tensor(out).width if out is not None else next(filter(None, said), width)
-    more = bytes_at(call, scales)
+    more = call.bytes_at(*scales)
     return _product(call, x, weight, sizes, batch=batch, bias=bias, width=width, more=more)
 
 
@@ -122,7 +117,7 @@ def sized_product(
         raise NoWorkError(
             f"the sizes {list(result.shape)}, {list(x.shape)} and {list(weight.shape)} do not fit"
         )
-    work = _product(call, x, weight, (m, n, k), width=result.width, more=bytes_at(call, scales))
+    work = _product(call, x, weight, (m, n, k), width=result.width, more=call.bytes_at(*scales))
     return replace(work, matrix="fp4") if row_of(x) != x.shape[-1] else work
 
 
@@ -177,7 +172,7 @@ def packed_product(call: OperatorCall, scales: int | None = None, axis: int = 0)
         found = call.tensor(scales)
         n = found.shape[axis] if axis < len(found.shape) else 0
         return _product(call, a, call.tensor(1), (m, n, k), more=found.bytes)
-    given = [each for each in call.arguments[1:] if isinstance(each, CallTensor)]
+    given = call.given(1)
     at = next(
         (n for n, each in enumerate(given) if "int" in each.format and len(each.shape) == 2), None
     )
@@ -186,7 +181,7 @@ def packed_product(call: OperatorCall, scales: int | None = None, axis: int = 0)
     weights, after = given[at], given[at + 1 :]
     scaled = (each for each in after if len(each.shape) == 2 and "int" not in each.format)
     n = next((each.shape[1] for each in scaled), 0)
-    if not n or weights.elements * weights.width * 8 / (k * n) not in _PACKED:
+    if not n or weights.stored * 8 / (k * n) not in _PACKED:
         raise NoWorkError(
             f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k}"
             f" x {n}"
@@ -220,7 +215,7 @@ def convolution(
     channels = weight.shape[0] if turned else weight.shape[1] * many
     if any(len(each) != space for each in given) or x.shape[1] != channels:
         raise NoWorkError("strides, padding, dilation or groups do not fit the shapes")
-    read = x.bytes + weight.bytes + (0.0 if bias is None else bytes_at(call, (bias,)))
+    read = x.bytes + weight.bytes + (0.0 if bias is None else call.bytes_at(bias))
     taps, unit = math.prod(weight.shape[1:]), _matrix_format(call, x)
     axes = zip(x.shape[2:], weight.shape[2:], *given, strict=True)
     if turned:  # each element of the input is spread over the taps of a filter

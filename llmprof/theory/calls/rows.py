@@ -37,9 +37,7 @@ def norm_backward(call: OperatorCall, flops: float = 13.0) -> CallWork:
         each for each in call.tensors()[2:] if len(each.shape) == 1 and each.shape[0] < x.elements
     ]
     weight = max((each.bytes for each in weights), default=0)
-    return CallWork(
-        flops * x.elements, grad.bytes + x.bytes + weight, x.elements * x.width + weight
-    )
+    return CallWork(flops * x.elements, grad.bytes + x.bytes + weight, x.stored + weight)
 
 
 @cost
@@ -79,7 +77,7 @@ def pooling_backward(call: OperatorCall) -> CallWork:
     ``(gradient, input, …, places)`` into the gradient of the input.
     """
     grad, x = call.tensor(0), call.tensor(1)
-    return CallWork(float(grad.elements), grad.bytes + grad.elements * 8, x.elements * x.width)
+    return CallWork(float(grad.elements), grad.bytes + grad.elements * 8, x.stored)
 
 
 def _sized(call: OperatorCall, place: int) -> int:
@@ -230,9 +228,6 @@ def dequantize(call: OperatorCall) -> CallWork:
     that is asked for.
     """
     packed, scales = call.tensor(0), call.tensor(1)
-    zeros = call.optional(2)
     width = scales.width if "awq" in call.operator else NUMBERED.get(int(call.number(5)), 0)
-    out = packed.elements * packed.width * 2
-    return CallWork(
-        2.0 * out, packed.bytes + scales.bytes + (zeros.bytes if zeros else 0), out * width
-    )
+    out = packed.stored * 2
+    return CallWork(2.0 * out, packed.bytes + scales.bytes + call.bytes_at(2), out * width)

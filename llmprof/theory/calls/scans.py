@@ -24,8 +24,7 @@ def selective_scan(call: OperatorCall) -> CallWork:
     Without states and ends each sequence of a batch begins with none.
     """
     u, delta, decay = call.tensor(0), call.tensor(1), call.tensor(2, 2)
-    inputs = [call.tensor(place) for place in (3, 4)]
-    gate, ends, states = call.optional(6), call.optional(9), call.optional(12)
+    ends, states = call.optional(9), call.optional(12)
     if len(u.shape) not in (2, 3) or decay.shape[0] != u.shape[-2]:
         raise NoWorkError(
             f"{call.operator} has inputs {list(u.shape)} and states {list(decay.shape)}"
@@ -37,14 +36,9 @@ def selective_scan(call: OperatorCall) -> CallWork:
         if batched and not states
         else sequences * decay.elements * (states.width if states else decay.width)
     )
-    read = (
-        u.bytes
-        + delta.bytes
-        + decay.bytes
-        + sum(each.bytes for each in inputs)
-        + (gate.bytes if gate else 0)
-    )
-    return CallWork(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
+    read = u.bytes + delta.bytes + decay.bytes + call.bytes_at(6)
+    read += sum(call.tensor(place).bytes for place in (3, 4))
+    return CallWork(8.0 * u.elements * size, read + kept, u.stored + kept)
 
 
 @cost
@@ -64,7 +58,7 @@ def split_scan(call: OperatorCall) -> CallWork:
     state, rest = divmod(taps.shape[0] - inner, max(1, 2 * groups))
     if groups < 1 or inner <= 0 or state <= 0 or rest:
         raise NoWorkError(f"the sizes of {call.operator} do not fit each other")
-    weights = taps.bytes + (first.bytes if (first := call.optional(7)) else 0)
+    weights = taps.bytes + call.bytes_at(7)
     return CallWork(
         4.0 * batch * tokens * inner * state,
         projected.bytes + weights,
@@ -87,15 +81,11 @@ def causal_convolution(call: OperatorCall) -> CallWork:
     """
     x, step = call.tensor(0), "update" in call.operator
     taps = call.tensor(2 if step else 1, 2)
-    bias = call.optional(3 if step else 2)
     channels, wide = taps.shape
     if channels not in x.shape or len(x.shape) not in (2, 3):
         raise NoWorkError(f"{call.operator} has inputs {list(x.shape)} and {channels} channels")
     if call.operator.startswith("DaoAILab::") and not step:
-        kept = [
-            sum(each.bytes for place in places if (each := call.optional(place)))
-            for places in ((4,), (6,))
-        ]
+        kept = [call.bytes_at(4), call.bytes_at(6)]
     else:
         states = call.tensor(1) if step else call.optional(3)
         ends = None if step else call.optional(4)
@@ -103,8 +93,8 @@ def causal_convolution(call: OperatorCall) -> CallWork:
             max(0, ends.shape[0] - 1) if ends else x.shape[0] if step or len(x.shape) == 3 else 1
         )
         kept = [sequences * channels * (wide - 1) * (states.width if states else 0)] * 2
-    read = x.bytes + taps.bytes + (bias.bytes if bias else 0) + kept[0]
-    return CallWork(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
+    read = x.bytes + taps.bytes + call.bytes_at(3 if step else 2) + kept[0]
+    return CallWork(2.0 * x.elements * wide, read, x.stored + kept[1])
 
 
 @cost
@@ -179,7 +169,7 @@ def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
     ):  # vLLM's has its scale after two gates and fla's after three
         products = 3 if isinstance(call.get(5), float) else 2
     *tokens, heads, value = v.shape
-    more = [each for each in call.arguments[3:] if isinstance(each, CallTensor)]
+    more = call.given(3)
     gates = [each for each in more if len(each.shape) > 2 and [*each.shape[:2]] == tokens]
     states = [
         each
@@ -198,7 +188,7 @@ def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
-    return CallWork(flops, read, v.elements * v.width + kept, q.format, LEAST)
+    return CallWork(flops, read, v.stored + kept, q.format, LEAST)
 
 
 @cost
@@ -237,7 +227,7 @@ def gated_delta(call: OperatorCall) -> CallWork:
     return CallWork(
         6.0 * tokens * matrix,
         read,
-        out.elements * out.width + kept,
+        out.stored + kept,
         mixed.format,
         said,
         "shapes inside",
@@ -266,4 +256,4 @@ def kimi_delta(call: OperatorCall) -> CallWork:
         else "; states of 4 bytes"
     )
     flops = 6.0 * tokens * heads * key * value
-    return CallWork(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
+    return CallWork(flops, read, out.stored + states, q.format, said, "shapes inside")

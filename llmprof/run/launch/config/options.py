@@ -475,8 +475,10 @@ def _check_ops(config: ExperimentConfig) -> None:
                 " kernels of graphs"
             ),
         )
-    if not engine(config.engine, served=config.served).timer:
-        able = sorted({entry.name for entry in engines() if entry.timer and not entry.served})
+    if not engine(config.engine, served=config.served).times_operators:
+        able = sorted(
+            {entry.name for entry in engines() if entry.times_operators and not entry.served}
+        )
         what = (
             f"a served run of {config.engine}" if config.served else f"the engine {config.engine}"
         )

@@ -1,4 +1,4 @@
-"""Part of an engine script: its command line, its records, the points of one start, and the end
+"""Of the program of an engine: its command line, its records, the points of one start, and the end
 of its processes.
 """
 
@@ -8,10 +8,12 @@ import argparse
 import contextlib
 import copy
 import ctypes
+import importlib
 import importlib.metadata
 import json
 import math
 import os
+import pkgutil
 import random
 import re
 import shutil
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._machine import OwnLog, Refused, describe_failure, gpu_names, tail
+from ._machine import OwnLog, Refused, describe_failure, gpu_names, tail
 
 _UNKNOWN = (
     *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
@@ -282,6 +284,14 @@ _EXPLAINED = 3
 _INTERRUPTED = 130
 
 
+def main() -> int:
+    """Run the job that is packed beside this module."""
+    packed = json.loads(pkgutil.get_data(__package__, "job.json") or b"")
+    module, function = packed["run"].split(".")
+    work = getattr(importlib.import_module(f".{module}", __package__), function)
+    return run_job(packed["job"], work)
+
+
 def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], RunRecord], None]) -> int:
     """Run a job and write its record, however it ends."""
     parser = argparse.ArgumentParser(description="Repeat this run.")
@@ -290,7 +300,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], RunRecord
     )
     out = (
         parser.parse_args().out
-        or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
+        or Path(sys.argv[0]).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
     )
     record = RunRecord(out.absolute(), job)
     log = OwnLog()

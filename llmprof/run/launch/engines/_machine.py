@@ -1,4 +1,4 @@
-"""Part of an engine script: facts about the machine, the environment of an engine, and advice
+"""Of the program of an engine: facts about the machine, the environment of an engine, and advice
 for its errors.
 """
 

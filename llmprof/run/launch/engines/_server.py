@@ -1,4 +1,4 @@
-"""Part of an engine script: a server as a supervised child process, and timed requests to it."""
+"""Of the program of an engine: a server as a supervised child process, and timed requests to it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._job import RunRecord, token_ids, turns
-from llmprof.run.launch.engines._machine import Refused
+from ._job import RunRecord, token_ids, turns
+from ._machine import Refused
 
 HOST = "127.0.0.1"
 OK = 200

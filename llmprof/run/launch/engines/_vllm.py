@@ -1,4 +1,4 @@
-"""Part of an engine script: the options of the installed vLLM, read without importing it, and
+"""Of the program of an engine: the options of the installed vLLM, read without importing it, and
 its own profiler.
 """
 
@@ -9,14 +9,13 @@ import contextlib
 import importlib.util
 import os
 import re
-import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._job import RunRecord, name_gpus, version_of
-from llmprof.run.launch.engines._machine import (
+from ._job import RunRecord, name_gpus, version_of
+from ._machine import (
     Refused,
     check_model,
     cpu_name,
@@ -24,8 +23,6 @@ from llmprof.run.launch.engines._machine import (
     has_tokenizer,
     set_defaults,
 )
-
-EXTENSION_MODULE = "llmprof_worker"
 
 
 def vllm_folder() -> Path:
@@ -77,7 +74,10 @@ def check_devices(job: Mapping[str, Any], record: RunRecord) -> str:
 
 
 def prepare_environment(job: Mapping[str, Any], platform: str) -> None:
-    """Set what vLLM needs on this platform, before it is imported."""
+    """Set what vLLM and its workers need on this platform, before it is imported."""
+    # the zip of these modules, of which one extends the workers
+    paths = [str(Path(sys.argv[0]).absolute()), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
     if platform == "cpu":
         set_defaults(cpu_threads(ranks))
@@ -125,7 +125,8 @@ def engine_options(
         "enable_prefix_caching": job["prefix_caching"],
         "disable_custom_all_reduce": {"nccl": True, "custom": False}.get(job["all_reduce"]),
         "worker_extension_cls": (
-            f"{EXTENSION_MODULE}.{'LlmprofOps' if job['profiler'] == 'ops' else 'LlmprofWorker'}"
+            f"{__package__}."
+            + ("vllm_ops.LlmprofOps" if job["profiler"] == "ops" else "vllm_worker.LlmprofWorker")
         ),
     }
     if platform == "cpu" and job["pipeline_parallel_size"] > 1:
@@ -158,23 +159,6 @@ def engine_options(
     }
     arguments |= {name: value for name, value in job["engine_args"].items() if name not in dropped}
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-@contextlib.contextmanager
-def extension(out: Path, text: str) -> Iterator[None]:
-    """Make the workers' extension importable here and in child processes; its folder is removed
-    at the end.
-    """
-    folder = out / ".extension"
-    folder.mkdir(exist_ok=True)
-    folder.joinpath(f"{EXTENSION_MODULE}.py").write_text(text, encoding="utf-8")
-    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def profiler_options(job: Mapping[str, Any], record: RunRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Part of an engine script and of its workers: names of a model's modules as ranges in the
+"""Of the program of an engine, and of its workers: names of a model's modules as ranges in the
 trace.
 """
 

@@ -1,6 +1,4 @@
-"""The record of an engine (its name, and the modules of its script), and the records of the
-built-in ones.
-"""
+"""The record of an engine, and the records of the built-in ones."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ class Engine:
     """One way to run a model.
 
     To add an engine, write a module in this folder and one line in :mod:`llmprof.run.launch.engines`.
-    The module must not import the engine at its top. llmprof joins the modules below to a script,
-    which runs in a separate process with the Python in which the engine is installed.
+    The module imports others of this folder relatively (``from ._job import RunRecord``), and must
+    not import the engine at its top: it runs in a separate process with the Python in which the
+    engine is installed.
     """  # noqa: E501
 
     name: str
@@ -23,23 +22,13 @@ class Engine:
 
     An engine that also runs offline has two records.
     """
-    modules: tuple[str, ...]
-    """Modules of this folder, besides the common ones, whose text goes into the script without the
-    imports of llmprof. A module comes after those that it needs.
-    """
     run: str
-    """Name of the function that runs a job.
+    """Module of this folder and its function that runs a job: ``vllm_offline.run_vllm``.
 
     It takes the job and a :class:`~llmprof.run.launch.engines._job.RunRecord`.
     """
-    worker: str = ""
-    """Module for the worker processes that the engine starts; :attr:`run` gets its text as a
-    third argument.
-    """
-    timer: tuple[str, ...] = ()
-    """Modules whose text follows that of :attr:`worker` in mode ``ops``; an engine without them
-    does not have this mode.
-    """
+    times_operators: bool = False
+    """Whether it has the mode ``ops``."""
     packages: tuple[str, ...] = ()
     """Import names of the Python packages that the engine needs; the doctor looks for them."""
     most_ranks: int | None = None
@@ -56,8 +45,7 @@ class Engine:
 
 TRANSFORMERS = Engine(
     name="transformers",
-    modules=("annotate", "transformers_offline"),
-    run="run_transformers",
+    run="transformers_offline.run_transformers",
     packages=("transformers", "torch"),
     most_ranks=1,
 )
@@ -65,19 +53,15 @@ TRANSFORMERS = Engine(
 
 VLLM_OFFLINE = Engine(
     name="vllm",
-    modules=("_vllm", "vllm_offline"),
-    run="run_vllm",
-    worker="vllm_worker",
-    timer=("ops_timer", "vllm_ops"),
+    run="vllm_offline.run_vllm",
+    times_operators=True,
     packages=("vllm", "torch"),
     labels_steps=True,
 )
 VLLM_SERVED = Engine(
     name="vllm",
     served=True,
-    modules=("_vllm", "_server", "vllm_served"),
-    run="run_served",
-    worker="vllm_worker",
+    run="vllm_served.run_served",
     packages=("vllm", "torch"),
     labels_steps=True,
 )
@@ -86,8 +70,7 @@ _STAND_INS = "tested against stand-ins, never run on hardware by its authors"
 SGLANG_SERVED = Engine(
     name="sglang",
     served=True,
-    modules=("_server", "other_served"),
-    run="run_sglang",
+    run="other_served.run_sglang",
     packages=("sglang", "torch"),
     modes=("inference_only", "torch", "nsys"),
     untested=_STAND_INS,
@@ -95,8 +78,7 @@ SGLANG_SERVED = Engine(
 TENSORRT_LLM_SERVED = Engine(
     name="tensorrt_llm",
     served=True,
-    modules=("_server", "other_served"),
-    run="run_tensorrt_llm",
+    run="other_served.run_tensorrt_llm",
     packages=("tensorrt_llm", "torch"),
     modes=("inference_only", "torch", "nsys"),
     untested=_STAND_INS,

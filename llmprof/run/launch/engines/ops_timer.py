@@ -1,4 +1,4 @@
-"""Part of the text for workers: times the modules of a model inside the process that runs it.
+"""Of the workers of an engine: times the modules of a model inside the process that runs it.
 
 The timer wraps the ``forward`` of modules, but only in the steps and layers that it samples; all
 others run unchanged, and so does PyTorch. On a GPU a time is the difference of two CUDA events on

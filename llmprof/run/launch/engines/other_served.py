@@ -1,4 +1,4 @@
-"""Part of an engine script: runs servers of SGLang and TensorRT-LLM under load, and profiles a
+"""Of the program of an engine: runs servers of SGLang and TensorRT-LLM under load, and profiles a
 window of it.
 
 The code follows their documentation and source and was tested against stand-ins only: neither ran
@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines._job import (
+from ._job import (
     RunRecord,
     each_point,
     name_gpus,
     take_traces,
     version_of,
 )
-from llmprof.run.launch.engines._machine import Refused, check_model, has_tokenizer, set_environment
-from llmprof.run.launch.engines._server import HOST, Client, arguments, free_port, serving
+from ._machine import Refused, check_model, has_tokenizer, set_environment
+from ._server import HOST, Client, arguments, free_port, serving
 
 _UNTESTED = (
     "llmprof was tested with stand-ins of this engine only, never on hardware: check what it"

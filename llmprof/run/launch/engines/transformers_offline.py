@@ -1,4 +1,4 @@
-"""Part of an engine script: runs a batch of prompts through ``generate`` of transformers."""
+"""Of the program of an engine: runs a batch of prompts through ``generate`` of transformers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmprof.run.launch.engines._job import RunRecord, each_point, token_ids, turns, version_of
-from llmprof.run.launch.engines._machine import (
+from ._job import RunRecord, each_point, token_ids, turns, version_of
+from ._machine import (
     Refused,
     check_model,
     cpu_name,
@@ -20,7 +20,7 @@ from llmprof.run.launch.engines._machine import (
     has_tokenizer,
     set_environment,
 )
-from llmprof.run.launch.engines.annotate import annotate
+from .annotate import annotate
 
 
 class Steps:

@@ -1,4 +1,4 @@
-"""Part of an engine script: runs a batch of prompts through vLLM's ``LLM``, and profiles it
+"""Of the program of an engine: runs a batch of prompts through vLLM's ``LLM``, and profiles it
 after the warm-up.
 """
 
@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.run.launch.engines._job import (
+from ._job import (
     RunRecord,
     drop_traces,
     each_point,
@@ -17,12 +17,11 @@ from llmprof.run.launch.engines._job import (
     token_ids,
     turns,
 )
-from llmprof.run.launch.engines._machine import set_environment
-from llmprof.run.launch.engines._vllm import (
+from ._machine import set_environment
+from ._vllm import (
     check_devices,
     cuda_profiler_is_known,
     engine_options,
-    extension,
     of_this_start,
     prepare_environment,
     profiler_options,
@@ -30,34 +29,33 @@ from llmprof.run.launch.engines._vllm import (
 )
 
 
-def run_vllm(job: Mapping[str, Any], record: RunRecord, worker: str) -> None:
+def run_vllm(job: Mapping[str, Any], record: RunRecord) -> None:
     """Import, build, warm up, measure, profile."""
     set_environment(job)
     platform = check_devices(job, record)
     prepare_environment(job, platform)
     options = engine_options(job, record, platform) | profiler_options(job, record)
     options["disable_log_stats"] = False  # without it, requests have no times
-    with extension(record.out, worker):
-        with record.stage("import", message="importing vLLM"):
-            vllm: Any = importlib.import_module("vllm")
-            engine_class, sampling_class = vllm.LLM, vllm.SamplingParams
-        with record.stage("init", message="starting the engine"):
-            llm = engine_class(model=job["model"], **options)
-        try:
-            if job["layer_annotations"]:
-                count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
-                record.note(f"names of {count[0]} modules are in the trace; they cost time")
-            _warm_profiler(job, record, llm, sampling_class)
+    with record.stage("import", message="importing vLLM"):
+        vllm: Any = importlib.import_module("vllm")
+        engine_class, sampling_class = vllm.LLM, vllm.SamplingParams
+    with record.stage("init", message="starting the engine"):
+        llm = engine_class(model=job["model"], **options)
+    try:
+        if job["layer_annotations"]:
+            count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
+            record.note(f"names of {count[0]} modules are in the trace; they cost time")
+        _warm_profiler(job, record, llm, sampling_class)
 
-            def measure(point: Mapping[str, Any]) -> None:
-                llm.collective_rpc("llmprof_begin")
-                _generate_all(point, record, llm, sampling_class)
-                _facts(record, llm)
+        def measure(point: Mapping[str, Any]) -> None:
+            llm.collective_rpc("llmprof_begin")
+            _generate_all(point, record, llm, sampling_class)
+            _facts(record, llm)
 
-            each_point(of_this_start(job, record), record, measure)
-        finally:
-            with contextlib.suppress(AttributeError):
-                llm.llm_engine.engine_core.shutdown()
+        each_point(of_this_start(job, record), record, measure)
+    finally:
+        with contextlib.suppress(AttributeError):
+            llm.llm_engine.engine_core.shutdown()
 
 
 def _warm_profiler(

@@ -1,4 +1,4 @@
-"""Part of the text for vLLM's workers: times the operators of the engine's steps, on every rank."""
+"""Of the workers of vLLM: times the operators of the engine's steps, on every rank."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.run.launch.engines.ops_timer import OpsTimer, result_of, tensors, write
-from llmprof.run.launch.engines.vllm_worker import LlmprofWorker
+from .ops_timer import OpsTimer, result_of, tensors, write
+from .vllm_worker import LlmprofWorker
 
 _GROUPS = ("TP", "PP", "EP", "DP", "DCP", "PCP", "CP")
 _KINDS = {

@@ -1,4 +1,4 @@
-"""Part of an engine script: runs a vLLM server under load, and profiles a window of it."""
+"""Of the program of an engine: runs a vLLM server under load, and profiles a window of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.run.launch.engines._job import RunRecord, drop_traces, each_point, take_traces
-from llmprof.run.launch.engines._machine import Refused, set_environment
-from llmprof.run.launch.engines._server import (
+from ._job import RunRecord, drop_traces, each_point, take_traces
+from ._machine import Refused, set_environment
+from ._server import (
     HOST,
     OK,
     Client,
@@ -22,11 +22,10 @@ from llmprof.run.launch.engines._server import (
     load,
     serving,
 )
-from llmprof.run.launch.engines._vllm import (
+from ._vllm import (
     check_devices,
     cuda_profiler_is_known,
     engine_options,
-    extension,
     fields_of,
     of_this_start,
     prepare_environment,
@@ -41,7 +40,7 @@ NOT_FOUND = 404
 _USAGE = re.compile(r"vllm:(?:kv|gpu)_cache_usage_perc\b")
 
 
-def run_served(job: Mapping[str, Any], record: RunRecord, worker: str) -> None:
+def run_served(job: Mapping[str, Any], record: RunRecord) -> None:
     """Start the server, warm it up, measure, profile, stop it."""
     set_environment(job)
     platform = check_devices(job, record)
@@ -60,10 +59,7 @@ def run_served(job: Mapping[str, Any], record: RunRecord, worker: str) -> None:
             "1"  # methods of workers can only be called in this mode
         )
     port = free_port(job["server"]["port"])
-    with (
-        extension(record.out, worker),
-        serving(_command(job, options, port), job, record, port) as server,
-    ):
+    with serving(_command(job, options, port), job, record, port) as server:
         _VllmClient(job, record, server, options).prepare()
         each_point(
             of_this_start(job, record),

@@ -9,7 +9,7 @@ import resource
 import time
 from typing import Any
 
-from llmprof.run.launch.engines.annotate import annotate
+from .annotate import annotate
 
 
 def _torch() -> Any:

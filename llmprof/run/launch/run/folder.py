@@ -53,7 +53,7 @@ _PLACES: Final = {
     "gpu_info": "gpu_info.json",
     "output": "generated_output.txt",
     "metrics": "metrics.json",
-    "script": "inference_script.py",
+    "script": "inference_script.pyz",
     "manifest": "manifest.json",
     "worker": "worker.json",
     "events": "events.jsonl",

@@ -109,7 +109,7 @@ class Series:
             {"folder": folder.path.name, "job": {k: v for k, v in one.items() if base[k] != v}}
             for folder, one in zip(self.folders, jobs, strict=True)
         ]
-        script = self.home / "inference_script.py"
+        script = self.home / "inference_script.pyz"
         files.write(script, engines.script(base | {"points": points}))
         argv = command.worker(config, script, self.home)
         if config.profile_mode == "nsys":

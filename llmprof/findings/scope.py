@@ -455,7 +455,7 @@ def choose_scopes(
 def _usual_and_slow(
     step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame, decode_ns: int
 ) -> list[ScopeSteps]:
-    """Steady steps stand for decoding; slow ones stand for themselves, where they are much of it."""
+    """Steady steps stand for decoding; slow ones for themselves, where they are much of it."""
     slow = slow_steps(step_rows, windows, steady)
     slow_ns = int(_step_windows(windows, slow)["dur_ns"].sum())
     if slow_ns < MIN_SLOW * decode_ns:

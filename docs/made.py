@@ -13,6 +13,18 @@ from llmprof.trace import schema
 ROOT = Path(__file__).resolve().parent.parent
 _MOST_NAMES = 16
 
+RECIPES = {
+    "compute of a rank in no step": 'trace.events.filter(pl.col("step").is_null(), pl.col("category") != "collective").group_by("rank").agg(pl.col("dur_ns").sum())',
+    "time that has a step, a stage …": 'analyze.coverage(trace).with_columns(covered_ns=pl.col("share") * pl.col("total_ns"))',
+    "matrix work without tensor cores": 'analyze.tensor_cores(trace).with_columns(without_ns=pl.col("total_ns") * pl.col("known_share") * (1 - pl.col("tensor_share")))',
+    "how many times as fast a step is with a change": 'analyze.what_if(trace, "no-host-delay").with_columns(speedup=pl.col("recorded_ns") / pl.col("predicted_ns"))',
+    "rows that a rank gets, over their mean": 'analyze.expert_exchange(trace).with_columns(load=pl.col("received_rows") / pl.col("received_rows").mean().over("call"))',
+    "memory that an operator allocates and does not release": 'analyze.memory(trace, by="operator").with_columns(net_bytes=pl.col("allocated_bytes") - pl.col("released_bytes"))',
+    "from an operator to its kernel on an NPU": 'analyze.npu.launch_path(trace).with_columns(delay_ns=pl.sum_horizontal("to_queue_ns", "queue_ns", "to_launch_ns", "to_device_ns", ignore_nulls=False))',
+    "time of the ranges inside of a range": 'analyze.nsys.nvtx_pushpop_trace(trace).with_columns(child_ns=pl.col("dur_ns") - pl.col("own_ns"))',
+}
+"""What a line of Polars makes of the columns of results, and the line."""
+
 
 def tables() -> str:
     """``docs/schema.md``: a section and a table for each table of the schema."""
@@ -86,6 +98,8 @@ def result_columns() -> str:
         lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]
         head = ["| column | type | unit | meaning |", "|---|---|---|---|"]
         parts += [f"## {subject}", "\n".join([*head, *lines])]
+    lines = [f"| {what} | `{line}` |" for what, line in RECIPES.items()]
+    parts += ["## In one line of Polars", "\n".join(["| what | line |", "|---|---|", *lines])]
     return "\n\n".join(parts) + "\n"
 
 

@@ -744,8 +744,7 @@ def test_warnings_of_libraries_are_for_debugging(run, saved, monkeypatch):
         return ""
 
     monkeypatch.setattr(cli_info, "do_info", warned)
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(action="always"):
         said = run(f"info {saved}")[2].splitlines()
     assert said == ["llmprof: warning: of the trace\\x9b", "llmprof: warning: of a plug-in"]
     with pytest.warns(UserWarning, match="of a library"):

@@ -70,8 +70,7 @@ def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
     install(shown=True)
     assert analyze.acme(small, least=1000).is_empty()
     assert catalog.analysis("acme").package == "acme_llmprof 1.2"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         page = report.html(small)
     assert "Does Acme work?" in page
     assert "all of them" in page

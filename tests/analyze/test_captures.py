@@ -29,8 +29,7 @@ VLLM = (
 def pair(shared, patterns):
     """A run and the trace of its captures."""
     folder = shared / "real/chrome/tracelens"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         run, capture = (llmprof.read(next(iter(folder.glob(pattern)))) for pattern in patterns)
     return run, capture
 
@@ -145,8 +144,7 @@ def test_the_capture_of_another_model_fits_nothing(shared):
 
 
 def own(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return llmprof.read(OWN / f"{name}.pt.trace.json.gz")
 
 

@@ -75,6 +75,38 @@ def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed):
     assert (of_part[part.places(asked)] == of_all[asked]).all()
 
 
+def test_edges_that_never_set_a_time_are_left_out():
+    bounds, source, target = np.array([0, 5, 10]), np.array([0, 1]), np.array([6, 8])
+    weight, origin = np.full(10, 10), np.full(10, NEVER)
+    origin[[0, 5]] = 0
+    built = Chains(bounds, weight, origin, source, target, np.array([0, 25]))
+    shorter = replace(built, weight=np.where(np.arange(10) == 6, 8, weight))
+    # the first edge arrives before its target in any case, the second one after it in one of the
+    # replays, but always at the same time
+    part = contract_graph(
+        replace(built, weight=np.where(np.arange(10) == 7, 1, weight)), built, np.array([9])
+    )
+    assert part.nodes.tolist() == [0, 5, 8, 9]
+    assert part.edges.tolist() == []
+    assert earliest(part.of(built)).tolist() == [0, 0, 35, 45]
+    assert contract_graph(shorter, built, np.array([9])).nodes.tolist() == [0, 5, 8, 9]
+
+
+def test_nodes_before_one_that_its_chain_never_sets_are_left_out():
+    bounds, source, target = np.array([0, 5, 10]), np.array([0, 4]), np.array([6, 8])
+    origin = np.full(10, NEVER)
+    origin[[0, 5]] = 0
+    built = Chains(bounds, np.full(10, 10), origin, source, target, np.array([15, 60]))
+    # node 6 has the time 15 and node 8 that of node 4, 40, and 60: what leads to node 6 does not
+    # matter behind it
+    part = contract_graph(
+        replace(built, weight=np.where(np.arange(10) < 4, 5, 10)), built, np.array([9])
+    )
+    assert part.nodes.tolist() == [0, 4, 5, 8, 9]
+    assert part.edges.tolist() == [1]
+    assert earliest(part.of(built)).tolist() == [0, 40, 0, 100, 110]
+
+
 @pytest.mark.parametrize(
     "name", ["torch_tp4_cudagraph", "torch_pp2_eager", "torch_tp4_eager_nccl", "nsys_tp2_cudagraph"]
 )

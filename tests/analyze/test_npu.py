@@ -298,7 +298,7 @@ def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
         (2, 60, 10, None),
     ]
     one = found.row(1, named=True)
-    assert (one["before_category"], one["next_category"]) == ("collective", "norm")
+    assert (one["waited_category"], one["next_category"]) == ("collective", "norm")
     assert found.row(0, named=True)["next_name"] == "hcom_allReduce__1_0_1"
     assert analyze.npu.event_waits(waits, min_ns=0).height == 5
 

@@ -51,8 +51,7 @@ ANALYSES = (
 
 @functools.cache
 def opened(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
+    with warnings.catch_warnings(action="ignore", category=TraceWarning):
         return llmprof.read(path)
 
 

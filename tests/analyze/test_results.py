@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 import llmprof
+from docs.made import RECIPES
 from llmprof import analyze
 from llmprof.analyze import catalog, results
 from llmprof.errors import LlmprofError
@@ -83,3 +84,13 @@ def test_statistics_and_sides_are_of_a_column():
     for name, of in {"transfer_p90_ns": "transfer_ns", "b_count": "count", "max_ns": "ns"}.items():
         assert results.column_of(name) == results.result_columns()[of]
     assert results.column_of("median_of_nothing") is None
+
+
+@pytest.mark.parametrize("line", RECIPES.values(), ids=RECIPES)
+def test_lines_of_polars_run(line):
+    trace = sample("torch_ep2_dp2_eager")
+    try:
+        made = eval(line, {"analyze": analyze, "pl": pl, "trace": trace})
+    except LlmprofError:  # it needs something that was not recorded
+        return
+    assert isinstance(made, pl.DataFrame)

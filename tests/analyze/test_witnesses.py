@@ -33,8 +33,7 @@ knows.
 
 @functools.cache
 def read(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return llmprof.read(path)
 
 

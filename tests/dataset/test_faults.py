@@ -45,8 +45,7 @@ def many(run, tmp_path):
 @contextmanager
 def warned(*matches):
     """Each of the texts is among the warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", TraceWarning)
+    with warnings.catch_warnings(record=True, action="always", category=TraceWarning) as caught:
         yield
     said = [str(one.message) for one in caught]
     for match in matches:

@@ -1,7 +1,6 @@
 """What is written for other tools: read back, opened with their libraries, or compared by hand."""
 
 import json
-import warnings
 
 import polars as pl
 import pytest
@@ -15,6 +14,7 @@ from llmprof.report.export import FORMS, export
 from llmprof.report.export.write import tracks
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, launches
+from tests.readers.traces import read_quietly as read
 from tests.samples import sample
 
 SAMPLES = [
@@ -64,12 +64,6 @@ def slices(file):
 def in_order(frame):
     first = [c for c in KEYS if c in frame.columns]
     return frame.sort([*first, *(c for c in frame.columns if c not in first)], nulls_last=True)
-
-
-def read(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
-        return llmprof.read(path, cache=False)
 
 
 @pytest.mark.slow

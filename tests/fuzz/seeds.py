@@ -134,16 +134,14 @@ def ncu(folder):
 def saved(chrome_file, folder):
     """What ``Trace.save`` writes."""
     folder.mkdir()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         llmprof.read(chrome_file, cache=False).save(folder / "trace")
 
 
 def dataset(ranks, folder):
     """What ``llmprof.convert`` writes of two ranks."""
     folder.mkdir()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         llmprof.convert(sorted(ranks.iterdir())[:1], folder / "dataset", client=False)
 
 

@@ -100,8 +100,7 @@ def targets(folder, only=""):
         mutations, count = _KINDS["monitor" if place.name.startswith("monitor") else place.name]
         target = Target(place.name, sorted(place.iterdir()), mutations, count)
         for seed in target.seeds if place.name not in states.DOORS else ():
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with warnings.catch_warnings(record=True, action="always") as caught:
                 found = _read(target, seed)
             if target.name in _ALIKE:
                 target.whole[seed.name] = _frames(found)
@@ -117,8 +116,7 @@ def _read(target, path):
 def try_file(target, path, work, *, deep):
     """Read a file, and for some of them also redact and analyse it."""
     out = Outcome("read")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         try:
             if target.name in states.DOORS:
                 out.silent = states.silent(target.name, path, target.seeds[0])

@@ -7,7 +7,6 @@ import gzip
 import json
 import shutil
 import sqlite3
-import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -15,8 +14,9 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.errors import LlmprofError, ReadError, TraceWarning
+from llmprof.errors import LlmprofError, ReadError
 from llmprof.readers import ascend
+from tests.readers.traces import read_quietly as read
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 
@@ -34,12 +34,6 @@ def rank(synthetic_npu, tmp_path):
 @pytest.fixture
 def whole(synthetic_npu):
     return read(synthetic_npu("baseline") / "synthetic_rank0_ascend_pt")
-
-
-def read(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
-        return llmprof.read(path, cache=False)
 
 
 def drop(rank, *patterns):

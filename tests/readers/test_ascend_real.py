@@ -22,8 +22,9 @@ def real(shared):
 
 
 def trace_of(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)  # six of the eight ranks are not there
+    with warnings.catch_warnings(
+        action="ignore", category=TraceWarning
+    ):  # six of the eight ranks are not there
         return llmprof.read(path, cache=False)
 
 

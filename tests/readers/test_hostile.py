@@ -45,8 +45,7 @@ def written(path, head=None, events=None):
 
 def read(path):
     """The trace, and all warnings as one text."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         trace = llmprof.read(path, cache=False)
     assert all(issubclass(w.category, TraceWarning) for w in caught)
     return trace, "\n".join(str(w.message) for w in caught)
@@ -254,8 +253,7 @@ def test_a_csv_of_ncu_with_a_cell_without_end(tmp_path):
     path.write_text(
         '"ID","Process ID","Process Name","Kernel Name"\n"0","1","x","' + "a" * 300_000 + '"\n'
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
+    with warnings.catch_warnings(action="ignore", category=TraceWarning):
         assert read_metrics(path).metrics.height == 0
 
 
@@ -368,7 +366,6 @@ def test_a_heading_of_ncu_without_values_is_read_without_them(tmp_path):
         + '"\n'
         '"0","1","app","host","gemm","Duration","ns","5"\n'
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         assert read_metrics(path).metrics.is_empty()
     assert "1 row" in str(caught[0].message)

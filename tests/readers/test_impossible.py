@@ -7,20 +7,18 @@ import json
 import re
 import shutil
 import sqlite3
-import warnings
 from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import analyze
-from llmprof.errors import ReadError, TraceWarning
+from llmprof.errors import ReadError
 from llmprof.readers.common.reader import MOST_NS, FilePart, possible
 from tests.fuzz import seeds
 from tests.readers.test_ops import document
-from tests.readers.traces import kernel, text_of
+from tests.readers.traces import kernel, read_and_told, text_of
 
 NUMBER = r"[\d.]+"
 TEXTS = {
@@ -55,14 +53,6 @@ def corpus(tmp_path_factory):
     return seeds.make(tmp_path_factory.mktemp("seeds"))
 
 
-def read(path):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        trace = llmprof.read(path, cache=False)
-    assert all(issubclass(one.category, TraceWarning) for one in caught)
-    return trace, [str(one.message) for one in caught]
-
-
 def rows(trace):
     return sum(trace.rows.values())
 
@@ -71,8 +61,8 @@ def told(path, whole):
     """Only rows that cannot be are missing, all of them are counted, and a sentence more says
     so.
     """
-    before, said_before = read(whole)
-    after, said = read(path)
+    before, said_before = read_and_told(whole)
+    after, said = read_and_told(path)
     assert before.coverage["impossible"] == 0
     assert after.coverage["impossible"] >= 1
     assert before.coverage["events"] == after.coverage["events"]
@@ -156,7 +146,7 @@ def test_the_coverage_counts_by_rank_and_the_warning_comes_once(tmp_path):
         (tmp_path / f"rank{rank}.json").write_bytes(
             text_of(events, distributedInfo={"rank": rank, "world_size": 2})
         )
-    trace, said = read(tmp_path)
+    trace, said = read_and_told(tmp_path)
     assert len([one for one in said if "cannot be" in one]) == 1
     assert trace.coverage["impossible"] == 3
     counts = (
@@ -193,4 +183,4 @@ def test_half_a_surrogate_pair_is_refused_and_not_taken_for_an_infinity(corpus, 
     path = tmp_path / "run.hatchet"
     path.write_text((corpus / "proton/run.hatchet").read_text().replace('"90"', '"9\\ud800"'))
     with pytest.raises(ReadError):
-        read(path)
+        read_and_told(path)

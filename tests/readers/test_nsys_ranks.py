@@ -60,8 +60,7 @@ def ranks_from(trace):
 
 
 def read(*paths):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", TraceWarning)
+    with warnings.catch_warnings(action="error", category=TraceWarning):
         return llmprof.read(list(paths) if len(paths) > 1 else paths[0], cache=False)
 
 

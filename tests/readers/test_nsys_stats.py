@@ -25,8 +25,9 @@ needs_files = pytest.mark.skipif(not FILES, reason="there are no recordings besi
 
 @functools.cache
 def trace_of(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)  # a single rank of several
+    with warnings.catch_warnings(
+        action="ignore", category=TraceWarning
+    ):  # a single rank of several
         return combine(reader.read(path), "nsys")
 
 

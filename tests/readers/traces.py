@@ -4,9 +4,12 @@ for times.
 
 import gzip
 import json
+import warnings
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import llmprof
+from llmprof.errors import TraceWarning
 from llmprof.readers.chrome import reader
 from llmprof.trace import communication
 
@@ -109,3 +112,17 @@ def read_one(path, **options):
     """The one part of a file that no tool merged."""
     (part,) = reader.read(path, **options)
     return part
+
+
+def read_quietly(path):
+    """A trace, whatever reading it warns of."""
+    with warnings.catch_warnings(action="ignore", category=TraceWarning):
+        return llmprof.read(path, cache=False)
+
+
+def read_and_told(path):
+    """A trace, and what reading it warned of."""
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        trace = llmprof.read(path, cache=False)
+    assert all(issubclass(one.category, TraceWarning) for one in caught)
+    return trace, [str(one.message) for one in caught]

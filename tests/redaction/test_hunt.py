@@ -74,8 +74,7 @@ def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_pa
         return
     _redact(path, copy, names)
     assert hunt.left(hunt.identities(path), copy) == {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
+    with warnings.catch_warnings(action="ignore", category=TraceWarning):
         if trace is None:
             ours, theirs = read_metrics(copy), read_metrics(path)
             assert_frame_equal(ours.metrics, names.frame(theirs.metrics))
@@ -115,8 +114,7 @@ def test_the_look_finds_each_kind(kind, text, tmp_path):
 def _trace(path):
     """The trace of a file, if it is one."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TraceWarning)
+        with warnings.catch_warnings(action="ignore", category=TraceWarning):
             return llmprof.read(path, cache=False)
     except LlmprofError:
         return None

@@ -77,8 +77,7 @@ def test_a_secret_planted_in_every_text(reader, seeds, tmp_path):
     for kind, (secret, parts) in KINDS.items():
         for number, path in enumerate(files_of(seeds / reader, secret, tmp_path)):
             copy = tmp_path / f"copy_{number}_{kind.replace(' ', '_')}"
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TraceWarning)
+            with warnings.catch_warnings(action="ignore", category=TraceWarning):
                 before = llmprof.read(path, cache=False)
                 redact(path, copy)
                 after = llmprof.read(copy, cache=False)

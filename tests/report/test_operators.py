@@ -149,8 +149,7 @@ def test_the_report_of_a_run_shows_its_timings(tmp_path, root):
         "attn": 20_000,
         "lm_head": 8_500,
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         page = Visualizer(folder).generate_report_html().read_text()
     assert "Where does the time of a step go, layer by layer?" in page
     (folder / "traces/ops_rank0.json.gz").unlink()

@@ -102,8 +102,7 @@ def written(value):
 
 def opened(name, folder):
     """Every door opens or is shut with words; nothing else is raised."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
+    with warnings.catch_warnings(action="ignore", category=TraceWarning):
         for door, error in states.opened(name, folder, deep=False):
             assert error is None or str(error), door
 
@@ -279,8 +278,7 @@ def test_a_damaged_history_is_set_aside_and_a_new_one_begins(tmp_path):
         made.file.write_bytes(
             flipped(data, rng) if number % 2 else data[: rng.randrange(len(data))]
         )
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             again = WatchHistory.open(tmp_path / "history")
         if not caught:
             assert again.recent().equals(frame), "what is read is as it was written"

@@ -44,7 +44,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     polars.DataFrame
         One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``,
         ``waited_stream`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
-        copy that the stream runs next, and ``before_name, before_category`` of the last event on
+        copy that the stream runs next, and ``waited_name, waited_category`` of the last event on
         the stream that was waited for.
 
     Raises
@@ -86,7 +86,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False
     )
     before = events.select(
-        "rank", waited_stream="stream", _end=end, before_name="name", before_category="category"
+        "rank", waited_stream="stream", _end=end, waited_name="name", waited_category="category"
     )
     rows = rows.sort("_end").join_asof(
         before.sort("_end"), on="_end", by=["rank", "waited_stream"], check_sortedness=False
@@ -102,8 +102,8 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         "next_event",
         "next_name",
         "next_category",
-        "before_name",
-        "before_category",
+        "waited_name",
+        "waited_category",
     )
 
 

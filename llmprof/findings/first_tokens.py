@@ -41,8 +41,8 @@ _ADVICE: Final = {
         " parallelism, or a cached prefix."
     ),
     "no step running": (
-        "Look at the front end, the tokenizer and the scheduler, and at idle time of the device"
-        " then."
+        "Look at the front end (its tokenizer, if it has one), the scheduler, and idle time of the"
+        " device then."
     ),
     IDLE: (
         "Smaller chunks of prefill do not shorten this: see which findings say why the device"
@@ -180,18 +180,19 @@ def first_token_finding(
 
 
 def _pauses(scope: Scope) -> pl.DataFrame:
-    """Pauses of the first rank's device, cut to steps, with their ``phase``; those beside steps
-    with a known reason.
+    """Pauses of a device, cut to steps, with their ``phase``; those beside steps with a known
+    reason.
     """
-    rank = min(rank for rank in scope.trace.ranks if rank >= 0)
-    pauses = scope.pauses.filter(pl.col("rank") == rank)
-    pauses = pauses.filter(pl.col("device") == pl.col("device").min())
-    steps = (
-        step_windows(scope.trace).filter(pl.col("rank") == rank).unique("start_ns").sort("start_ns")
-    )
-    steps = steps.with_columns(dur_ns="span_ns").filter(pl.col("dur_ns") > 0)
+    one = pl.col("device") == pl.col("device").min().over("rank")
+    pauses = scope.pauses.filter(one)
+    windows = step_windows(scope.trace).filter(one)
+    steps = windows.with_columns(dur_ns="span_ns").filter(pl.col("dur_ns") > 0)
     inside = clip_intervals(pauses, steps, ["rank"])
     inside = inside.with_columns(phase=steps["phase"].gather(inside["window"])).drop("window")
+    # the rank that pauses most is waited for: collectives of the others look busy meanwhile
+    rank, _ = heaviest(inside.filter(pl.col("phase") != "decode"), "rank")
+    rank = min(rank for rank in scope.trace.ranks if rank >= 0) if rank is None else rank
+    inside, pauses = (rows.filter(rank=rank) for rows in (inside, pauses))
     known = pauses.filter(pl.col("reason").is_not_null())
     return pl.concat(
         [inside, known.with_columns(phase=pl.lit(None, dtype=pl.String)).select(inside.columns)]

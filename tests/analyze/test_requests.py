@@ -294,6 +294,20 @@ def test_compilation_in_the_prefill_of_another_is_told_by_what_the_host_did():
         pytest.approx(92 * MS, rel=0.01)
     ]  # of 100 ms in which others are prefilled
     assert found["about"].to_list() == ["triton/compiler/compiler.py(226): compile"]
+    # a rank that waits for another one in its all-reduce looks busy; the other one counts
+    waiting = kernels(["ncclDevKernel_AllReduce_Sum_bf16_RING_LL", *[gemm] * 2]).with_columns(
+        start_ns=pl.Series([10, 106, 112]) * MS, dur_ns=pl.Series([96, 4, 10]) * MS
+    )
+    own = {"kernels": run, "runtime": launched, "markers": labels(marks), "ops": compiling}
+    late = {
+        name: frame.with_columns(rank=pl.lit(1, dtype=frame.schema["rank"]))
+        for name, frame in own.items()
+    }
+    early = own | {"kernels": waiting, "ops": compiling.clear()}
+    both = Trace({name: pl.concat([early[name], late[name]]) for name in late}, {"world_size": 2})
+    found = analyze.findings(both, requests=pl.DataFrame([parts | times]))
+    figure = found.filter(rule="slow_first_tokens")["figure"].to_list()
+    assert figure == [pytest.approx(92 * MS, rel=0.01)]
     # the same where nothing tells what the host did, and where all that it did took no time
     for told in ({}, {"ops": compiling.with_columns(dur_ns=pl.lit(0))}):
         untold = Trace(

@@ -47,7 +47,31 @@ def steady_steps(trace: Trace) -> pl.DataFrame:
     middle = span.median().over("rank")
     spread = (span - middle).abs().median().over("rank") * MAD_TO_SIGMA
     limit = pl.max_horizontal(spread * MAX_DEVIATIONS, middle * 0.1)
-    return step_rows.filter((span - middle).abs() <= limit).drop("_run", "_first")
+    steady = step_rows.filter((span - middle).abs() <= limit).drop("_run", "_first")
+    slow = slow_steps(step_rows, step_windows(trace), steady)
+    return steady.join(slow, on=["rank", "step"], how="anti", maintain_order="left")
+
+
+SLOW = 1.5
+"""A slow step takes this many times a usual one, or more."""
+
+
+def slow_steps(
+    step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame
+) -> pl.DataFrame:
+    """Decode steps with as many requests as the steady ones that, with the pause after them, take
+    much longer than these.
+    """
+    usual = windows.join(steady.select("rank", "step", "decode_requests"), on=["rank", "step"])
+    usual = usual.group_by("rank").agg(
+        pl.col("dur_ns").median().alias("usual_ns"), pl.col("decode_requests").first()
+    )
+    long = windows.join(usual.select("rank", "usual_ns"), on="rank").filter(
+        pl.col("phase") == "decode", pl.col("dur_ns") >= SLOW * pl.col("usual_ns")
+    )
+    rows = step_rows.join(long, on=["rank", "step"], how="semi", maintain_order="left")
+    batch = ["rank", "decode_requests"]
+    return rows.join(usual, on=batch, how="semi", maintain_order="left", nulls_equal=True)
 
 
 PARTS = {

@@ -12,8 +12,12 @@ from llmprof.findings.incomplete import INCOMPLETE
 from llmprof.text import joined
 from llmprof.units import format_ns
 
-PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps")
-"""Scopes whose steps are called by their phase."""
+PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps", "slow decode steps")
+"""Scopes whose steps are called by their phase, or as slow ones."""
+
+
+AMONG_LOSSES: Final = (INCOMPLETE, "heaviest_stage")
+"""Rules of facts that are told among the losses."""
 
 
 def chain_findings(
@@ -23,8 +27,8 @@ def chain_findings(
     ``order``; and facts.
     """
     rows = findings.to_dicts()
-    facts = [row for row in rows if row["severity"] == "info" and row["rule"] != INCOMPLETE]
-    losses = [row for row in rows if row["severity"] != "info" or row["rule"] == INCOMPLETE]
+    facts = [row for row in rows if row["severity"] == "info" and row["rule"] not in AMONG_LOSSES]
+    losses = [row for row in rows if row["severity"] != "info" or row["rule"] in AMONG_LOSSES]
     causes = [row for row in losses if not row.get("follows_from")]
     effects: dict[int, list[dict[str, Any]]] = {}
     for row in losses:

@@ -82,6 +82,8 @@ class Measurement:
     figures: Figures
     gain_ns: float | None = None
     """Most that removing it could gain, if that is less than its time."""
+    each_ns: float | None = None
+    """Its time of one step, if the steps of the scope are not all that it happens in."""
     where: str = "true"
     """SQL condition for the rows of the evidence that show it."""
     rank: int | None = None
@@ -146,6 +148,8 @@ class Cause:
     """Whether it is about labels and not about the run; such findings come last."""
     follows_from: str | None = None
     """The cause whose time it measures a part of."""
+    potential: float = 0.0
+    """Part of the time of a fact by which it is ranked among losses; 0 for those after them."""
     unless: str | None = None
     """The cause in place of which it stands, where that one finds nothing."""
 

@@ -31,15 +31,18 @@ def findings(
     """Ranked findings: what takes the time, and what its remedy would gain, the largest gain first.
 
     Every rule measures the time that something takes. A rule gives no finding if its figure is
-    unknown or below its threshold. Each phase with 10 % of the time of all steps has findings of
-    its own (its steps are the scope; the steady decode steps stand for decode); without steps the
-    scope is the recorded time of host and device. ``denominator`` says what a share is of: the time
-    from step to step of the scope, summed over the devices, or over the ranks that a finding names
-    alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not overlap. The
-    other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) measure parts
-    of these again. What follows from another finding names it in ``follows_from``, stands after it
-    and has no gain of its own: ranks that wait for one whose host is late, for example. Facts
-    (severity ``info``) come after all losses. A recording of graph captures alone has no findings.
+    unknown or below its threshold. Each phase with 10 % of the time of all steps has findings
+    of its own (its steps are the scope; the steady decode steps stand for decode, and steps
+    that take 1.5 times as long or more have findings of their own); without steps the scope is
+    the recorded time of host and device. ``denominator`` says what a share is of: the time from
+    step to step of the scope, summed over the devices, or over the ranks that a finding names
+    alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not overlap.
+    The other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names)
+    measure parts of these again. What follows from another finding names it in
+    ``follows_from``, stands after it and has no gain of its own: ranks that wait for one whose
+    host is late, for example. Facts (severity ``info``) come after all losses, but for the
+    heaviest stage: without a bound, it is ranked as if a quarter of it could be gained. A
+    recording of graph captures alone has no findings.
 
     Parameters
     ----------
@@ -74,7 +77,7 @@ def findings(
           it; ``prediction``: in words. Null without a prediction; ``prediction`` then says why. The
           prediction is below ``gain_ns`` if something else sets the pace, and above it if the
           change also removes other losses;
-        - ``scope`` (steady decode steps, mixed steps, steps, a step, whole recording),
+        - ``scope`` (steady or slow decode steps, mixed steps, steps, a step, whole recording),
           ``denominator`` (what shares are of, in words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL
           condition for its rows: ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it)

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.findings.cause import Measurement
-from llmprof.findings.scope import Scope
+from llmprof.findings.scope import SLOW_STEPS, Scope
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
 from llmprof.replay.what_if import change_of, replay_changes
@@ -84,10 +84,14 @@ def _gain(
         return f"No prediction: it is below {format_share(NOTHING)} of the time."
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
-    if scope.steps is not None:
-        rows = rows.join(
-            scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
-        )
+    steps = scope.windows.select("rank", "step").unique()
+    if scope.words == SLOW_STEPS:
+        # a replay counts a pause to the step after it
+        rows = rows.sort("rank", "step")
+        last = rows.select("rank", pl.col("step").shift().over("rank"))
+        rows = rows.filter(_is_in(rows, steps) | _is_in(last, steps))
+    elif scope.steps is not None:
+        rows = rows.filter(_is_in(rows, steps))
     if (
         not rows.height
         and change.startswith("no-host-delay")
@@ -107,6 +111,11 @@ def _gain(
     )
     profiled, recorded, *after = means.row(0)
     slowed = profiled / recorded if recorded else 1.0
+    if scope.words == SLOW_STEPS:
+        mean_ns = scope.span_ns / scope.parts / slowed
+        each = rows.height / steps.height
+        after = [mean_ns - (recorded - value) * each for value in after]
+        recorded = mean_ns
     replayed_ns = recorded - after[0]
     after = [max(value, recorded - limit / slowed, 0.0) for value in after]
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
@@ -136,6 +145,12 @@ def _gain(
     if of_part:
         text += f" {sentence(of_part)}"
     return Gain(ns, low, high, more, text, plain, slowed)
+
+
+def _is_in(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
+    """Whether each row is of one of the steps."""
+    keys = pl.struct("rank", "step")
+    return rows.select(keys.is_in(steps.select(keys).to_series().implode())).to_series()
 
 
 def _recorded_scope(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:

@@ -11,6 +11,7 @@ from llmprof.findings.causes import CAUSES
 from llmprof.findings.first_tokens import FIRST_TOKENS
 from llmprof.findings.frame import SCHEMA
 from llmprof.findings.incomplete import INCOMPLETE
+from llmprof.findings.scope import SLOW_STEPS
 
 MIN_OF_OTHERS: Final = 0.02
 """Least share of the recorded time for a finding about a phase that is not the one with most
@@ -30,14 +31,16 @@ def rank_findings(
     """Findings of all scopes and of requests in order, the first scope being that of the phase
     with most time; before them what the recording lacks.
     """
-    much = (pl.col("recorded_share") >= MIN_OF_OTHERS) & (pl.col("severity") != "info")
+    # what most of a slow step goes to is told even if it is no loss
+    told = (pl.col("severity") != "info") | (pl.col("ranked") & (pl.col("scope") == SLOW_STEPS))
+    much = (pl.col("recorded_share") >= MIN_OF_OTHERS) & told
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     for known in filter(None, (first_tokens, incomplete)):
         row = dict.fromkeys(frame.columns) | known
         frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
     own = pl.col("rule") == FIRST_TOKENS
-    fact = pl.col("severity") == "info"
+    fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
     tiny = ~fact & (pl.col("share").fill_null(1.0) < MIN_FIRST)
     # what follows from a finding stands after it, wherever that is
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]

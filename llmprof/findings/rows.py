@@ -61,7 +61,9 @@ def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
         for name, (cause, measured) in found.items()
     ]
     return pl.DataFrame(
-        rows, schema={k: v for k, v in SCHEMA.items() if k != "order"} | {"weight": pl.Float64}
+        rows,
+        schema={k: v for k, v in SCHEMA.items() if k != "order"}
+        | {"ranked": pl.Boolean, "weight": pl.Float64},
     )
 
 
@@ -123,12 +125,13 @@ def _row(
 ) -> dict[str, object]:
     of = scope.of(measured.own)
     share = min(1.0, measured.ns / of.span_ns)
-    time_ns = measured.ns / of.parts
+    time_ns = measured.ns / of.parts if measured.each_ns is None else measured.each_ns
     context = _context(measured, scope, time_ns, share, follows)
-    gain = measured.ns if measured.gain_ns is None else measured.gain_ns
+    gain = time_ns if measured.gain_ns is None else measured.gain_ns / of.parts
     first, last = measured.window_ns or (None, None)
     known = predicted if isinstance(predicted, Gain) and not follows else None
-    gained = time_ns if known is None else max(0.0, known.low_ns * known.slowed)
+    gained = measured.ns / of.parts if known is None else max(0.0, known.low_ns * known.slowed)
+    gained *= cause.potential or 1.0
     without = FOLLOWS if follows else predicted
     return {
         "rule": cause.name,
@@ -139,7 +142,7 @@ def _row(
         "share": share,
         "recorded_share": min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns)),
         "follows_from": follows,
-        "gain_ns": min(gain, measured.ns) / of.parts,
+        "gain_ns": min(gain, time_ns),
         "predicted_ns": known and known.ns,
         "predicted_low_ns": known and known.low_ns,
         "predicted_high_ns": known and known.high_ns,
@@ -157,5 +160,6 @@ def _row(
         "detail": measured.figures.detail(context) + _others_lose(measured.others_ns),
         "suggestion": measured.figures.advice(context),
         "about": measured.about,
+        "ranked": cause.potential > 0 or not (cause.info or measured.is_fact),
         "weight": gained * (of.parts if known is None else scope.parts) * scope.weight,
     }

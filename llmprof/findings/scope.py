@@ -15,6 +15,7 @@ from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     LANE,
     recorded_windows,
+    slow_steps,
     steady_steps,
     step_windows,
     time_parts,
@@ -409,7 +410,11 @@ MUCH = 0.1
 INDUCTOR: Final = r"^triton_(?:poi|per|red|tem|mm)_"
 """Names of kernels that torch.compile has made."""
 
+MIN_SLOW = 0.05
+"""Least share of the time of decoding for slow steps to have findings of their own."""
+
 STEADY = "steady decode steps"
+SLOW_STEPS = "slow decode steps"
 ScopeSteps = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it
 stands for (ns).
@@ -439,12 +444,23 @@ def choose_scopes(
     chosen: list[ScopeSteps] = []
     for phase, ns, phase_ranks in much.iter_rows():
         if phase == "decode" and steady.height and steady["rank"].n_unique() == phase_ranks:
-            chosen.append((STEADY, steady, ns))
+            chosen += _usual_and_slow(step_rows, windows, steady, ns)
         elif phases.height == 1:
             chosen.append(("steps", warm, None))
         else:
             chosen.append((f"{phase} steps", every.filter(pl.col("phase") == phase), ns))
     return chosen
+
+
+def _usual_and_slow(
+    step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame, decode_ns: int
+) -> list[ScopeSteps]:
+    """Steady steps stand for decoding; slow ones for themselves, where they are much of it."""
+    slow = slow_steps(step_rows, windows, steady)
+    slow_ns = int(_step_windows(windows, slow)["dur_ns"].sum())
+    if slow_ns < MIN_SLOW * decode_ns:
+        return [(STEADY, steady, decode_ns)]
+    return [(STEADY, steady, decode_ns - slow_ns), (SLOW_STEPS, slow, slow_ns)]
 
 
 def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

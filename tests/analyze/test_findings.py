@@ -971,10 +971,11 @@ def test_the_most_important_come_first():
     found = findings(together(*parts, world_size=2))
     assert found.height >= 4
     assert found["order"].to_list() == list(range(1, found.height + 1))
-    facts = found["severity"] == "info"
+    heaviest = found["rule"] == "heaviest_stage"
+    facts = (found["severity"] == "info") & ~heaviest
     assert facts.is_sorted()  # facts are no losses, and come last
     about_the_run = found.filter(pl.col("rule") != "unnamed_time")
-    losses = found.filter(~facts & found["follows_from"].is_null())
+    losses = found.filter(~facts & ~heaviest & found["follows_from"].is_null())
     assert losses["share"].is_sorted(descending=True)
     assert found["rule"].to_list()[: about_the_run.height] == about_the_run["rule"].to_list()
     severities = {"high": 0.2, "medium": 0.05, "low": 0.0, "info": 0.0}
@@ -1097,7 +1098,27 @@ def test_phases_of_some_length_have_findings_of_their_own():
     assert set(found["scope"]) == {"prefill steps", "mixed steps"}
     assert found["figure"].to_list() == [5 * 300_000] * 2
     assert found["recorded_share"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
-    assert findings(trace)["rule"].to_list()[:2] == ["host_bound"] * 2
+    # of the compute, 71 % of the time, a quarter counts: more than 12 %
+    assert findings(trace)["rule"].to_list()[:3] == ["heaviest_stage", "host_bound", "host_bound"]
+
+
+def test_steps_that_pause_long_have_findings_of_their_own():
+    """Ten decode steps of 1 ms, of which two are followed by a pause of 8 ms."""
+    runs, calls, marks, start = [], [], [], 1_000_000
+    for n in range(10):
+        runs.append(kernels([GEMM] * 10, start=start, dur=100_000, pause=0, first=1 + 1000 * n))
+        calls.append(launches(runs[-1], lead=10_000))
+        marks.append((DECODE, start - 10_001, 1000))
+        start = end(runs[-1]) + (8_000_000 if n in (3, 6) else 5_000)
+    trace = Trace(
+        {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    )
+    found = findings(trace).filter(rule="host_bound")
+    assert found["scope"].to_list() == ["slow decode steps"]
+    assert found["figure"].to_list() == pytest.approx([8_000_000])
+    assert found["share"].to_list() == pytest.approx([8 / 9])
+    usual = findings(trace).filter(rule="heaviest_stage", scope="steady decode steps")
+    assert usual["share"].to_list() == pytest.approx([1.0], abs=0.01)
 
 
 def test_schema_without_rows():

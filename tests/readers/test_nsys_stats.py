@@ -58,8 +58,8 @@ def read_csv(path):
     [
         ("cuda_gpu_kern_sum", "Instances", {"Name": "name"}),
         ("cuda_api_sum", "Num Calls", {"Name": "name"}),
-        ("cuda_gpu_mem_time_sum", "Count", {"Operation": "operation"}),
-        ("nvtx_sum", "Instances", {"Style": "style", "Range": "name"}),
+        ("cuda_gpu_mem_time_sum", "Count", {"Operation": "kind"}),
+        ("nvtx_sum", "Instances", {"Style": "kind", "Range": "name"}),
     ],
 )
 def test_saved_answers(shared, name, count, texts):
@@ -107,13 +107,15 @@ def test_saved_projection(shared):
         "NumChild": "children",
     }
     ours = analyze.nsys.nvtx_kernels(trace_of(path))
+    children = ours.group_by(range="parent").agg(children=pl.len())
+    ours = ours.join(children, on="range", how="left").with_columns(pl.col("children").fill_null(0))
     absolute = ours.with_columns(
         pl.col("start_ns", "host_start_ns") + first_event(path), name=LABEL
     )
     want = sorted(
         (*(int(r[c]) for c in columns), r["Name"], r["Style"]) for r in theirs if r["Style"]
     )
-    assert sorted(absolute.select(*columns.values(), "name", "style").rows()) == want
+    assert sorted(absolute.select(*columns.values(), "name", "kind").rows()) == want
 
 
 def test_saved_launches(shared):
@@ -124,17 +126,15 @@ def test_saved_launches(shared):
     )
     for row in ours.iter_rows(named=True):
         mine = [
-            r
-            for r in rows
-            if (r["Kernel Name"], r["API Function"]) == (row["name"], row["api_name"])
+            r for r in rows if (r["Kernel Name"], r["API Function"]) == (row["name"], row["call"])
         ]
         queued = [int(r["Queue Dur (ns)"]) for r in mine if r["Queue Dur (ns)"]]
-        assert (row["count"], row["queued_count"]) == (len(mine), len(queued))
+        assert (row["count"], row["queue_count"]) == (len(mine), len(queued))
         assert row["total_mean_ns"] == pytest.approx(
             sum(int(r["Total Dur (ns)"]) for r in mine) / len(mine)
         )
         assert row["kernel_max_ns"] == max(int(r["Kernel Dur (ns)"]) for r in mine)
-        assert row["api_min_ns"] == min(int(r["API Dur (ns)"]) for r in mine)
+        assert row["call_min_ns"] == min(int(r["API Dur (ns)"]) for r in mine)
         assert row["queue_mean_ns"] == (
             pytest.approx(sum(queued) / len(queued)) if queued else None
         )
@@ -159,9 +159,9 @@ def test_copies_against_sql(path):
         row for part in parts for row in sqlite.query(path, part).select("n", "bytes", "ns").rows()
     ]
     trace = trace_of(path)
-    sizes = report_of(trace, "cuda_gpu_mem_size_sum").select("operation", "count", "total_bytes")
-    times = report_of(trace, "cuda_gpu_mem_time_sum").select("operation", "total_ns")
-    assert sorted(sizes.join(times, on="operation").drop("operation").rows()) == sorted(want)
+    sizes = report_of(trace, "cuda_gpu_mem_size_sum").select("kind", "count", "total_bytes")
+    times = report_of(trace, "cuda_gpu_mem_time_sum").select("kind", "total_ns")
+    assert sorted(sizes.join(times, on="kind").drop("kind").rows()) == sorted(want)
 
 
 OPENACC = "start INTEGER, end INTEGER, nameId INTEGER, globalTid INTEGER, eventKind INTEGER, lineNo INTEGER, srcFile INTEGER"

@@ -330,6 +330,26 @@ print(json.dumps(out))
 """
 
 
+@pytest.mark.parametrize(
+    ("operator", "needed"),
+    [
+        ("aten::_softmax_backward_data", "f32[4,8] None 1 15"),
+        ("_C_cache_ops::reshape_and_cache_flash", "bf16[4,2,8]*2 bf16[9,16,2,8] None None"),
+        ("aten::bucketize", "f32[4] None"),
+        ("sgl_kernel::lightning_attention_decode", "bf16[2,4,1,8]*2 None f32[2,4,8,8]"),
+    ],
+)
+def test_a_cost_is_not_told_without_an_argument_that_it_needs(operator, needed):
+    with pytest.raises(NoWorkError):
+        work_of(call(operator, needed))
+
+
+def test_an_argument_that_may_be_missing_costs_nothing():
+    assert work_of(call("aten::bernoulli_", "f32[4,8] 0.5")).read == 0
+    assert work_of(call("aten::bernoulli_", "f32[4,8] f32[4,8]")).read == 128
+    assert work_of(call("aten::layer_norm", "f32[4,8] 8 None None")).read == 128
+
+
 @pytest.mark.slow
 def test_bytes_are_those_of_real_tensors(engine_python, tmp_path):
     """Operators that move whole arguments, as torch's profiler records them."""

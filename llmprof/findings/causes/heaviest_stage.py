@@ -107,6 +107,15 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(rows, figures, ns=float(ns), where=where, about=name)
 
 
+POTENTIAL: Final = 0.25
+"""What could be gained of it is not known without its bound; it is ranked as if this share were."""
+
 HEAVIEST_STAGE: Final = Cause(
-    "heaviest_stage", _measure, "events", min_share=0.0, info=True, unless="below_bound"
+    "heaviest_stage",
+    _measure,
+    "events",
+    min_share=0.0,
+    info=True,
+    potential=POTENTIAL,
+    unless="below_bound",
 )

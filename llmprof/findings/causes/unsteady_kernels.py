@@ -79,7 +79,9 @@ def _measure(scope: Scope) -> Measurement | None:
         float(own.select(pl.col("ratio").median()).item()),
         sum_of(rows, "dur_ns") / rows.select("rank", "step").n_unique(),
     )
-    return Measurement.of(own, figures, ns=share * scope.span_ns, where="true", about=name)
+    each_ns = sum_of(rows, "dur_ns") / every.height
+    ns = share * scope.span_ns
+    return Measurement.of(own, figures, ns=ns, each_ns=each_ns, where="true", about=name)
 
 
 UNSTEADY_KERNELS: Final = Cause("unsteady_kernels", _measure, "spikes", min_share=0.02)

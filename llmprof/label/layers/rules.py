@@ -652,6 +652,8 @@ class Stretch:
         """Before the first layer."""
         if row in self.angles:
             return "rope"
+        if self.kernels[row].category == "gemm":
+            return "other"  # its place alone does not tell what a product is
         return "embedding" if row >= self.embedding else "prepare_inputs"
 
 

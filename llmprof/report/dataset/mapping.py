@@ -20,6 +20,7 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.step_times import (
     recorded_windows,
+    slow_steps,
     steady_steps,
     step_windows,
     time_parts,
@@ -36,8 +37,9 @@ from llmprof.errors import (
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
-from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
+from llmprof.findings.scope import SLOW_STEPS, STEADY, Scope, ScopeSteps, choose_scopes
 from llmprof.label.events import label_events
+from llmprof.label.steps.steps import steps_of
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
 from llmprof.text import Progress, counted
@@ -82,17 +84,19 @@ _PAUSES: Final = (
 
 
 def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Representative windows of one rank (``words``: steady decode steps, steps (of a phase) or
-    whole recording).
+    """Representative windows of one rank (``words``: steady or slow decode steps, steps (of a
+    phase) or whole recording).
     """
     if words == "whole recording":
         return recorded_windows(trace)
     windows = step_windows(trace)
     if words == "steps":
         return without_long_first(windows)
-    if words != STEADY:
+    if words not in (STEADY, SLOW_STEPS):
         return windows.filter(pl.col("phase") == words.removesuffix(" steps"))
-    chosen = steady_steps(trace).select("rank", "step")
+    chosen = steady_steps(trace)
+    if words == SLOW_STEPS:
+        chosen = slow_steps(steps_of(trace), windows, chosen)
     return windows.join(chosen, on=["rank", "step"], how="semi", maintain_order="left")
 
 

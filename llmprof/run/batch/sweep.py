@@ -20,7 +20,7 @@ from llmprof.analyze.step_times import SCHEMA as TIME_SCHEMA
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, guarded, listed
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ExperimentConfig, Run
-from llmprof.run.launch.run.folder import hold
+from llmprof.run.launch.run.folder import hold_file
 from llmprof.run.launch.run.requests import METRICS, disagreements, overhead, summarize
 from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
@@ -90,15 +90,11 @@ def new_folder(config: ExperimentConfig, name: str) -> Path:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Lock the folder for this process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("wb")
-    except OSError as error:
-        raise files.refused(folder, error) from error
-    with lock:
-        if not hold(lock):
-            found = f"another process runs the sweep in {folder}"
-            raise LlmprofError(found, hint="wait until it has ended, or choose another folder")
+    busy = LlmprofError(
+        f"another process runs the sweep in {folder}",
+        hint="wait until it has ended, or choose another folder",
+    )
+    with hold_file(files.made(folder) / LOCK, lambda: busy):
         yield
 
 

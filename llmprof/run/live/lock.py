@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import platformdirs
 
 from llmprof.errors import LaunchError
-from llmprof.run.launch.run.folder import hold
+from llmprof.run.launch.run.folder import hold_file
 from llmprof.run.live.server import Address
 from llmprof.trace.storage import files, typed
 
@@ -48,24 +48,26 @@ class Lock:
         """Take the lock; yields its file descriptor, which the guard inherits, so that it
         outlives this process.
         """
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._path.open("ab")
-        except OSError as error:
-            raise files.refused(self._path, error) from error
-        with file:
-            who = typed.read_if_whole(self._path, typed.RecorderJson) or {}
-            if not hold(file):
-                raise LaunchError(
-                    f"process {who.get('pid', 'unknown')} records {self._address.url} since"
-                    f" {who.get('started', 'an unknown time')}, into"
-                    f" {who.get('folder') or 'an unknown folder'}",
-                    hint="wait for its end: a server has one profiler",
-                    busy=True,
-                    pid=who.get("pid"),
-                )
-            self.left_on = who.get("state") == RECORDING
+        files.made(self._path.parent)
+        with hold_file(self._path, self._busy) as file:
+            self.left_on = self._who.get("state") == RECORDING
             yield file.fileno()
+
+    @property
+    def _who(self) -> Any:
+        """What the last process that took the lock wrote of itself."""
+        return typed.read_if_whole(self._path, typed.RecorderJson) or {}
+
+    def _busy(self) -> LaunchError:
+        who = self._who
+        return LaunchError(
+            f"process {who.get('pid', 'unknown')} records {self._address.url} since"
+            f" {who.get('started', 'an unknown time')}, into"
+            f" {who.get('folder') or 'an unknown folder'}",
+            hint="wait for its end: a server has one profiler",
+            busy=True,
+            pid=who.get("pid"),
+        )
 
     def write(self, doing: str, folder: Path | None = None) -> None:
         """Write who records the server; in place, since the lock belongs to this very file."""

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
 from llmprof.run.launch import Run, open_run, runs
-from llmprof.run.launch.run.folder import FINISHED, hold
+from llmprof.run.launch.run.folder import FINISHED, hold_file
 from llmprof.run.live.changes import CHANGED, changed
 from llmprof.run.live.condition import Condition
 from llmprof.run.live.counters import Scrape, between
@@ -532,15 +532,8 @@ def _loop(
 @contextlib.contextmanager
 def _alone(home: Path) -> Any:
     """Lock of the folder of a watch."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        file = (home / ".lock").open("ab")
-    except OSError as error:
-        raise files.refused(home, error) from error
-    with file:
-        if not hold(file):
-            raise LaunchError(
-                f"another watch works in {home}",
-                hint="end it, or choose another folder with output=",
-            )
+    busy = LaunchError(
+        f"another watch works in {home}", hint="end it, or choose another folder with output="
+    )
+    with hold_file(files.made(home) / ".lock", lambda: busy):
         yield

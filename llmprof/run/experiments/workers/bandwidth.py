@@ -359,6 +359,35 @@ class _Bench:
         return sizes if sizes[-1] == last or last < first else [*sizes, last]
 
 
+def _agreement(torch: Any, device: str) -> dict[str, Any]:
+    """A matrix product as it is timed here, and as PyTorch's profiler sees the same calls."""
+    profiler: Any = importlib.import_module("torch.profiler")
+    bench = _Bench(torch, {**SPEC, "device": device, "warmup": 0}, 0, 1)
+    n = 4096 if bench.cuda else 512
+    a, b = (torch.randn(n, n, device=bench.device) for _ in range(2))
+    product = functools.partial(torch.matmul, a, b)
+    bench.times(product, repeat=SPEC["warmup"])
+    activities = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * bench.cuda
+    with profiler.profile(activities=activities) as profile:
+        timed = bench.times(product)
+    device_type = "DeviceType.CUDA" if bench.cuda else "DeviceType.CPU"
+    seen = [
+        float(event.device_time if bench.cuda else event.cpu_time)
+        for event in profile.events()
+        if str(event.device_type) == device_type
+        and ("emset" not in event.name if bench.cuda else event.name == "aten::matmul")
+    ]
+    return {
+        "platform": device,
+        "n": n,
+        "timed_us": statistics.median(timed) * 1e6,
+        "profiler_us": statistics.median(seen or [0.0]),
+        "calls": len(timed),
+        "seen": len(seen),
+        "torch": str(torch.__version__),
+    }
+
+
 def topology() -> dict[str, str]:
     """Output of nvidia-smi about links, without serial numbers and identifiers."""
     if shutil.which("nvidia-smi") is None:
@@ -550,7 +579,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file to write; without it, only the timer is tested"
+    )
     parser.add_argument(
         "--spec", type=json.loads, default={}, help="options that override the defaults, as JSON"
     )
@@ -559,6 +590,9 @@ def main() -> int:
     spec = {**SPEC, **args.spec}
     if spec["device"] == "auto":
         spec["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.out is None:
+        print(json.dumps(_agreement(torch, spec["device"])))  # noqa: T201
+        return 0
     if spec["device"] == "cuda" and not torch.cuda.is_available():
         print("there is no CUDA device", file=sys.stderr)  # noqa: T201
         return 3

@@ -2,13 +2,12 @@
 download.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import ConfigError, LlmprofError
 from llmprof.theory import catalog
-from llmprof.trace.storage.files import refused
+from llmprof.trace.storage import files
 
 PREFIX: Final = "random:"
 """Before the name of a model in the catalogue (:mod:`llmprof.theory.catalog`): it runs with
@@ -39,14 +38,8 @@ def catalog_config(name: str) -> dict[str, Any]:
 def resolve(name: str, folder: str | Path) -> Path:
     """Path or name by which an engine finds a model."""
     if name.startswith(PREFIX):
-        target = Path(folder) / _known(name)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            (target / "config.json").write_text(
-                json.dumps(catalog_config(name), indent=1) + "\n", encoding="utf-8"
-            )
-        except OSError as error:
-            raise refused(target, error) from error
+        target = files.made(Path(folder) / _known(name))
+        files.write_json(target / "config.json", catalog_config(name))
         return target.absolute()
     path = Path(name).expanduser()
     if path.is_dir() or (name.startswith(("/", ".", "~")) or name.count("/") != 1):

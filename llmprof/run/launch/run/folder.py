@@ -12,7 +12,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +35,19 @@ def hold(file: IO[bytes]) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def hold_file(path: Path, busy: Callable[[], LlmprofError]) -> Iterator[IO[bytes]]:
+    """Lock a file during a block; ``busy`` makes the error if another process holds the lock."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise files.refused(path, error) from error
+    with file:
+        if not hold(file):
+            raise busy()
+        yield file
 
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
@@ -192,29 +205,18 @@ class RunFolder:
         """Lock the folder, so that no other process works in it; a LaunchError says that one
         does.
         """
-        try:
-            file = (self.path / _LOCK).open("ab")
-        except OSError as error:
-            raise files.refused(self.path / _LOCK, error) from error
-        with file:
-            if not hold(file):
-                state = typed.read_if_whole(self.path / STATE_FILE, typed.RunJson) or {}
-                found = (
-                    f"another process works in {self.path} (process id"
-                    f" {state.get('pid', 'unknown')})"
-                )
-                hint = "wait for its end, or start a new run, which gets a new folder"
-                raise LaunchError(found, hint=hint, path=str(self.path))
+        with hold_file(self.path / _LOCK, self._busy):
             yield
+
+    def _busy(self) -> LaunchError:
+        state = typed.read_if_whole(self.path / STATE_FILE, typed.RunJson) or {}
+        found = f"another process works in {self.path} (process id {state.get('pid', 'unknown')})"
+        hint = "wait for its end, or start a new run, which gets a new folder"
+        return LaunchError(found, hint=hint, path=str(self.path))
 
     def part(self, name: str) -> Path:
         """Folder for the files of one of several passes; it is made if it is missing."""
-        folder = self.path / name
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise files.refused(folder, error) from error
-        return folder
+        return files.made(self.path / name)
 
     def clear(self) -> None:
         """Remove the files that a run wrote, except its configuration."""

@@ -92,6 +92,7 @@ COLUMNS: dict[str, dict[str, str | tuple[str, float]]] = {
     "late_groups": {"share_last": "last_share", "by": "kind", "calls": "count"},
     "launch_delay": {"share_launched": "launched_share", "calls": "launches"},
     "links": {"link": "kind", "gb_per_s": "gbps", "typical_gb_per_s": "typical_gbps"},
+    "metrics-kernels": {"duration_ns": "dur_ns"},
     "modules": {"calls": "count"},
     "memory": {"largest_bytes": "max_bytes", "op": "operator"},
     "operators": {

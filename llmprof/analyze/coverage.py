@@ -75,13 +75,8 @@ def coverage(trace: Trace) -> pl.DataFrame:
         )
         for kind, covered in _MEASURES.items()
     ]
-    sums = completeness(trace).group_by("rank").agg(pl.col("launched", "missing").sum())
-    launched = sums.select(
-        "rank",
+    launched = recorded_shares(trace).with_columns(
         kind=pl.lit("recorded"),
-        share=1 - pl.col("missing") / pl.col("launched"),
-        count="launched",
-        missing_count="missing",
         impossible_count=pl.lit(0, dtype=pl.Int64),
         denominator=pl.lit("events that were launched"),
     )
@@ -106,3 +101,14 @@ def coverage(trace: Trace) -> pl.DataFrame:
         )
     )
     return pl.concat([rows, launched], how="diagonal_relaxed").sort("rank", maintain_order=True)
+
+
+def recorded_shares(trace: Trace) -> pl.DataFrame:
+    """How many of the events that calls launched on the device each rank's recording has."""
+    sums = completeness(trace).group_by("rank").agg(pl.col("launched", "missing").sum())
+    return sums.select(
+        "rank",
+        share=1 - pl.col("missing") / pl.col("launched"),
+        count="launched",
+        missing_count="missing",
+    ).sort("rank")

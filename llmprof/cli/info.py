@@ -1,5 +1,6 @@
 """``llmprof info``: what a recording holds. It imports less than the analyses do."""
 
+import contextlib
 import textwrap
 from argparse import Namespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import analyze, text
+from llmprof.analyze.coverage import recorded_shares
 from llmprof.cli.output import Terminal, input_paths, is_profile, open_trace, to_json
 from llmprof.errors import NotCapturedError
 from llmprof.readers.reading import left_aside
@@ -23,7 +25,9 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
 
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
-    steps, recorded = _phases(trace), _recorded(trace)
+    steps, recorded = _phases(trace), []
+    with contextlib.suppress(NotCapturedError):
+        recorded = recorded_shares(trace).to_dicts()
     aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
     if args.json:
         tables = {name: trace.rows.get(name) for name in TABLES}
@@ -69,15 +73,6 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
     parts += [f"Left aside: {text.plain(words)}" for words in aside]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)
-
-
-def _recorded(trace: Trace) -> list[dict[str, Any]]:
-    """What of the launched events was recorded, for each rank."""
-    try:
-        found = analyze.coverage(trace).filter(kind="recorded")
-    except NotCapturedError:
-        return []
-    return found.select("rank", "share", "count", "missing_count").to_dicts()
 
 
 def _lost_in_words(lost: dict[str, Any]) -> str:

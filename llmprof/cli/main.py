@@ -29,7 +29,7 @@ _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
 
 _COMMANDS: Final = {
-    "analyze": ("analysis", "diff", "findings", "look", "time_operators", "what_if"),
+    "analyze": ("analysis", "diff", "findings", "look", "what_if"),
     "experiment": ("experiment",),
     "make": (
         "completion",
@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     "live": ("record", "watch"),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
+    "timing": ("time_operators",),
     "trial": ("trial", "tune"),
 }
 """Commands by the module of their functions (``do_…``), which is imported when one runs."""
@@ -472,7 +473,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         "write a script that runs operators of a recording alone, and compare their times with the"
         " recording"
     )
-    timing = _of("analyze", "add_timing_options")
+    timing = _of("timing", "add_timing_options")
     add("time-operators", "time_operators", words, paths, reading, shared, options=timing)
     add(
         "explore",

@@ -209,20 +209,16 @@ def speed_of_light(
 ) -> pl.DataFrame:
     """Arithmetic, memory traffic, place on the roofline and limit of every launch.
 
-    =====================
-    ==========================================================================================
-    column                formula =====================
-    ==========================================================================================
-    flop_per_s            flops / duration memory_bytes            dram__bytes_read.sum +
-    dram__bytes_write.sum (else dram__bytes.sum, else rate x duration) traffic_bytes         DRAM
-    reads + the larger of DRAM writes and what the SMs wrote: the second part of a result
-                          that is still in L2 when the kernel ends reaches the DRAM later
-    bytes_per_s           memory_bytes / duration
-    intensity  flops / memory_bytes
-    bound_flop_per_s       min(peak of the type, intensity x peak bandwidth)
-    bound_share            flop_per_s / bound_flop_per_s; without arithmetic bytes_per_s / peak
-    bandwidth =====================
-    ==========================================================================================
+    - ``flop_per_s``: flops / duration;
+    - ``memory_bytes``: dram__bytes_read.sum + dram__bytes_write.sum (else dram__bytes.sum, else
+      rate x duration);
+    - ``traffic_bytes``: DRAM reads + the larger of DRAM writes and what the SMs wrote: the second
+      part of a result that is still in L2 when the kernel ends reaches the DRAM later;
+    - ``bytes_per_s``: memory_bytes / duration;
+    - ``intensity``: flops / memory_bytes;
+    - ``bound_flop_per_s``: min(peak of the type, intensity x peak bandwidth);
+    - ``bound_share``: flop_per_s / bound_flop_per_s; without arithmetic bytes_per_s / peak
+      bandwidth.
 
     The roofline is that of Williams, Waterman and Patterson (2009, Communications of the ACM
     52(4)), with the vendor's dense peaks (:mod:`llmprof.theory.hardware`). The hardware counts the

@@ -203,7 +203,7 @@ def time_operators(
         first = rows.row(0, named=True)
         raise AnalysisError(
             f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone:"
-            f" {first['why']}",
+            f" {first['reason']}",
             hint="llmprof analyze PATH --what operator-calls lists those that can be run alone",
         )
     chosen, device, world = can.head(top), trace.meta.get("device"), trace.meta.get("world_size")

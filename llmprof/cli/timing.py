@@ -1,0 +1,123 @@
+"""``llmprof time-operators``: operators of a recording alone."""
+
+import argparse
+from argparse import Namespace
+
+import polars as pl
+
+from llmprof import text
+from llmprof.cli.output import (
+    Terminal,
+    for_programs,
+    open_trace,
+)
+from llmprof.run.operator_timing import time_operators as timing_of
+from llmprof.units import format_ns
+
+_TIMES_ALONE = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
+
+
+def add_timing_options(sub: argparse.ArgumentParser) -> None:
+    """Add the options of ``time-operators``."""
+    sub.add_argument(
+        "--operator", metavar="NAME", help="part of the operator's name, such as rms_norm"
+    )
+    sub.add_argument(
+        "--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched"
+    )
+    sub.add_argument("--layer", type=int, metavar="N", help="only calls in this layer")
+    sub.add_argument("--phase", metavar="NAME", help="only calls in this phase, such as decode")
+    words = "number of operators, the longest first (default: %(default)s)"
+    sub.add_argument("--top", type=int, default=1, metavar="N", help=words)
+    sub.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="file for the script; without it, the script is printed",
+    )
+    sub.add_argument(
+        "--run",
+        action="store_true",
+        help="run the script here and compare its times with the recording",
+    )
+    words = "compare results that the script wrote with --json, here or elsewhere"
+    sub.add_argument("--results", metavar="FILE", help=words)
+    sub.add_argument(
+        "--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM"
+    )
+    words = "device for the script (default: a GPU, if there is one)"
+    sub.add_argument("--device", choices=("cuda", "cpu"), help=words)
+    words = "time to measure each operator (default: %(default)s)"
+    sub.add_argument("--seconds", type=float, default=0.5, metavar="S", help=words)
+    sub.add_argument(
+        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
+    )
+    sub.add_argument(
+        "--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it"
+    )
+
+
+def do_time_operators(args: Namespace, terminal: Terminal) -> str:
+    """Write a script that runs operators of a recording alone, or compare its times with the
+    recorded ones.
+    """
+    trace = open_trace(args.paths, args, terminal)
+    top = 200 if args.results and args.top == 1 else args.top
+    made = timing_of(
+        trace,
+        operator=args.operator,
+        kernel=args.kernel,
+        layer=args.layer,
+        phase=args.phase,
+        top=top,
+    )
+    if args.output:
+        made.write(args.output, overwrite=args.force)
+    if not (args.run or args.results):
+        return _written(args.output, made.operators) if args.output else made.script.rstrip()
+    if args.results:
+        frame = made.compare(args.results)
+    else:
+        frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
+    return for_programs(frame, args) if args.csv or args.json else _compared(frame, terminal.width)
+
+
+def _written(file: str, operators: pl.DataFrame) -> str:
+    """Say which operators the script runs, and which commands come next."""
+    lines = [f"{text.counted(operators.height, 'operator')} in {file}:"]
+    for row in operators.iter_rows(named=True):
+        lines.append(
+            f"  {row['operator']} {text.shorten(row['shapes'], 80)},"
+            f" {text.counted(row['count'], 'call')}"
+        )
+        lines += [f"    {words}" for words in (row["assumed"] or "").split("; ") if words]
+    return "\n".join(
+        [*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN]
+    )
+
+
+_THEN = "then compare: llmprof time-operators PATH --results results.json"
+
+
+def _compared(frame: pl.DataFrame, width: int | None) -> str:
+    """The comparison as a table, and the reasons of its verdicts."""
+    shown = frame.select(
+        "operator",
+        "count",
+        *(pl.col(name).map_elements(format_ns, pl.String).fill_null("-") for name in _TIMES_ALONE),
+        pl.col("ratio").round(2),
+        "verdict",
+    )
+    device = frame["device"][0]
+    lines = [f"Run alone on {text.plain(device)}"] if device else []
+    lines.append(
+        text.format_table(
+            shown.rename({name: name.removesuffix("_ns") for name in _TIMES_ALONE}), width=width
+        )
+    )
+    lines += [
+        f"{row['operator']} {text.shorten(row['shapes'] or '', 60)}: {row['verdict']};"
+        f" {row['words']}"
+        for row in frame.iter_rows(named=True)
+    ]
+    return "\n".join(lines)

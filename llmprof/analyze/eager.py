@@ -80,7 +80,7 @@ def add_operators(
     >>> graphs, eager = llmprof.sample("torch_tp1_cudagraph"), llmprof.sample("torch_tp1_eager")
     >>> known = analyze.operators(analyze.add_operators(graphs, eager=eager))
     >>> sorted(known.filter(kind="attention")["operator"].drop_nulls().unique())
-    ['_vllm_fa3_C::fwd']
+    ['_vllm_fa3_C::fwd', '_vllm_fa3_C::get_scheduler_metadata']
     """
     if captures is not None:
         trace = add_capture_labels(trace, captures)

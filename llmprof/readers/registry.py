@@ -31,7 +31,7 @@ def formats() -> list[str]:
     """Names of the formats that :func:`llmprof.read` takes.
 
     >>> formats()[:3]
-    ['ascend', 'chrome', 'nvprof-session']
+    ['ascend', 'chrome', 'xplane']
     """
     return [reader.name for reader in readers() if reader.read is not None]
 

@@ -1617,6 +1617,7 @@ def work_of(call: OperatorCall) -> CallWork:
 
     Examples
     --------
+    >>> from llmprof.theory.calls import parse_call
     >>> call = parse_call("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> work_of(call)
     CallWork(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes',

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from llmprof.readers.otlp import read_requests
     from llmprof.report import Visualizer
     from llmprof.report.dataset import convert, map, open  # type: ignore[no-redef]
-    from llmprof.run import launch, ops
+    from llmprof.run import batch, experiments, launch, operator_timing, ops
     from llmprof.run.batch.runner import BatchRunner, sweep
     from llmprof.run.launch import ConfigManager, ExperimentConfig, ExperimentRunner
+    from llmprof.run.launch.doctor.doctor import doctor
     from llmprof.run.live import record, watch
     from llmprof.run.notebook.cell import profile
     from llmprof.run.operator_timing import time_operators
@@ -52,9 +53,10 @@ _EXPORTS = {
     "readers.otlp": "read_requests",
     "report": "Visualizer",
     "report.dataset": "convert map open",
-    "run": "launch ops",
+    "run": "batch experiments launch operator_timing ops",
     "run.batch.runner": "BatchRunner sweep",
     "run.launch": "ConfigManager ExperimentConfig ExperimentRunner",
+    "run.launch.doctor.doctor": "doctor",
     "run.live": "record watch",
     "run.notebook.cell": "profile",
     "run.operator_timing": "time_operators",

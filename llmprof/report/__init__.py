@@ -11,6 +11,12 @@ from llmprof.errors import door
 
 if TYPE_CHECKING:
     from llmprof.report.folder import Report, html, write
+    from llmprof.report.operators import (
+        advised,
+        compute_vs_communication,
+        layer_performance_heatmap,
+        performance_bottlenecks,
+    )
     from llmprof.report.run import Visualizer
     from llmprof.report.sweep import write_sweep
 
@@ -19,6 +25,8 @@ door(
     globals(),
     {
         "report.folder": "Report html write",
+        "report.operators": "advised compute_vs_communication layer_performance_heatmap"
+        " performance_bottlenecks",
         "report.run": "Visualizer",
         "report.sweep": "write_sweep",
     },

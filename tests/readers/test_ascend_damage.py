@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.errors import LlmprofError, ReadError
+from llmprof.errors import LlmprofError, MixedRunsError, ReadError
 from llmprof.readers import ascend
 from tests.readers.traces import read_quietly as read
 
@@ -318,6 +318,13 @@ def test_an_exported_prof_folder_of_msprof_and_two_of_them(output, tmp_path):
         (found.parent / "device_0" / "data").mkdir(parents=True)
         shutil.copy(output / "trace_view.json", found / "msprof_20250101010203.json")
         shutil.copy(output / "kernel_details.csv", found / "op_summary_20250101010203.csv")
+    with pytest.raises(MixedRunsError):  # the same events are not of two ranks
+        read(tmp_path / "run")
+    view = json.loads((found / "msprof_20250101010203.json").read_text())
+    for event in view:
+        if "ts" in event:
+            event["ts"] = str(float(event["ts"]) + 7)
+    (found / "msprof_20250101010203.json").write_text(json.dumps(view))
     one = read(tmp_path / "run" / "PROF_000001_20250101010101_ABC")
     assert (one.ranks, one.kernels.height) == ([0], read(output).kernels.height)
     assert read(tmp_path / "run").ranks == [0, 1]

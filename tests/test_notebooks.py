@@ -325,7 +325,9 @@ def test_results_of_one_device_and_of_one_experiment(here, tmp_path, kept, refus
 @pytest.mark.slow
 def test_late_ranks_are_the_host_that_was_made_slow(here):
     done = here("09_many_ranks")
-    late = llmprof.analyze.ranks(done.names["run"], by="group").filter(kind="node").row(0, named=True)
+    late = (
+        llmprof.analyze.ranks(done.names["run"], by="group").filter(kind="node").row(0, named=True)
+    )
     # of 20 exchanges between the hosts the slow one is last in those of the 12 slow steps
     assert (late["group"], late["ranks"], late["count"]) == ("host2", list(range(16, 24)), 20)
     assert late["last_share"] == pytest.approx(0.6)

@@ -71,6 +71,10 @@ PAGES = (
     Page("launch", "Profiled runs", "llmprof.run.launch"),
     Page("report", "Reports", "llmprof.report"),
     Page("batch", "Sweeps, and notebooks over many runs", "llmprof.run.batch"),
+    Page("operator_timing", "Times of operators", "llmprof.run.operator_timing"),
+    Page(
+        "experiments", "Bandwidth, and scaling with length and devices", "llmprof.run.experiments"
+    ),
     Page("trials", "Trials of a change", "llmprof.run.trials"),
     Page("live", "Servers that run already", "llmprof.run.live"),
     Page("names", "Names of kernels and operators", "llmprof.names"),

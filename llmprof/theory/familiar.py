@@ -64,9 +64,10 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
         Number of requests.
     seq_len, generate_len, ds_zero, dp_size, tp_size, pp_size, sp_size, use_kv_cache, mode
         As for :func:`llmprof.theory.profile`.
-    flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency,
-    inter_node_memory_efficiency : float
-        Assumed shares of the peaks, in (0, 1].
+    flops_efficiency, hbm_memory_efficiency : float
+        Assumed shares of the peaks of the device, in (0, 1].
+    intra_node_memory_efficiency, inter_node_memory_efficiency : float
+        Assumed shares of the peaks of the links, in (0, 1].
     print_flag : bool
         Whether the sections of :func:`_sections` are printed.
     batch_size, kv_cache_bytes

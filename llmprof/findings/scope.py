@@ -130,6 +130,10 @@ def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
     return scope.of(ranks), rows.filter(pl.col("rank").is_in(ranks))
 
 
+UNEQUAL: Final = 3
+"""Times of steps of which one is this many times another are told beside their mean."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """The representative time of a run, as windows, and the events in it."""
@@ -214,6 +218,10 @@ class Scope:
         mean = format_ns(self.span_ns / self.parts)
         if self.parts == 1:
             return f"{what} {where}: {mean}, {share} of the recorded time"
+        times = self.windows["dur_ns"].sort()
+        least, most = times[0], times[-1]
+        if most > UNEQUAL * least:
+            mean += f" ({format_ns(least)} to {format_ns(most)})"
         return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
 
     @cached_property

@@ -1121,6 +1121,20 @@ def test_steps_that_pause_long_have_findings_of_their_own():
     assert usual["share"].to_list() == pytest.approx([1.0], abs=0.01)
 
 
+def test_a_mean_of_unequal_steps_says_which_they_are():
+    runs, calls, marks, start = [], [], [], 1_000_000
+    for n, dur in enumerate((100_000, 900_000)):
+        runs.append(kernels([GEMM] * 10, start=start, dur=dur, pause=20_000, first=1 + 1000 * n))
+        calls.append(launches(runs[-1], lead=5_000))
+        marks.append(("execute_context_1(64)_generation_0(0)", start - 6_000, 1000))
+        start = end(runs[-1])
+    trace = Trace(
+        {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    )
+    told = findings(trace)["denominator"][0]
+    assert all(words in told for words in ("1.18 ms", "9.18 ms"))
+
+
 def test_schema_without_rows():
     some = findings(together(QUIET))
     assert some.schema == SCHEMA

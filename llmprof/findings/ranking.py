@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.step_times import SLOW
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.first_tokens import FIRST_TOKENS
 from llmprof.findings.frame import SCHEMA
 from llmprof.findings.incomplete import INCOMPLETE
-from llmprof.findings.scope import SLOW_STEPS
+from llmprof.findings.scope import SLOW_STEPS, STEADY
 
 MIN_OF_OTHERS: Final = 0.02
 """Least share of the recorded time for a finding about a phase that is not the one with most
@@ -31,8 +32,12 @@ def rank_findings(
     """Findings of all scopes and of requests in order, the first scope being that of the phase
     with most time; before them what the recording lacks.
     """
-    # what most of a slow step goes to is told even if it is no loss
-    told = (pl.col("severity") != "info") | (pl.col("ranked") & (pl.col("scope") == SLOW_STEPS))
+    # what most of a slow step goes to is told even if it is no loss, where usual steps have less
+    is_info = pl.col("severity") == "info"
+    usual = pl.col("figure").filter(is_info & pl.col("ranked") & (pl.col("scope") == STEADY)).max()
+    usual_ns = pl.concat(frames).select(usual.fill_null(0.0)).item()
+    of_slow = pl.col("ranked") & (pl.col("scope") == SLOW_STEPS)
+    told = ~is_info | (of_slow & (pl.col("figure") > SLOW * usual_ns))
     much = (pl.col("recorded_share") >= MIN_OF_OTHERS) & told
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     for known in filter(None, (first_tokens, incomplete)):

@@ -443,7 +443,7 @@ def do_what_if(args: Namespace, terminal: Terminal) -> str:
     if args.csv or args.json:
         return for_programs(frame, args)
     lines = [
-        f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."
+        f"With {frame['change'][0] or 'no change'}:" if frame.height else "No step was recorded."
     ]
     for row in frame.iter_rows(named=True):
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)

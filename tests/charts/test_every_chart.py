@@ -143,6 +143,26 @@ def digests(nth):
     return found
 
 
+def values_of(node, key):
+    """Every text under a key, at any depth."""
+    if isinstance(node, dict):
+        found = [one for one in [node.get(key)] if isinstance(one, str)]
+        return found + [one for value in node.values() for one in values_of(value, key)]
+    if isinstance(node, list):
+        return [one for value in node for one in values_of(value, key)]
+    return []
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_every_column_that_a_chart_reads_is_in_its_rows(name):
+    _, spec = drawn(name)
+    made = set(values_of({key: spec[key] for key in spec if key != "datasets"}, "as"))
+    for unit in specs.marks(spec):
+        read = set(values_of(unit.get("encoding", {}), "field"))
+        held = set().union(*unit["rows"])
+        assert not unit["rows"] or read <= held | made, read - held - made
+
+
 @pytest.mark.parametrize("name", CHARTS)
 def test_every_chart_is_valid_readable_and_drawn(name):
     chart, spec = drawn(name)

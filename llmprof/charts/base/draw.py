@@ -196,8 +196,8 @@ def log_axis(domain: tuple[float, float], title: str | None, *, labels: bool = T
 
 
 def rule(x: alt.X, value: float) -> alt.Chart:
-    """Dashed vertical line at a value."""
-    data = constant({"start": value})
+    """Dashed vertical line at a value of the column that the axis shows."""
+    data = constant({str(x.shorthand).partition(":")[0]: value})
     line: alt.Chart = (
         alt.Chart(data).mark_rule(color=theme.INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
     )

@@ -604,7 +604,7 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
         "ranks:N",
         ("last_share:Q", None, ".1%"),
         ("expected_share:Q", None, ".1%"),
-        ("calls:Q", None, ","),
+        ("count:Q", "calls", ","),
     )
     base = alt.Chart(draw.inline(drawn)).encode(y=y)
     bars = base.mark_bar(color=theme.COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)

@@ -372,7 +372,9 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         "dtype:N",
     )
     tips += draw.tips(
-        ("rate:Q", symbol, ",.4~r"), "bound:N", ("bound_share:Q", "of its roof", ".1%")
+        ("rate:Q", symbol, ",.4~r"),
+        ("bound_by:N", "bound"),
+        ("bound_share:Q", "of its roof", ".1%"),
     )
     mark = alt.Chart(draw.inline(data)).mark_point(
         filled=True, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.8

@@ -1150,8 +1150,8 @@ def test_schema_without_rows():
 FIRST = {
     "chrome/megatron_tp8": ("host_bound", 0.1),
     "chrome/tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz": (
-        "device_held",
-        0.97,
+        "short_kernels",
+        0.1,
     ),
     "nsys/nsysai_h100_2gpu_1s.v1.sqlite": ("copies", 0.95),
     "chrome/hta/nccl_parser_config__nccl_data.json.gz": ("host_bound", 0.75),
@@ -1164,8 +1164,8 @@ FIRST = {
         "allocation",
         0.19,
     ),
-    "chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz": ("host_bound", 0.03),
-    "rocm/rpd_matmul_result.rpd": ("host_bound", 0.8),
+    "chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz": ("heaviest_stage", 0.9),
+    "rocm/rpd_matmul_result.rpd": ("loading", 0.8),
 }
 """First finding on other people's recordings, each read beside the timeline, and the least share
 that it must have.

@@ -317,7 +317,7 @@ def labelled(name, request):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LABELLED)
 def test_labels_without_modules_agree_with_those_of_modules(name, request):
-    both = fidelity.compare(name.events)
+    both = fidelity.compare(labelled(name, request))
     layers, stages = LABELLED[name]
     assert both.height > 100
     assert fidelity.share(both.filter("said"), "right_layer") >= layers

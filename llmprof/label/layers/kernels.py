@@ -92,6 +92,8 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "adapts": (("gemm",), f"(?i){names.LORA}"),
     "transfers": (("copy",), f"(?i){names.KV_TRANSFER}"),
     "embeds": (("embedding",), f"(?i){names.EMBEDDING}"),
+    # compilers put the look-up into the first norm
+    "embeds_and_norms": (("norm",), f"(?i){names.EMBEDDING}"),
     "caches": (("copy",), "(?i)CatArray|index_copy|index_put|aten::cat$"),
 }
 """Categories in which the name may have a role (none: all of them), and its pattern."""

@@ -403,7 +403,9 @@ class Stretch:
         early = [i for i in self.rows if self.n[i] < first_qkv]
         # images have a convolution or a projection of their patches in place of a look-up
         looked_up = self.role_rows("embeds") or self.of("embedding")
-        patches = [] if self.attends else self.of("gemm", among=early)
+        no_image = self.attends or self.role_rows("embeds_and_norms")
+        patches = [] if no_image else self.of("gemm", among=early)
+        self.patches = [] if looked_up else patches
         self.embedding = min((looked_up or patches)[:1], default=len(self.rows))
         while patches and self.embedding and self.kernels[self.embedding - 1].among("copy", "fill"):
             self.embedding -= 1  # another layout of an image for its convolution
@@ -652,7 +654,7 @@ class Stretch:
         """Before the first layer."""
         if row in self.angles:
             return "rope"
-        if self.kernels[row].category == "gemm":
+        if self.kernels[row].category == "gemm" and row not in self.patches:
             return "other"  # its place alone does not tell what a product is
         return "embedding" if row >= self.embedding else "prepare_inputs"
 

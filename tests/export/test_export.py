@@ -84,7 +84,7 @@ def test_an_npu_reads_back_from_chrome_json(synthetic_npu, tmp_path):
     file = export(trace, tmp_path / "npu.json")
     again = read(file)
     assert again.meta["format"] == "chrome"
-    assert again.platform.name == "ascend"
+    assert again.capture.platform.name == "ascend"
     for table in ("kernels", "runtime", "ops", "markers"):
         common = [c for c in trace.table(table).columns if c in again.table(table).columns]
         assert_frame_equal(

@@ -187,3 +187,20 @@ def test_every_module_imports_on_its_own(root):
     ]
     for module in modules:
         importlib.import_module(module)
+
+
+def test_what_a_trace_holds_is_told_without_an_extra(root):
+    """Modules of no base dependency are missing, as after ``pip install llmprof`` alone."""
+    absent = "psutil pynvml yaml papermill ipykernel ipywidgets anywidget pandas pyarrow scipy"
+    program = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({absent.split()!r}))\n"
+        "from llmprof.cli import main\n"
+        "for command in ('info', 'findings'):\n"
+        "    assert main.main([command, sys.argv[1]]) == 0, command\n"
+    )
+    sample = root / "sample_traces" / "torch_tp1_eager"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(sample)], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -21,7 +21,12 @@ Linux), ``run.memory`` (B, resident; shared pages count in each process), ``run.
 of processes).
 """
 
-from llmprof.errors import door
-from llmprof.run.launch.monitors.sampler import Sampler, counters
+from typing import TYPE_CHECKING
 
-door(globals())
+from llmprof.errors import door
+
+if TYPE_CHECKING:
+    from llmprof.run.launch.monitors.sampler import Sampler, counters
+
+# at their first use, since they need psutil, and the folder of a run does not
+door(globals(), {"run.launch.monitors.sampler": "Sampler counters"})

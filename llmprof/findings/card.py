@@ -12,9 +12,9 @@ from llmprof.findings.incomplete import INCOMPLETE
 from llmprof.text import joined
 from llmprof.units import format_ns
 
-PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps", "slow decode steps")
+SLOW_STEPS: Final = "slow decode steps"
+PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps", SLOW_STEPS)
 """Scopes whose steps are called by their phase, or as slow ones."""
-
 
 AMONG_LOSSES: Final = (INCOMPLETE, "heaviest_stage")
 """Rules of facts that are told among the losses."""

@@ -9,8 +9,9 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import LlmprofError
+from llmprof.findings.card import SLOW_STEPS
 from llmprof.findings.cause import Measurement
-from llmprof.findings.scope import SLOW_STEPS, Scope
+from llmprof.findings.scope import Scope
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
 from llmprof.replay.what_if import change_of, replay_changes
@@ -85,13 +86,12 @@ def _gain(
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
     steps = scope.windows.select("rank", "step").unique()
-    if scope.words == SLOW_STEPS:
+    if scope.steps is not None:
+        own = pl.struct("rank", "step").is_in(steps.to_struct().implode())
         # a replay counts a pause to the step after it
+        after_own = own.shift(fill_value=False).over("rank")
         rows = rows.sort("rank", "step")
-        last = rows.select("rank", pl.col("step").shift().over("rank"))
-        rows = rows.filter(_is_in(rows, steps) | _is_in(last, steps))
-    elif scope.steps is not None:
-        rows = rows.filter(_is_in(rows, steps))
+        rows = rows.filter(own | after_own if scope.words == SLOW_STEPS else own)
     if (
         not rows.height
         and change.startswith("no-host-delay")
@@ -145,12 +145,6 @@ def _gain(
     if of_part:
         text += f" {sentence(of_part)}"
     return Gain(ns, low, high, more, text, plain, slowed)
-
-
-def _is_in(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
-    """Whether each row is of one of the steps."""
-    keys = pl.struct("rank", "step")
-    return rows.select(keys.is_in(steps.select(keys).to_series().implode())).to_series()
 
 
 def _recorded_scope(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:

@@ -8,11 +8,12 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.step_times import SLOW
+from llmprof.findings.card import SLOW_STEPS
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.first_tokens import FIRST_TOKENS
 from llmprof.findings.frame import SCHEMA
 from llmprof.findings.incomplete import INCOMPLETE
-from llmprof.findings.scope import SLOW_STEPS, STEADY
+from llmprof.findings.scope import STEADY
 
 MIN_OF_OTHERS: Final = 0.02
 """Least share of the recorded time for a finding about a phase that is not the one with most

@@ -22,7 +22,7 @@ from llmprof.analyze.step_times import (
     without_long_first,
 )
 from llmprof.errors import AnalysisError
-from llmprof.findings.card import PHASE_SCOPES
+from llmprof.findings.card import PHASE_SCOPES, SLOW_STEPS
 from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
@@ -422,7 +422,6 @@ MIN_SLOW = 0.05
 """Least share of the time of decoding for slow steps to have findings of their own."""
 
 STEADY = "steady decode steps"
-SLOW_STEPS = "slow decode steps"
 ScopeSteps = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it
 stands for (ns).

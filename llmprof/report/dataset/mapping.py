@@ -34,10 +34,11 @@ from llmprof.errors import (
     bound,
     checked,
 )
+from llmprof.findings.card import SLOW_STEPS
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
-from llmprof.findings.scope import SLOW_STEPS, STEADY, Scope, ScopeSteps, choose_scopes
+from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
 from llmprof.label.events import label_events
 from llmprof.label.steps.steps import steps_of
 from llmprof.report.dataset.cluster import Lost, Workers, workers

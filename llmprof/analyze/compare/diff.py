@@ -161,9 +161,9 @@ def diff(
     Returns
     -------
     polars.DataFrame
-        All: ``level`` (plain: a step without the profiler, mean of the repeats, if both runs have it; step
-        or recording, part, between: the time to the next step, kernels),
-        ``phase``, ``kind, part`` (compute by stage, waiting, transfer, copies, idle time by cause;
+        All: ``level`` (plain: a step without the profiler, mean of the repeats, if both runs have
+        it; step or recording, part, between: the time to the next step, kernels), ``phase``,
+        ``kind, part`` (compute by stage, waiting, transfer, copies, idle time by cause;
         null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns,
         delta_ns`` (ns a step and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval
         of the change, over the repeats where both sides have two or more, else over the steps of

@@ -179,9 +179,9 @@ def _decode_alone(requests: list[typed.RequestJson]) -> float | None:
     # A prompt is read from the end of the queue, or of its arrival where that is not known, to the
     # first token. Tokens of one step reach their clients within half a step.
     known = [
-        (row["start_ns"], row["ttft_s"], row)
+        (ns, ttft, row)
         for row in requests
-        if row.get("start_ns") is not None and row.get("ttft_s") is not None
+        if (ns := row.get("start_ns")) is not None and (ttft := row.get("ttft_s")) is not None
     ]
     if not known:
         return None

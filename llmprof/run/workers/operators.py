@@ -1,8 +1,8 @@
 """Program of a timing script: makes random arguments, runs operators alone, times them, and writes
 the results.
 
-A script contains the source of this module. It needs PyTorch, and vLLM for vLLM's operators, but
-not llmprof. The all-reduce runs with one process for each rank.
+A script contains the source of this module and of the clock. It needs PyTorch, and vLLM for vLLM's
+operators, but not llmprof. The all-reduce runs with one process for each rank.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .device_clock import DeviceClock
 
 MODES = ("warm", "in_turn", "weights_cold", "cold")
 """Content of the caches: everything (warm); only data that were just written, after other kernels,
@@ -84,6 +86,7 @@ class OperatorBench:
     device: str
     seconds: float
     torch: Any = field(init=False)
+    clock: DeviceClock = field(init=False)
     floor_ns: float = field(init=False, default=0.0)
     flushed: Any = field(init=False, default=None)
     other: Any = field(init=False, default=None)
@@ -92,12 +95,13 @@ class OperatorBench:
         self.torch = importlib.import_module("torch")
         self.torch.manual_seed(0)
         self.cuda = self.device.startswith("cuda")
+        self.clock = DeviceClock(self.torch, cuda=self.cuda)
         self.name, self.cache_bytes = platform.processor() or platform.machine(), 64 << 20
         if self.cuda:
             properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
             self.name = properties.name
             self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or self.cache_bytes
-            self.floor_ns = statistics.median(self.events([lambda: None] * 20))
+            self.floor_ns = statistics.median(self.clock.times([lambda: None] * 20))
 
     # arguments
 
@@ -217,11 +221,6 @@ class OperatorBench:
             self.flushed = self.torch.empty(size, dtype=self.torch.int8, device=self.device)
         self.flushed.zero_()
 
-    def wait(self) -> None:
-        """Wait for the device."""
-        if self.cuda:
-            self.torch.cuda.synchronize()
-
     def run(self, operator: TimedOperator) -> dict[str, Any]:
         """Time an operator warm, with cold weights, and cold."""
         with self.torch.inference_mode():
@@ -242,7 +241,7 @@ class OperatorBench:
         until = time.perf_counter() + min(0.1, self.seconds)
         while time.perf_counter() < until:  # clocks rise
             call()
-        self.wait()
+        self.clock.wait()
         try:
             profiled = self._profiled(operator, call, plans, calls)
         except (RuntimeError, OSError, ValueError, LookupError) as error:
@@ -266,7 +265,7 @@ class OperatorBench:
             began = time.perf_counter()
             if work is not None:
                 work()
-            self.wait()
+            self.clock.wait()
         return time.perf_counter() - began
 
     def _others(self) -> None:
@@ -327,7 +326,7 @@ class OperatorBench:
                         before()
                     with profiler.record_function(f"replay:{mode}:{number}"):
                         call()
-                self.wait()
+                self.clock.wait()
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             profile.export_chrome_trace(str(file))
@@ -337,38 +336,9 @@ class OperatorBench:
     def _clocked(
         self, call: Callable[[], Any], before: Callable[[], None] | None, calls: int
     ) -> list[float]:
-        """Times in ns by events of the device, less those of an empty pair; by the clock on a
-        CPU.
-        """
-        if self.cuda:
-            return [
-                max(0.0, time_ns - self.floor_ns) for time_ns in self.events([call] * calls, before)
-            ]
-        times = []
-        for _ in range(calls):
-            if before is not None:
-                before()
-            start = time.perf_counter_ns()
-            call()
-            times.append(float(time.perf_counter_ns() - start))
-        return times
-
-    def events(
-        self, calls: Sequence[Callable[[], Any]], before: Callable[[], None] | None = None
-    ) -> list[float]:
-        """Times between events around calls, in ns, while the device is behind the host."""
-        torch = self.torch
-        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
-        self.wait()
-        torch.cuda._sleep(2_000_000 + (60_000 if before is None else 200_000) * len(calls))
-        for (start, end), call in zip(pairs, calls):  # noqa: B905
-            if before is not None:
-                before()
-            start.record()
-            call()
-            end.record()
-        self.wait()
-        return [start.elapsed_time(end) * 1e6 for start, end in pairs]
+        """Times in ns, less those of an empty call on a GPU."""
+        times = self.clock.times([call] * calls, before)
+        return [max(0.0, time_ns - self.floor_ns) for time_ns in times]
 
 
 def _ends(total: int, parts: int, most: int) -> list[int]:
@@ -547,14 +517,9 @@ def _rank(operators: list[TimedOperator], args: argparse.Namespace) -> list[dict
         times: list[float] = []
         for number in range(60):
             distributed.barrier()
-            bench.wait()
-            if cuda:
-                took = bench.events([functools.partial(reduce, tensor)])[0] - bench.floor_ns
-            else:
-                start = time.perf_counter_ns()
-                reduce(tensor)
-                took = float(time.perf_counter_ns() - start)
-            times += [took] if number >= 10 else []
+            bench.clock.wait()
+            took = bench.clock.times([functools.partial(reduce, tensor)])
+            times += [took[0] - bench.floor_ns] if number >= 10 else []
         modes = {
             "warm": {
                 "profiler": {"calls": 0},

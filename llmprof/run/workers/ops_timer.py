@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .device_clock import DeviceClock
+
 FORMAT = "llmprof-ops"
 FORMAT_VERSION = 1
 _CALL = (
@@ -175,7 +177,7 @@ def quick_forward(
             begin = live.mark
             live.at = host
         else:
-            begin = live.mark = pool.pop() if pool else timer.event()
+            begin = live.mark = pool.pop() if pool else timer.clock.event()
             record(begin, live.stream)
             live.at = clock()
         live.limit = live.nothing_ns
@@ -188,7 +190,7 @@ def quick_forward(
         if now - live.at < live.nothing_ns:
             end = live.mark
         else:
-            end = live.mark = pool.pop() if pool else timer.event()
+            end = live.mark = pool.pop() if pool else timer.clock.event()
             record(end, live.stream)
         keep((live.step, number, begin, end, host, now))
         if number not in live.known:
@@ -271,16 +273,11 @@ def dispatch_mode(timer: Any) -> Any:
 def result_of(timer: Any) -> dict[str, Any]:
     """The measurements of a timer, as plain data for JSON."""
     timer.end_step()
-    drift = None
-    if timer.cuda:
-        timer.torch.cuda.synchronize()
-        timer.anchor()
-        (one, at_ns, _), (two, later, _) = timer.anchors[0], timer.anchors[-1]
-        drift = round(one.elapsed_time(two) * 1e6) - (later - at_ns)
+    drift = timer.clock.drift_ns() if timer.cuda else None
     marks = [(row[0], row[5]) for row in timer.steps] + [(row[0], row[6]) for row in timer.steps]
     marks += [(row[0], mark) for row in timer.calls for mark in row[2:4]]
     marks += [(row[0], mark) for row in timer.collectives for mark in row[5:7]]
-    ns = timer.host_times(marks)
+    ns = timer.clock.host_times(marks)
     labels = {row[0]: row[1] for row in timer.steps}
     tables = {}
     for table, keys, rows in (
@@ -314,7 +311,7 @@ def result_of(timer: Any) -> dict[str, Any]:
         "device": timer.torch.cuda.get_device_name() if timer.cuda else None,
         "clock": "CUDA events" if timer.cuda else "perf_counter of the host",
         "quickest_launch_ns": timer.launch_ns or None,
-        "clock_uncertainty_ns": max((one[2] for one in timer.anchors), default=0),
+        "clock_uncertainty_ns": max((one[2] for one in timer.clock.anchors), default=0),
         "clock_drift_ns": drift,
         "torch": str(timer.torch.__version__),
         "model": type(timer.root).__name__,
@@ -351,7 +348,6 @@ _NO_LAUNCH = 0.75
 """Share of the shortest time between two launches: if the host comes back sooner, it launched
 nothing.
 """
-_LAUNCHES = 200
 _MEMORY_STEPS = 10
 """Steps between two readings of the allocator: a reading costs as much as many marks, and decode
 changes little.
@@ -364,7 +360,6 @@ the two.
 """
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
-_ANCHORS = 8
 
 ACTIVE: list[OpsTimer] = []
 """The timer of this process during a timed step; ``ops.time`` looks here."""
@@ -377,6 +372,7 @@ class OpsTimer:
         self, torch: Any, root: Any, options: Mapping[str, Any], *, cuda: bool, rank: int = 0
     ) -> None:
         self.torch, self.root, self.cuda, self.rank = torch, root, cuda, rank
+        self.clock = DeviceClock(torch, cuda=cuda)
         self.options = {**DEFAULTS, **options}
         self.names: list[str] = []
         self.kinds: list[str] = []
@@ -420,7 +416,6 @@ class OpsTimer:
         self._shuffled = all(count == 1 for _, count in self.options["cycle"])
         self._own = sorted(self.layers)
         self.epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self.anchors: list[tuple[Any, int, int]] = []
         self.launch_ns = self._hold_cycles = 0
         self._device, self._stream = 0, None
         self._stream_at: int | None = None
@@ -430,7 +425,7 @@ class OpsTimer:
             self._stream_number = getattr(torch._C, "_cuda_getCurrentRawStream", None)
             self.live.between_ns = _BETWEEN_LAYERS_NS
             self.record = torch.cuda.Event.__mro__[1].record
-            self.anchor()
+            self.clock.anchor()
         self._wraps = {
             quick: self._wrapped(quick=quick) for quick in ((True, False) if cuda else (False,))
         }
@@ -462,7 +457,7 @@ class OpsTimer:
                 self._stream_at, self._stream = number, self.torch.cuda.current_stream()
             live.stream = self._stream
         while self.by_events and len(self.pool) < self._marks_a_step:
-            self.pool.append(self.event())
+            self.pool.append(self.clock.event())
         before = self._memory() if self._memory_now(new=new) else None
         self._wrap(timed, layers)
         if held:
@@ -739,21 +734,16 @@ class OpsTimer:
         clock (ns).
         """
         if self.by_events:
-            event = self.pool.pop() if self.pool else self.event()
+            event = self.pool.pop() if self.pool else self.clock.event()
             self.record(event, self.live.stream)
             return event
-        if self.cuda:
-            self.torch.cuda.synchronize()
+        self.clock.wait()
         return time.perf_counter_ns()
 
     def begin(self) -> tuple[int, Any]:
         """The host's clock (ns) and a mark, which is the last one if nothing was launched since."""
         host = time.perf_counter_ns()
         return host, self.live.mark if host - self.live.at < self.live.limit else self.mark()
-
-    def event(self) -> Any:
-        """A new event; the pool is filled before the window, so that few are made inside it."""
-        return self.torch.cuda.Event(enable_timing=True)
 
     def functional(self) -> Any:
         """A context manager in which every operator that PyTorch dispatches is timed."""
@@ -791,9 +781,6 @@ class OpsTimer:
             self.kinds.append(kind)
         return number
 
-    # --- the clock of the device
-    # ----------------------------------------------------------------------------------
-
     def prepare(self) -> None:
         """Prepare for the window: make events, measure the quickest launch and the cycles that a
         held step waits.
@@ -802,34 +789,14 @@ class OpsTimer:
             return
         stream = self.torch.cuda.current_stream()
         count = min(_MOST_EVENTS, self._marks_a_step * min(self.options["steps"], _POOLED_STEPS))
-        self.pool.extend(self.event() for _ in range(count))
+        self.pool.extend(self.clock.event() for _ in range(count))
         for event in self.pool:
             self.record(event, stream)  # the driver creates an event at its first use
-        self.torch.cuda.synchronize()
-        self.launch_ns = self._quickest_launch()
+        self.clock.wait()
+        self.launch_ns = self.clock.quickest_launch()
         self.live.nothing_ns = int(self.launch_ns * _NO_LAUNCH)
         if self.options["hold"] or any("hold" in method for method, _ in self.options["cycle"]):
-            begin, end = self.event(), self.event()
-            self.torch.cuda._sleep(1000)
-            begin.record()
-            self.torch.cuda._sleep(10_000_000)
-            end.record()
-            end.synchronize()
-            self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
-
-    def _quickest_launch(self) -> int:
-        """Shortest time in ns that the host needs to launch a kernel after another one, as in a
-        step.
-        """
-        one, other = self.torch.zeros(1, device="cuda"), self.torch.zeros(1, device="cuda")
-        times = []
-        for _ in range(_LAUNCHES):
-            other.add_(1)
-            began = time.perf_counter_ns()
-            one.zero_()
-            times.append(time.perf_counter_ns() - began)
-        self.torch.cuda.synchronize()
-        return min(times)
+            self._hold_cycles = self.clock.cycles(self.options["hold_ms"])
 
     def _expected_marks(self) -> int:
         """Number of marks that a timed step is likely to need, so that their events are made
@@ -839,40 +806,6 @@ class OpsTimer:
         outside, _, inside, _ = self._wraps[False]
         below = max((len(modules) for modules in inside.values()), default=0) + 4
         return 4 + 2 * (len(outside) + len(self.layers) + detailed * below)
-
-    def anchor(self) -> None:
-        """Record an event whose time on the host's clock is known; the most exact of several
-        attempts is kept.
-        """
-        tries = []
-        for _ in range(_ANCHORS):
-            self.torch.cuda.synchronize()
-            event = self.event()
-            before = time.perf_counter_ns()
-            event.record()
-            event.synchronize()
-            after = time.perf_counter_ns()
-            tries.append((after - before, event, (before + after) // 2))
-        width, event, middle_ns = min(tries, key=lambda attempt: attempt[0])
-        self.anchors.append((event, middle_ns, width))
-
-    def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
-        """Times of marks on the host's clock (ns) by ``id`` of the mark; events go through the
-        first mark of a step.
-        """
-        out: dict[int, int] = {}
-        anchor = self.anchors[0] if self.anchors else None
-        first_marks: dict[int, tuple[Any, int]] = {}
-        for step, mark in marks:
-            if isinstance(mark, int):
-                out[id(mark)] = mark
-                continue
-            assert anchor is not None  # noqa: S101 (events exist on a GPU only)
-            if step not in first_marks:
-                first_marks[step] = mark, anchor[1] + round(anchor[0].elapsed_time(mark) * 1e6)
-            other, at_ns = first_marks[step]
-            out[id(mark)] = at_ns + round(other.elapsed_time(mark) * 1e6)
-        return out
 
 
 def _some(own: Sequence[int], most: int, turn: int, first: int) -> list[int]:

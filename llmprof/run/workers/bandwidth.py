@@ -1,10 +1,10 @@
 """Script that measures the peaks of a machine: memory, matrix products, links between devices,
 all-reduce.
 
-A stand-alone program that needs only PyTorch (and vLLM for its custom all-reduce, if installed)::
+A packed program that needs only PyTorch (and vLLM for its custom all-reduce, if installed)::
 
-    python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
-    torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
+    python bandwidth.pyz --out results.json [--spec '{"max_bytes": 67108864}']
+    torchrun --nnodes 2 --nproc-per-node 8 bandwidth.pyz --out results.json      # several nodes
 
 Each device has one process; without ``torchrun`` the program starts them itself. NVLink multicast
 stays off. Results of a part are saved as soon as it is measured (``.results.json.ranks/``), so the
@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from .device_clock import DeviceClock
 
 GUARDS = {
     "NCCL_NVLS_ENABLE": "0",
@@ -71,29 +73,15 @@ class _Bench:
         self.device = torch.device(f"cuda:{local}" if self.cuda else "cpu")
         if self.cuda:
             torch.cuda.set_device(self.device)
+        self.clock = DeviceClock(torch, cuda=self.cuda)
         self.notes: list[str] = []
 
     def times(self, work: Callable[[], Any], *, repeat: int | None = None) -> list[float]:
-        """Seconds of each of several warm calls, by CUDA events on a device and by the host's
-        clock on a CPU.
-        """
-        torch, count = self.torch, repeat or self.spec["repeat"]
+        """Seconds of each of several warm calls."""
         for _ in range(self.spec["warmup"]):
             work()
-        if not self.cuda:
-            ends = [time.perf_counter()]
-            for _ in range(count):
-                work()
-                ends.append(time.perf_counter())
-            return [b - a for a, b in zip(ends, ends[1:])]  # noqa: B905, RUF007 (older Pythons)
-        torch.cuda.synchronize()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-        marks[0].record()
-        for mark in marks[1:]:
-            work()
-            mark.record()
-        torch.cuda.synchronize()
-        return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]  # noqa: B905, RUF007 (older Pythons)
+        times = self.clock.times([work] * (repeat or self.spec["repeat"]))
+        return [time_ns / 1e9 for time_ns in times]
 
     def row(self, times: list[float], **facts: Any) -> dict[str, Any]:
         """Row of a measurement: median, spread and number of its repeats, and further facts."""
@@ -375,7 +363,11 @@ def _agreement(torch: Any, device: str) -> dict[str, Any]:
         float(event.device_time if bench.cuda else event.cpu_time)
         for event in profile.events()
         if str(event.device_type) == device_type
-        and ("emset" not in event.name if bench.cuda else event.name == "aten::matmul")
+        and (
+            not any(part in event.name for part in ("emset", "spin_kernel"))
+            if bench.cuda
+            else event.name == "aten::matmul"
+        )
     ]
     return {
         "platform": device,
@@ -631,7 +623,3 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(json.dumps(document, indent=1), encoding="utf-8")
     part.replace(path)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

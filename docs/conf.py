@@ -52,8 +52,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "llmprof"
 html_theme_options = {
     "show_prev_next": False,
-    # a page of the menu is one of thirty: they stand at the left under their captions, not in a row
-    # that overflows
+    # pages stand at the left, not in a row that overflows
     "navbar_center": [],
     "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],

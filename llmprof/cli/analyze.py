@@ -538,7 +538,7 @@ def _diff_text(
 ) -> str:
     if args.csv or args.json:
         return for_programs(frame, args)
-    steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
+    steps = frame.filter(pl.col("level").is_in(["plain", "step", "recording"]))
     lines = [
         *_runs(args, names),
         *(wrap_words(words, terminal.width, "Not alike: ", "  ") for words in unlike),
@@ -557,7 +557,7 @@ def _diff_text(
         between = frame.filter(
             pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"]))
         )
-        both = between.filter(pl.col("delta_ns").is_not_null())
+        both = between.filter(pl.col("delta_ns").is_not_null(), pl.lit(row["level"] != "plain"))
         until = [
             f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)
         ]
@@ -700,6 +700,7 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
 
 def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
     what = "the whole recording" if row["level"] == "recording" else f"{row['phase']}: a step"
+    what += " without the profiler" * (row["level"] == "plain")
     for side, other in (("a", "b"), ("b", "a")):
         if not row[f"{side}_steps"]:
             count = row[f"{other}_steps"]

@@ -22,6 +22,7 @@ from llmprof.errors import (
     TraceWarning,
     nearest,
 )
+from llmprof.plugins import OWN
 
 SLOWER, FAILED, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 _NAME = "llmprof"
@@ -85,6 +86,7 @@ _INPUTS: Final = (
     "model",
     "over",
     "key_file",
+    "own",
     "prompt_file",
 )
 """Options that may name an input, onto which no output is written."""
@@ -213,6 +215,8 @@ def _open_streams() -> None:
 def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> str:
     from llmprof.cli.output import Terminal
 
+    if own := vars(args).get("own"):
+        os.environ[OWN] = str(Path(own).resolve())  # workers read it, too
     module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
         importlib.import_module(f"llmprof.cli.{module}"), f"do_{args.command}"
@@ -526,7 +530,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         "--parameter",
         action="append",
         metavar="KEY=VALUE",
-        help="parameter, such as trace=PATH",
+        help="parameter, such as path=PATH",
     )
     sub.add_argument(
         "-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)"
@@ -753,6 +757,8 @@ def _reading() -> argparse.ArgumentParser:
         " large ones)"
     )
     reading.add_argument("--workers", type=int, metavar="N", help=words)
+    words = "TOML file with names of your own kernels, and the work of your operators"
+    reading.add_argument("--own", metavar="FILE", help=words)
     return reading
 
 

@@ -48,10 +48,10 @@ from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
 from llmprof.report import export as exporting
 from llmprof.run import batch
-from llmprof.run.launch.engines._machine import Refused
-from llmprof.run.launch.engines._server import free_port
 from llmprof.run.launch.run import process
 from llmprof.run.notebook import tutorials
+from llmprof.run.workers._machine import Refused
+from llmprof.run.workers._server import free_port
 from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes

@@ -17,7 +17,7 @@ from llmprof.analyze.copies import copies
 from llmprof.analyze.counters import counters
 from llmprof.analyze.coverage import coverage
 from llmprof.analyze.eager import add_operators
-from llmprof.analyze.events import events, steps, typical_step
+from llmprof.analyze.events import events, steps
 from llmprof.analyze.idle.gaps import idle, stream_gaps
 from llmprof.analyze.idle.host import host_pauses, launch_delay
 from llmprof.analyze.kernels import kernels

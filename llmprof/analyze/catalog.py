@@ -96,7 +96,7 @@ def declaration(function: Callable[..., pl.DataFrame]) -> Analysis:
 
 SUBJECTS: Final = {
     "Findings and differences": "findings diff",
-    "Steps and layers": "steps typical_step step_time speculation layers layer_gaps",
+    "Steps and layers": "steps step_time speculation layers layer_gaps",
     "Communication and overlap": "overlap collectives expert_exchange ranks",
     "Idle time and the host": "idle stream_gaps launch_delay host_pauses host_synchronisation"
     " queue_length",

@@ -76,30 +76,8 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
 
 
 def typical_step(trace: Trace) -> int:
-    """The step to look at first: the one of median length.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity or operators.
-
-    Returns
-    -------
-    int
-        The steady decode step whose device span (of its slowest rank) is the median of all of
-        them, the lower of two; where no decode step is steady, the same of all steps with work.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity or operators.
-    AnalysisError
-        No step has work on the device.
-
-    Examples
-    --------
-    >>> analyze.typical_step(trace)
-    13
+    """The step to look at first: the steady decode step whose device span is the median, the lower
+    of two; of all steps with work where none is steady.
     """
     rows = steady_steps(trace)
     if not rows.height:

@@ -14,6 +14,7 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog
+from llmprof.analyze.events import typical_step
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
@@ -415,7 +416,7 @@ def draw_chart(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, st
 def _step(trace: Trace) -> tuple[pl.DataFrame, str]:
     steady = analyze.steps(trace, steady=True).height > 0
     words = "a steady decode step" if steady else "the step of median length"
-    return _step_events(trace, analyze.typical_step(trace)), words
+    return _step_events(trace, typical_step(trace)), words
 
 
 def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:

@@ -11,6 +11,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.events import typical_step
 from llmprof.charts.bars import step_bars
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -85,7 +86,7 @@ def test_the_typical_step_has_the_median_span():
     )
     # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower
     # median is 105
-    assert analyze.typical_step(trace) == 3
+    assert typical_step(trace) == 3
     rows = [
         (0, 0, 0, 10),
         (0, 1, 10, 10),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 import polars as pl
 
-from llmprof.analyze import typical_step
+from llmprof.analyze.events import typical_step
 from llmprof.charts.base import draw, theme
 from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
@@ -53,7 +53,7 @@ def timeline(
         What was recorded, or rows of ``trace.events``.
     rank, step, phase, layer, stage : optional
         Events to draw, by the values of their columns: one or several of each. Of a trace,
-        ``step="typical"`` is :func:`~llmprof.analyze.typical_step`.
+        ``step="typical"`` is the steady decode step of median length.
     window : (start_ns, end_ns), optional
         What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}

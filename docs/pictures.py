@@ -1,4 +1,4 @@
-"""Pictures of the explorers for the README and the tour:
+"""Pictures of the explorers for the pages:
 
 ``python docs/pictures.py [--to FOLDER] [NAME ...]``.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.step_times import SLOW
-from llmprof.findings.card import SLOW_STEPS
+from llmprof.findings.card import SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.first_tokens import FIRST_TOKENS
 from llmprof.findings.frame import SCHEMA
@@ -35,7 +35,8 @@ def rank_findings(
     """
     # what most of a slow step goes to is told even if it is no loss, where usual steps have less
     is_info = pl.col("severity") == "info"
-    usual = pl.col("figure").filter(is_info & pl.col("ranked") & (pl.col("scope") == STEADY)).max()
+    is_usual = pl.col("scope").is_in([STEADY, USUAL_STEPS])
+    usual = pl.col("figure").filter(is_info & pl.col("ranked") & is_usual).max()
     usual_ns = pl.concat(frames).select(usual.fill_null(0.0)).item()
     of_slow = pl.col("ranked") & (pl.col("scope") == SLOW_STEPS)
     told = ~is_info | (of_slow & (pl.col("figure") > SLOW * usual_ns))

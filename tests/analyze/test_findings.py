@@ -1121,6 +1121,28 @@ def test_steps_that_pause_long_have_findings_of_their_own():
     assert usual["share"].to_list() == pytest.approx([1.0], abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"), [(1.4, "usual decode steps"), (1.1, "steady decode steps")]
+)
+def test_few_lucky_steps_do_not_stand_for_decode(more, words):
+    """Eight steps of 1 ms with four requests, the first of which is not steady, then four with five
+    requests that take longer: all twelve are the scope if their mean is more than 10 % away.
+    """
+    runs, calls, marks, start = [], [], [], 1_000_000
+    for n in range(12):
+        batch, dur = (4, 100_000) if n < 8 else (5, round(100_000 * more))
+        runs.append(kernels([GEMM] * 10, start=start, dur=dur, pause=0, first=1 + 1000 * n))
+        calls.append(launches(runs[-1], lead=10_000))
+        label = f"execute_context_0(0)_generation_{batch}({batch})"
+        marks.append((label, start - 10_001, 1000))
+        start = end(runs[-1])
+    tables = {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    [scope] = scopes_of(Trace(tables))
+    assert (scope.words, scope.phase_ns) == (words, 8_000_000 + 4_000_000 * more)
+    mean_ns = scope.phase_ns / 12 if "usual" in words else 1_000_000
+    assert scope.span_ns / scope.parts == pytest.approx(mean_ns)
+
+
 def test_a_mean_of_unequal_steps_says_which_they_are():
     runs, calls, marks, start = [], [], [], 1_000_000
     for n, dur in enumerate((100_000, 900_000)):

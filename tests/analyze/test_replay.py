@@ -871,7 +871,7 @@ def test_prefill_and_mixed_steps_get_no_whole_graph(shared):
 @pytest.mark.parametrize(
     ("eager", "graphs", "error"),
     # at TP=4 the same operators take 0.52 of the time on the host of the second recording:
-    # docs/what_if.md
+    # benchmarks/what_if.md
     [
         ("torch_tp1_eager", "torch_tp1_cudagraph", 0.1),
         ("torch_tp4_eager_custom_allreduce", "torch_tp4_cudagraph", 0.8),

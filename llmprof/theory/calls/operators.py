@@ -7,6 +7,8 @@ its arguments in the published signature that the line names.
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +18,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import plugins
-from llmprof.errors import LlmprofError, checked
+from llmprof.errors import LlmprofError, checked, listed
 from llmprof.names import CATEGORIES
 from llmprof.names.matching import by_distinct, by_unique_name
 from llmprof.theory.calls.attention import (
@@ -101,7 +103,7 @@ from llmprof.theory.calls.scans import (
     selective_scan,
     split_scan,
 )
-from llmprof.theory.calls.work import CallWork
+from llmprof.theory.calls.work import CallWork, Cost
 
 Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
 """Content of a tensor of integers.
@@ -1572,11 +1574,40 @@ def forget_operators() -> None:
         kept.cache_clear()
 
 
+def _own() -> list[Operator]:
+    """Operators of the user's file: a rule of the table at other places."""
+    costs = [line.work for line in OPERATORS if isinstance(line.work, Cost)]
+    rules = {each.rule.__name__: each.rule for each in costs}
+    found = []
+    for name, given in plugins.own()["operators"].items():
+        try:
+            named = dict(given)
+            kind, rule, places = (
+                named.pop("kind"),
+                rules[named.pop("rule")],
+                named.pop("places", ()),
+            )
+            inspect.signature(rule).bind(None, *places, **named)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LlmprofError(
+                f"{os.environ[plugins.OWN]} has {name!r} = {given!r}: {error}",
+                expected=f"kind, places and options of a rule, one of {listed(rules)}",
+            ) from error
+        if kind not in {line.kind for line in OPERATORS}:
+            kinds = listed(sorted({line.kind for line in OPERATORS}))
+            raise LlmprofError(
+                f"{os.environ[plugins.OWN]} has {name!r} of the kind {kind!r}",
+                expected=f"one of {kinds}",
+            )
+        found.append(Operator(kind, name, Cost(rule, tuple(places), named)))
+    return found
+
+
 @cache
 def _by_name() -> dict[str, Operator]:
     added = [operator for _, operator in plugins.records(plugins.OPERATORS, Operator)]
     table: dict[str, Operator] = {}
-    for operator in [*OPERATORS, *added]:
+    for operator in [*_own(), *OPERATORS, *added]:
         for name in operator.names.split():
             table.setdefault(name, operator)
     return table

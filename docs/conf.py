@@ -25,7 +25,7 @@ _names = [
     for _path in sorted((HERE.parent / "notebooks").glob("*.ipynb"))
 ]
 (_NOTEBOOKS / "index.md").write_text(
-    "# Notebooks\n\nEach runs on your own trace, too: `llmprof notebook NAME -p trace=PATH`.\n\n"
+    "# Notebooks\n\nEach runs on your own trace, too: `llmprof notebook NAME -p path=PATH`.\n\n"
     "```{toctree}\n:maxdepth: 1\n\n" + "\n".join(_names) + "\n```\n"
 )
 

@@ -61,6 +61,27 @@ def test_each_picture_is_shown():
     assert {path.name for path in (ROOT / "docs").glob("*.png")} == shown
 
 
+def test_links_between_files_lead_somewhere():
+    def anchors(text):
+        return {
+            re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        }
+
+    files = [path for folder in ("", "docs", "benchmarks") for path in (ROOT / folder).glob("*.md")]
+    lost = []
+    for file in files:
+        for link in re.findall(r"\]\(([^)\s]+)\)", file.read_text("utf-8")):
+            path, _, anchor = link.partition("#")
+            there = file.parent / path if path else file
+            # written when the pages are built
+            if "://" in link or path.startswith(("api/", "notebooks/index")):
+                continue
+            if not there.exists() or (anchor and anchor not in anchors(there.read_text("utf-8"))):
+                lost.append((file.name, link))
+    assert not lost
+
+
 @pytest.mark.parametrize("page", ALL)
 def test_commands_and_their_options_exist(page):
     named = parser()

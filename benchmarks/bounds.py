@@ -1,5 +1,5 @@
 """How much of the device time of each recording has a bound, and why the rest has none: the table
-of docs/bounds.md.
+of benchmarks/bounds.md.
 
 ``python benchmarks/bounds.py`` prints a row for each recording in :data:`RECORDINGS`; ``--only
 TEXT`` some of them. Collectives are left out: they are compared with the links.

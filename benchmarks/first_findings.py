@@ -3,7 +3,7 @@ judgement of each.
 
 ``python benchmarks/first_findings.py`` asks llmprof, in a process of its own, for the first finding
 of each recording of ``first_findings.tsv``, computes its figures again with :mod:`_raw` (``json``,
-``sqlite3``, ``csv``; nothing of llmprof), and writes the table of ``docs/first_findings.md``. The
+``sqlite3``, ``csv``; nothing of llmprof), and writes the table of ``benchmarks/first_findings.md``. The
 judgement and its reason are in the TSV file: they were written by hand, for the rule that stood
 first then; where another rule stands first now, there is none.
 """
@@ -33,7 +33,7 @@ from _raw import Raw, Span
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 JUDGED: Final = Path(__file__).with_name("first_findings.tsv")
-PAGE: Final = ROOT / "docs" / "first_findings.md"
+PAGE: Final = ROOT / "benchmarks" / "first_findings.md"
 
 STATED: Final = """
 import json, sys, warnings

@@ -4,7 +4,7 @@ trace says of them.
 On a machine with a GPU, with torch alone: ``python benchmarks/operators_gpu.py record FOLDER``. It
 writes ``operators.json`` (times) and ``trace.json.gz`` (of the profiler) there. On any machine,
 with llmprof: ``PYTHONPATH=. python benchmarks/operators_gpu.py read FOLDER``. See
-``docs/bounds.md`` for what came out.
+``benchmarks/bounds.md`` for what came out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table in docs/opportunities.md, recomputed from the recordings with ``json`` and arithmetic
+"""The table in benchmarks/opportunities.md, recomputed from the recordings with ``json`` and arithmetic
 alone.
 
 Nothing here uses llmprof. Kernels are those whose launching call lies in a call of the operator
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 TARGET: Final = 0.8
 DATA: Final = Path(__file__).parents[2] / "shared"
-DOCS: Final = Path(__file__).parents[1] / "docs" / "opportunities.md"
+DOCS: Final = Path(__file__).with_name("opportunities.md")
 LATENCY_US, OWN_GAP_US = 50.0, 5.0
 """Longest time from a call to its kernel on an idle stream, and longest gap that a stream itself
 needs between two.

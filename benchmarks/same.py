@@ -4,7 +4,8 @@
 checkout, in a process of its own, computes the trace's tables and all analyses of the catalogue,
 and compares them: floats to 1e-12, errors by class, columns of prose not at all. What a package
 computed is kept in the temporary folder by the content of the package and of the recording, so that
-only changed code computes again. The exit code is 1 if a difference is not accepted.
+only changed code computes again. The exit code is 1 if a difference is not accepted:
+``same_reasons.txt`` has those that are, each with its reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -38,7 +40,7 @@ PLACES = (
     "sample_traces/*/",
     "tests/analyze/labelled/*.*",
     "tests/several/*/",
-    "../shared/captures/nsys_tp4_eager_nccl/",
+    "../shared/captures/*/",
     "../shared/real/ascend/mindinsight/",
     "../shared/real/ascend/msinsight_level1/*/",
     "../shared/real/ascend/msprof_analyze/*",
@@ -48,6 +50,8 @@ PLACES = (
     "../shared/real/[norpt]*/*.*",
     "../shared/strangers/ascend/*/*/",
     "../shared/strangers/[cr]*/*.*",
+    "../shared/strangers/small/*/*/",
+    "../shared/strangers/small/*/*/*.*",
 )
 """Recordings as they are passed to ``read``; a file in a folder that is itself one is left out."""
 
@@ -249,17 +253,16 @@ WORDS = {
 OF_WORDS = ("kind", "first_name", "second_name")
 """Columns that hold them, beside those of categories."""
 
-PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
 
-Result = dict[str, Any]
-"""By table ``{"rows": …, "columns": {name: hash}}`` or ``{"error": class}``."""
+Result = dict[str, str]
+"""Class of the error by table, and how many warnings there were of each class."""
 
 
 # What runs in a process of its own, with the package of either checkout.
 
 
-def compute(path: str, dump: Path | None) -> Result:
-    """Hashes of all tables of a recording; the tables themselves go into the folder ``dump``."""
+def compute(path: str, folder: Path) -> None:
+    """Write all tables of a recording, and what failed, into a folder."""
     import llmprof
     from llmprof.analyze import catalog
 
@@ -269,13 +272,10 @@ def compute(path: str, dump: Path | None) -> Result:
         try:
             frame = function()
         except Exception as error:  # noqa: BLE001  # any error of a checkout is what is compared
-            found[name] = {"error": type(error).__name__}
+            found[name] = type(error).__name__
             return None
         if isinstance(frame, pl.DataFrame):
-            frame = today(name, frame).drop(PROSE, strict=False)
-            found[name] = {"rows": frame.height, "columns": {s.name: digest(s) for s in frame}}
-            if dump:
-                frame.write_ipc(dump / f"{name}.arrow")
+            frame.write_ipc(folder / f"{name}.arrow", compression="zstd")
         return frame
 
     with warnings.catch_warnings(record=True) as caught:
@@ -302,8 +302,8 @@ def compute(path: str, dump: Path | None) -> Result:
                     named = (room, name) if hasattr(room, "stalls") else (llmprof.analyze, before)
                     add(before, functools.partial(getattr(*named), metrics))
     counts = Counter(warning.category.__name__ for warning in caught)
-    found["warnings"] = {"rows": 1, "columns": dict(sorted(counts.items()))}
-    return found
+    found["warnings"] = str(dict(sorted(counts.items())))
+    (folder / "found.json").write_text(json.dumps(found))
 
 
 def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
@@ -318,19 +318,6 @@ def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     said = [name for name in frame.columns if name in OF_WORDS or name.endswith("category")]
     texts = pl.col([name for name in said if frame[name].dtype != pl.Null])
     return frame.with_columns(texts.cast(pl.String).replace(WORDS)) if said else frame
-
-
-def digest(column: pl.Series) -> str:
-    """Hash of a column's type and values, the same in every process."""
-    values = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
-    if values.dtype.is_nested():
-        values = pl.Series(
-            [json.dumps(value, default=str) for value in values.to_list()], dtype=pl.String
-        )
-    content = values.hash(seed=0).to_numpy().tobytes() if values.dtype != pl.Null else b""
-    return hashlib.sha256(
-        str(column.dtype).encode() + str(len(column)).encode() + content
-    ).hexdigest()[:20]
 
 
 # The comparison.
@@ -353,13 +340,14 @@ class Checkout:
         except OSError:  # it is there
             shutil.rmtree(copy)
 
-    def tables(self, recording: str, key: str, dump: Path | None = None) -> Result:
-        """What this checkout computes of a recording, kept from earlier times or anew."""
-        kept = CACHE / "results" / f"{self.key}-{key}.json"
-        if kept.exists() and dump is None:
-            found: Result = json.loads(kept.read_text())
-            return found
-        command = [sys.executable, str(Path(__file__).resolve()), "--compute", recording]
+    def tables(self, recording: str, key: str) -> Path:
+        """Folder of what this checkout computes of a recording, kept from earlier times or anew."""
+        kept = CACHE / "results" / f"{self.key}-{key}"
+        if kept.exists():
+            return kept
+        kept.parent.mkdir(exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=kept.parent))
+        command = [sys.executable, str(Path(__file__).resolve()), recording, "--compute", str(part)]
         environment = os.environ | {
             "PYTHONPATH": str(self.tree),
             "PYTHONSAFEPATH": "1",
@@ -368,7 +356,7 @@ class Checkout:
         }
         try:
             done = subprocess.run(
-                [*command, "--dump", str(dump)] if dump else command,
+                command,
                 cwd=ROOT,
                 env=environment,
                 timeout=LIMIT_S,
@@ -376,15 +364,13 @@ class Checkout:
                 text=True,
                 check=False,
             )
+            fault = f"exit code {done.returncode}: {done.stderr[-200:]}" if done.returncode else ""
         except subprocess.TimeoutExpired:
-            return {"process": {"error": f"more than {LIMIT_S} s"}}
-        if done.returncode:
-            return {"process": {"error": f"exit code {done.returncode}: {done.stderr[-200:]}"}}
-        kept.parent.mkdir(exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text(done.stdout)
+            fault = f"more than {LIMIT_S} s"
+        if fault:
+            (part / "found.json").write_text(json.dumps({"process": fault}))
         part.rename(kept)
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
+        return kept
 
 
 def content(path: Path) -> str:
@@ -418,36 +404,25 @@ def size(path: Path) -> int:
 
 def differences(recording: str, trees: tuple[Checkout, Checkout]) -> tuple[int, dict[str, str]]:
     """Number of tables of a recording, and what differs: text by ``table.column``."""
-    key = hashlib.sha256(f"{content(ROOT / recording)}{PROGRAMS}".encode())
-    before, now = (tree.tables(recording, key.hexdigest()[:20]) for tree in trees)
-    names = list(dict.fromkeys([*before, *now]))
-    unequal = [name for name in names if before.get(name) != now.get(name)]
-    if not unequal:
-        return len(names), {}
+    made_by = inspect.getsource(compute), TABLES, BY, NEEDED, sys.version, pl.__version__
+    key = hashlib.sha256(f"{content(ROOT / recording)}{made_by}".encode())
+    folders = [tree.tables(recording, key.hexdigest()[:20]) for tree in trees]
+    before, now = (json.loads((folder / "found.json").read_text()) for folder in folders)
+    names = {file.stem for folder in folders for file in folder.glob("*.arrow")}
     out: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        folders = Path(scratch, "other"), Path(scratch, "this")
-        for tree, folder in zip(trees, folders, strict=True):
-            folder.mkdir()
-            tree.tables(recording, key.hexdigest()[:20], dump=folder)
-        for name in unequal:
-            files = [folder / f"{name}.arrow" for folder in folders]
-            if all(file.exists() for file in files):
-                a, b = (pl.read_ipc(file) for file in files)
-                out |= {f"{name}.{column}": text for column, text in compare(a, b).items()}
-            else:
-                out[name] = f"{said(before.get(name))} -> {said(now.get(name))}"
-    return len(names), out
-
-
-def said(result: Result | None) -> str:
-    """A table in a few words."""
-    if result is None:
-        return "absent"
-    return str(
-        result.get("error")
-        or (f"{result['rows']} rows" if result["rows"] != 1 else result["columns"])
-    )
+    for name in sorted(names | {*before, *now}):
+        files = [folder / f"{name}.arrow" for folder in folders]
+        if all(file.exists() for file in files):
+            a, b = (today(name, pl.read_ipc(file)).drop(PROSE, strict=False) for file in files)
+            out |= {f"{name}.{column}": text for column, text in compare(a, b).items()}
+            continue
+        was, is_now = (
+            f"{pl.read_ipc(file).height} rows" if file.exists() else found.get(name, "absent")
+            for file, found in zip(files, (before, now), strict=True)
+        )
+        if was != is_now:
+            out[name] = f"{was} -> {is_now}"
+    return len(names | {*before, *now}), out
 
 
 def compare(a: pl.DataFrame, b: pl.DataFrame) -> dict[str, str]:
@@ -493,17 +468,18 @@ def unequal(a: pl.Series, b: pl.Series) -> pl.Series:
     return unlike
 
 
-def accepted(file: Path | None) -> dict[str, str]:
+def accepted(file: Path) -> dict[str, str]:
     """Reason by pattern: a line is a pattern of ``recording:table.column`` without spaces, and
     its reason.
     """
-    lines = file.read_text().splitlines() if file else []
+    lines = file.read_text().splitlines() if file.exists() else []
     pairs = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
     return dict(pairs)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recordings", nargs="*", help="in place of all that are at hand")
     parser.add_argument(
         "--other", type=Path, help="checkout to compare with, such as that of before a change"
     )
@@ -515,21 +491,23 @@ def main() -> int:
         "--all", action="store_true", help=f"recordings of more than {MOST_BYTES >> 20} MiB, too"
     )
     parser.add_argument(
-        "--allow", type=Path, help="file of accepted differences, a line each: PATTERN REASON"
+        "--allow",
+        type=Path,
+        default=ROOT / "benchmarks/same_reasons.txt",
+        help="file of accepted differences, a line each: PATTERN REASON",
     )
-    parser.add_argument("--compute", help=argparse.SUPPRESS)
-    parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--compute", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.compute:
-        result = compute(args.compute, args.dump)
-        sys.stdout.write(json.dumps(result))
+        compute(args.recordings[0], args.compute)
         return 0
     if args.other is None:
         parser.error("--other is needed")
     began = time.monotonic()
     trees = Checkout(args.other), Checkout(ROOT)
     reasons, used = accepted(args.allow), Counter[str]()
-    files = recordings(float("inf") if args.all else MOST_BYTES, args.only)
+    largest = float("inf") if args.all else MOST_BYTES
+    files = args.recordings or recordings(largest, args.only)
     tables = bad = 0
     with ThreadPoolExecutor(args.jobs) as pool:
         for name, (count, unlike) in zip(

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from llmprof.run.launch.engines.ops_timer import OpsTimer
+from llmprof.run.workers.ops_timer import OpsTimer
 
 LAYERS, STEPS = 28, 1500
 

@@ -25,7 +25,7 @@ _names = [
     for _path in sorted((HERE.parent / "notebooks").glob("*.ipynb"))
 ]
 (_NOTEBOOKS / "index.md").write_text(
-    "# Notebooks\n\nEach runs on your own trace, too: `llmprof notebook NAME -p trace=PATH`.\n\n"
+    "# Notebooks\n\nEach runs on your own trace, too: `llmprof notebook NAME -p path=PATH`.\n\n"
     "```{toctree}\n:maxdepth: 1\n\n" + "\n".join(_names) + "\n```\n"
 )
 
@@ -52,8 +52,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "llmprof"
 html_theme_options = {
     "show_prev_next": False,
-    # a page of the menu is one of thirty: they stand at the left under their captions, not in a row
-    # that overflows
+    # pages stand at the left, not in a row that overflows
     "navbar_center": [],
     "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],

@@ -1,4 +1,6 @@
-"""Pages and stubs that are made from the package: ``python docs/made.py`` writes them again."""
+"""Parts of the reference that are made from the package: ``python docs/made.py`` writes them again,
+``python docs/made.py operators`` prints what is known of the work of operators.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import sys
 from pathlib import Path
 
 from llmprof.analyze import catalog, results
+from llmprof.findings.cause import Cause
+from llmprof.findings.causes import CAUSES
 from llmprof.theory import calls
 from llmprof.theory.calls.work import Cost
 from llmprof.trace import schema
@@ -26,22 +30,41 @@ RECIPES = {
 """What a line of Polars makes of the columns of results, and the line."""
 
 
+def findings() -> str:
+    """The rules of findings, a line for each file of causes."""
+    files: dict[str, list[Cause]] = {}
+    for cause in CAUSES:
+        files.setdefault(cause.measure.__module__, []).append(cause)
+    rows = [
+        f"| `{'`, `'.join(one.name for one in causes)}` | {_first_sentence(sys.modules[file])} "
+        f"| `{'`, `'.join(dict.fromkeys(one.evidence for one in causes))}` |"
+        for file, causes in files.items()
+    ]
+    return (
+        "\n".join(["| rule | what it finds | analysis that shows it |", "|---|---|---|", *rows])
+        + "\n"
+    )
+
+
+def _first_sentence(of: object) -> str:
+    """The first paragraph of a docstring in one line, without its full stop."""
+    return " ".join((of.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
+
+
 def tables() -> str:
-    """``docs/schema.md``: a section and a table for each table of the schema."""
+    """A section and a table for each table of the schema."""
     parts = [
-        "# Tables of a trace",
-        "Made from `llmprof.trace.schema` by `python docs/made.py`. Times are int64 nanoseconds from the earliest event of "
-        "any rank. A table that was not recorded raises `NotCapturedError`; one that was recorded but has no rows is "
-        "an empty frame.",
+        "Times are int64 nanoseconds from the earliest event of any rank. A table that was not recorded raises "
+        "`NotCapturedError`; one that was recorded but has no rows is an empty frame.",
     ]
     for table in (*schema.TABLES.values(), *schema.PROFILES.values()):
         if table is schema.METRICS:
             parts.append(
-                "# Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
+                "## Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
                 "are in base units, rates per second."
             )
         parts.append(
-            f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}."
+            f"### {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}."
         )
         rows = [
             f"| `{c.name}` | {c.dtype} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning.replace('|', '/')} |"
@@ -54,17 +77,14 @@ def tables() -> str:
 
 
 def analyses() -> str:
-    """``docs/analyses.md``: the catalogue."""
+    """The catalogue of analyses."""
     rows = [
         f"| {entry.question} | `analyze.{entry.room}{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.recorded} | {entry.help} |"
         for entry in catalog.analyses()
         if not entry.package
     ]
     head = [
-        "# Analyses",
-        "",
-        "Made from `llmprof.analyze.catalog` by `python docs/made.py`. Each takes a trace and returns a frame; "
-        "`llmprof analyze PATH --what NAME` prints it.",
+        "Each takes a trace and returns a frame; `llmprof analyze PATH NAME` prints it.",
         "",
         "| question | function | on the command line | of a trace with | a row is |",
         "|---|---|---|---|---|",
@@ -73,11 +93,10 @@ def analyses() -> str:
 
 
 def result_columns() -> str:
-    """``docs/results.md``: the columns of results by subject."""
+    """The columns of results by subject."""
     parts = [
-        "# Columns of results",
-        "Made from `llmprof.analyze.results` by `python docs/made.py`. A name means the same in all analyses; docstrings say "
-        "which analysis has which columns. Columns that a table of a trace has stand in [its schema](schema.md), and here "
+        "A name means the same in all analyses; docstrings say which analysis has which columns. Columns that a table of "
+        "a trace has stand in [its schema](#tables-of-a-trace), and here "
         "only where results say more. Further names are made of these, with `_share` for the part of the whole "
         "(`idle_share`, and of each `cause` of an operator: `padding_share`) and with one of these words:",
     ]
@@ -97,14 +116,14 @@ def result_columns() -> str:
     for subject, rows in results.subjects().items():
         lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]
         head = ["| column | type | unit | meaning |", "|---|---|---|---|"]
-        parts += [f"## {subject}", "\n".join([*head, *lines])]
+        parts += [f"### {subject}", "\n".join([*head, *lines])]
     lines = [f"| {what} | `{line}` |" for what, line in RECIPES.items()]
-    parts += ["## In one line of Polars", "\n".join(["| what | line |", "|---|---|", *lines])]
+    parts += ["### In one line of Polars", "\n".join(["| what | line |", "|---|---|", *lines])]
     return "\n\n".join(parts) + "\n"
 
 
 def operators() -> str:
-    """The tables of rules and of operators in ``docs/bounds.md``."""
+    """The rules of work, and the operators that they cover."""
     rows, formulas = [], {}
     for operator in calls.OPERATORS:
         cost = operator.work
@@ -118,8 +137,7 @@ def operators() -> str:
         )
         given = [*map(_said, cost.places), *(f"{k}={_said(v)}" for k, v in cost.named.items())]
         rule = cost.rule.__name__
-        formula = " ".join((cost.rule.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
-        formulas[rule] = f"| `{rule}` | {formula} |"
+        formulas[rule] = f"| `{rule}` | {_first_sentence(cost.rule)} |"
         rows.append(
             f"| {operator.kind} | `{'`, `'.join(some)}` | `{rule}({', '.join(given)})` | {operator.signatures} |"
         )
@@ -137,13 +155,21 @@ def _said(value: object) -> str:
     )
 
 
-MADE = {
-    "docs/schema.md": tables,
-    "docs/analyses.md": analyses,
-    "docs/results.md": result_columns,
-}
+PAGE = ROOT / "docs" / "reference.md"
+MADE = {"findings": findings, "analyses": analyses, "tables": tables, "columns": result_columns}
+
+
+def renewed(page: str) -> str:
+    """The reference with its parts made again."""
+    for name, made in MADE.items():
+        head, mark, rest = page.partition(f"<!-- made: {name} -->\n")
+        _, end, rest = rest.partition("<!-- end -->")
+        page = f"{head}{mark}\n{made()}\n{end}{rest}"
+    return page
+
 
 if __name__ == "__main__":
-    for name, text in MADE.items():
-        (ROOT / name).write_text(text(), "utf-8")
-    sys.stdout.write(operators())
+    if sys.argv[1:] == ["operators"]:
+        sys.stdout.write(operators())
+    else:
+        PAGE.write_text(renewed(PAGE.read_text("utf-8")), "utf-8")

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import made
+
 from llmprof.analyze import catalog
 
 
@@ -23,7 +25,7 @@ class Page:
 
 
 _WORDS = {
-    "What would be gained": "From a replay of the recording: [what would I gain?](../what_if.md)"
+    "What would be gained": "From a replay of the recording: [predict](../predict.md#what-would-a-change-gain)"
 }
 PAGES = (
     Page(
@@ -40,7 +42,7 @@ PAGES = (
             "Trace",
             "Metrics",
         ),
-        "Files in, frames out. The tables of a trace are described in the [schema](../schema.md).",
+        "Files in, frames out. The tables of a trace are described in the [schema](../reference.md#tables-of-a-trace).",
     ),
     *(
         Page(
@@ -119,8 +121,12 @@ def write(folder: Path) -> None:
             )
             lines += [f".. {kind}:: {name}", *(["   :members:"] if kind == "autoclass" else []), ""]
         (folder / f"{page.name}.md").write_text("\n".join([*lines, "```", ""]))
-    listed = "\n".join(page.name for page in pages)
+    work = "# Work of operators\n\nHow FLOPs and bytes follow from the arguments, for [bounds](../predict.md#operators-against-their-bounds)"
+    (folder / "operators.md").write_text(
+        f"{work}\nand [operators of your own](../my_own.md#work-of-an-operator).\n\n{made.operators()}"
+    )
+    listed = "\n".join([*(page.name for page in pages), "operators"])
     (folder / "index.md").write_text(
-        '# Reference\n\nIn the examples `trace` is `llmprof.sample("torch_tp1_cudagraph")`: one H200, vLLM with CUDA '
+        '# Python\n\nIn the examples `trace` is `llmprof.sample("torch_tp1_cudagraph")`: one H200, vLLM with CUDA '
         f"graphs.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     )

@@ -95,7 +95,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Add the cell magic ``%%profile``: ``%load_ext llmprof``."""
+    """Add the cell magic ``%%profile``, and show frames with units: ``%load_ext llmprof``."""
     # imported here, so that an import of llmprof for its version does not need IPython
     from llmprof.run.notebook.cell import register_magic
 

@@ -120,7 +120,7 @@ class MixedRunsError(ReadError):
 class SchemaError(LlmprofError):
     """A frame does not conform to the schema."""
 
-    remedy = "docs/schema.md lists the tables and the types of their columns"
+    remedy = "docs/reference.md lists the tables and the types of their columns"
 
 
 class NotCapturedError(LlmprofError):

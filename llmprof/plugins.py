@@ -5,20 +5,24 @@ A package names its additions in its ``pyproject.toml``::
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
 
-If a plug-in cannot be loaded, a warning names it, and everything else works.
+If a plug-in cannot be loaded, a warning names it, and everything else works. The user's own kernels
+and operators stand in a TOML file, which ``LLMPROF_OWN`` or ``--own`` names.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from llmprof.errors import LlmprofError, PluginWarning
+from llmprof.errors import LlmprofError, PluginWarning, listed
 
 READERS: Final = "llmprof.readers"
 ANALYSES: Final = "llmprof.analyses"
@@ -27,6 +31,9 @@ LISTINGS: Final = "llmprof.listings"
 RANK_PLANS: Final = "llmprof.rank_plans"
 KERNEL_NAMES: Final = "llmprof.kernel_names"
 OPERATORS: Final = "llmprof.operators"
+
+OWN: Final = "LLMPROF_OWN"
+"""Variable that names the file of the user's own kernels and operators."""
 
 T = TypeVar("T")
 
@@ -56,6 +63,26 @@ def foreign() -> Iterator[None]:
         raise
     except Exception as error:
         raise FailedError(f"{type(error).__name__}: {error}") from error
+
+
+@cache
+def own() -> dict[str, dict[str, Any]]:
+    """Tables ``kernels`` and ``operators`` of the user's own file; both empty without one."""
+    tables: dict[str, dict[str, Any]] = {"kernels": {}, "operators": {}}
+    if path := os.environ.get(OWN):
+        try:
+            given = tomllib.loads(Path(path).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise LlmprofError(
+                f"{path} could not be read: {error}", expected=f"TOML with {listed(tables)}"
+            ) from error
+        for name, table in given.items():
+            if name not in tables or not isinstance(table, dict):
+                raise LlmprofError(
+                    f"{path} has {name!r}", expected=f"the tables {listed(tables)} alone"
+                )
+        tables |= given
+    return tables
 
 
 @cache

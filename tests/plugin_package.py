@@ -43,6 +43,7 @@ def write(
 def forget():
     """Look for plug-ins again."""
     plugins.load.cache_clear()
+    plugins.own.cache_clear()
     registry.added.cache_clear()
     catalog.analyses.cache_clear()
     listings.listings.cache_clear()

@@ -362,7 +362,7 @@ class TestReport:
         code, out, _ = run(f"report {saved} -o {tmp_path}/r --title Mine")
         assert code == 0
         assert f"Report  {tmp_path / 'r' / 'index.html'}" in out
-        assert "Recorded time" in out
+        assert "See: llmprof explore" in out
         assert "<h1>Mine</h1>" in (tmp_path / "r" / "index.html").read_text("utf-8")
 
     def test_it_is_written_into_the_file_that_was_named(self, run, saved, tmp_path, quick_report):

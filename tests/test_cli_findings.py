@@ -28,7 +28,7 @@ def test_json_keeps_to_the_schema(name, capsys):
 
 
 def test_the_text_says_where_the_time_went(capsys):
-    assert main.main(["findings", EAGER]) == 0
+    assert main.main(["findings", EAGER, "-v"]) == 0
     [line] = [
         line for line in capsys.readouterr().out.splitlines() if line.startswith("Recorded time")
     ]

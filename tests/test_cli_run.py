@@ -448,7 +448,8 @@ class TestRunsAndDoctor:
         monkeypatch.setattr("llmprof.cli.run.ask", doctor)
         code, out, _ = run("doctor", *argv)
         assert code == 0
-        assert out.splitlines()[-1] == "fail: disk: make room"
+        *_, (status, *words) = [line.split() for line in out.splitlines()]
+        assert (status, words[-2:]) == ("fail", ["Make", "room."])
         assert (asked[0].model if asked[0] else None) == model
         assert json.loads(run("doctor", *argv, "--json")[1])[1]["status"] == "fail"
 

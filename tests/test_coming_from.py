@@ -23,7 +23,8 @@ _CALL = re.compile(r"(?:analyze|charts|trace)\.\w|llmprof\.\w")
 def rows(root):
     """Rows of the table of each tool."""
     found = {}
-    for section in (root / "docs" / "coming_from.md").read_text("utf-8").split("\n## ")[1:]:
+    text = (root / "docs" / "reference.md").read_text("utf-8")
+    for section in text.partition("\n## Coming from another tool\n")[2].split("\n### ")[1:]:
         tool, _, body = section.partition("\n")
         lines = [
             line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")

@@ -56,7 +56,7 @@ def test_every_package_that_is_public_has_a_page(reference, root):
 
 
 def test_manifests_are_those_of_kubernetes(root):
-    text = (root / "docs" / "watch.md").read_text("utf-8")
+    text = (root / "docs" / "server.md").read_text("utf-8")
     manifests = [
         yaml.safe_load(block)
         for block in re.findall(r"```yaml\n(apiVersion:.*?)```", text, re.DOTALL)

@@ -1,5 +1,5 @@
-"""The examples of docs/extending.md, as they stand there: own files, one line elsewhere, and
-what they give.
+"""The examples of CONTRIBUTING.md and docs/my_own.md, as they stand there: own files, one line
+elsewhere, and what they give.
 """
 
 import json
@@ -35,8 +35,10 @@ RUNS = (
 
 @pytest.fixture(scope="module")
 def page(root) -> dict[str, str]:
-    """Sections of the page by their heading."""
-    text = (root / "docs" / "extending.md").read_text("utf-8")
+    """Sections of the pages by their heading."""
+    text = "".join(
+        (root / name).read_text("utf-8") for name in ("CONTRIBUTING.md", "docs/my_own.md")
+    )
     parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -289,7 +291,7 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
         .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
         .replace("llmprof.charts.subjects.jitter", "acme_llmprof.chart"),
         "listing": "from llmprof.cli.listings import Listing\nLISTING = Listing('kernel_jitter', 'name')",
-        "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
+        "names": re.findall(r"```py\n(.*?)```", section, re.DOTALL)[0],
     }
     site = tmp_path / "site"
     plugin_package.write(

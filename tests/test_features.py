@@ -13,7 +13,7 @@ from llmprof.cli.main import main, parser
 ROOT = Path(__file__).parents[1]
 ROWS = [
     [cell.strip() for cell in line.strip("|\n").split(" | ")]
-    for line in (ROOT / "docs" / "features.md").read_text("utf-8").splitlines()
+    for line in (ROOT / "benchmarks" / "features.md").read_text("utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| feature")
 ]
 COMMANDS = [

@@ -1,52 +1,124 @@
-"""The guides of the documentation: their commands run, and what they say of checks, views and
-options is so.
+"""The pages of the documentation: there are twelve, their commands and Python run, and the way from
+a file to a picture is the one that is described.
 """
 
+import os
 import re
 import shlex
+import subprocess
 import sys
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
 
 import pytest
 
-from llmprof.cli.main import main
+from llmprof.cli.main import main, parser
 
-GUIDES = ("symptoms", "measuring", "toolchain", "hpc_and_llm", "troubleshooting", "faq")
+ROOT = Path(__file__).parents[1]
+PAGES = tuple(
+    name
+    for name in re.findall(
+        r"^([a-z_]+)$", (ROOT / "docs" / "index.md").read_text("utf-8"), re.MULTILINE
+    )
+)
+_BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
-_BLOCK = re.compile(r"```(sh|python|text)\n(.*?)```", re.DOTALL)
+
+@cache
+def blocks(page, kind):
+    """Blocks of a kind: ``sh`` and ``python`` run here, ``bash`` and ``py`` need a machine or a file."""
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    return [body for found, body in _BLOCK.findall(text) if found == kind]
 
 
-@pytest.fixture(scope="module")
-def texts(root):
-    return {name: (root / "docs" / f"{name}.md").read_text("utf-8") for name in GUIDES}
+def commands(page, kind):
+    """The words of each command of llmprof in the blocks of a kind."""
+    lines = "\n".join(blocks(page, kind)).replace("\\\n", " ").splitlines()
+    split = (shlex.split(line, comments=True) for line in lines)
+    found = [list(takewhile(lambda word: word != ">", words)) for words in split]
+    return [words[1:] for words in found if words and words[0] == "llmprof"]
 
 
-def blocks(texts, kind):
-    return [
-        (name, body)
-        for name, text in texts.items()
-        for found, body in _BLOCK.findall(text)
-        if found == kind
-    ]
+ALL = ("index", *PAGES)
+
+
+def test_the_pages_are_few_and_short():
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(ALL)
+    assert len(ALL) == 12
+    assert (
+        sum(len((ROOT / "docs" / f"{page}.md").read_text("utf-8").split()) for page in ALL)
+        <= 25_000
+    )
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 90
+
+
+def test_each_picture_is_shown():
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    shown = {
+        name for page in pages for name in re.findall(r"(\w+\.png)\)", page.read_text("utf-8"))
+    }
+    assert {path.name for path in (ROOT / "docs").glob("*.png")} == shown
+
+
+def test_links_between_files_lead_somewhere():
+    def anchors(text):
+        return {
+            re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        }
+
+    files = [path for folder in ("", "docs", "benchmarks") for path in (ROOT / folder).glob("*.md")]
+    lost = []
+    for file in files:
+        for link in re.findall(r"\]\(([^)\s]+)\)", file.read_text("utf-8")):
+            path, _, anchor = link.partition("#")
+            there = file.parent / path if path else file
+            # written when the pages are built
+            if "://" in link or path.startswith(("api/", "notebooks/index")):
+                continue
+            if not there.exists() or (anchor and anchor not in anchors(there.read_text("utf-8"))):
+                lost.append((file.name, link))
+    assert not lost
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_commands_and_their_options_exist(page):
+    named = parser()
+    (choices,) = [action.choices for action in named._actions if isinstance(action.choices, dict)]
+    for words in commands(page, "bash"):
+        named.parse_args(words if words[0] in choices else ["look", *words])
+    for code in blocks(page, "py"):
+        compile(code, page, "exec")
 
 
 @pytest.mark.slow
-def test_the_commands_run(texts, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [page for page in ALL if blocks(page, "sh")])
+def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    lines = [line for _, body in blocks(texts, "sh") for line in body.splitlines() if line.strip()]
-    assert len(lines) >= 10
-    for line in lines:
-        words = shlex.split(line)
-        assert words[0] == "llmprof", line
-        code = main(words[1:])
+    for name in ("sample_traces", "notebooks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for words in commands(page, "sh"):
+        code = main(words)
         out, err = capsys.readouterr()
-        assert code == 0 or words[1] == "doctor", (
-            f"{line}: {err}"
-        )  # the doctor says 1 where something is missing
-        assert out.strip(), line
+        assert code == 0 or words[0] == "doctor", f"{words}: {err}"  # 1 where something is missing
+        assert out.strip(), words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in ALL if blocks(page, "python")])
+def test_the_python_of_a_page_runs(page, tmp_path):
+    code = "\n".join(blocks(page, "python"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
-    text = (root / "docs" / "walk.md").read_text("utf-8")
+    text = (root / "CONTRIBUTING.md").read_text("utf-8")
+    text = text.partition("## From a file to a finding to a picture")[2].partition("\n## ")[0]
     steps = re.findall(
         r"^\d+\. `([\w/]+\.py)`: (.*?)(?=^\d+\. |\Z)", text, re.MULTILINE | re.DOTALL
     )

@@ -3,6 +3,10 @@ tables, kernel names.
 """
 
 import importlib
+import json
+import re
+import subprocess
+import sys
 import warnings
 
 import polars as pl
@@ -158,3 +162,69 @@ def test_a_kind_of_operator_of_another_package(install):
     assert found is not None
     assert calls.work_of(calls.parse_call("acme::mix", "[[4]]", '["float"]')).read == 16
     assert calls.costed_operator("aten::mm").kind == "gemm"  # llmprof's own stays
+
+
+OWN = """
+[kernels]
+attention = ["acme_mix", "acme_old"]
+norm = "acme_rms"
+[operators]
+"acme::mm_out" = { kind = "gemm", rule = "product", places = [1, 2], out = 0 }
+"acme::scale" = { kind = "elementwise", rule = "moves", places = ["0 1 > 2", 3] }
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Use a file of the user's own kernels and operators."""
+    with plugin_package.installed(tmp_path / "packages"):
+
+        def use(text):
+            (tmp_path / "own.toml").write_text(text)
+            monkeypatch.setenv(plugins.OWN, str(tmp_path / "own.toml"))
+            plugin_package.forget()
+
+        yield use
+
+
+def test_a_file_names_kernels_and_the_work_of_operators(own):
+    own(OWN)
+    kernels = pl.Series(["void acme_mix<4>(float*)", "acme_old", "acme_rms", "nvjet_gemm"])
+    assert names.categories(kernels).to_list() == ["attention", "attention", "norm", "gemm"]
+    half = '["c10::Half", "c10::Half", "c10::Half"]'
+    product = calls.work_of(calls.parse_call("acme::mm_out", "[[4, 2], [4, 8], [8, 2]]", half))
+    assert (product.flops, product.read, product.written) == (128, 96, 16)
+    scaled = calls.work_of(calls.parse_call("acme::scale", "[[4], [4], [4]]", half))
+    assert (scaled.flops, scaled.read, scaled.written) == (12, 16, 8)
+    assert calls.operator_categories(pl.Series(["acme::mm_out"])).item() == "gemm"
+
+
+def test_a_command_takes_the_file(tmp_path):
+    (tmp_path / "own.toml").write_text('[kernels]\nnorm = "nvjet"\n')
+    command = [sys.executable, "-m", "llmprof", "analyze", "sample:nsys_tp2_cudagraph", "kernels"]
+    done = subprocess.run(
+        [*command, "--json", "--own", "own.toml"], cwd=tmp_path, capture_output=True, check=True
+    )
+    found = {row["category"] for row in json.loads(done.stdout) if "nvjet" in row["name"]}
+    assert found == {"norm"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[kernels", "could not be read"),
+        ("[kernel]\n", "expected the tables kernels, operators"),
+        ('[kernels]\nnothing = "acme"\n', "no category 'nothing'"),
+        ('[kernels]\nnorm = "(acme"\n', "not a regular expression"),
+        ('[operators]\n"acme::mix" = "product"\n', "'acme::mix' = 'product'"),
+        ('[operators]\n"acme::mix" = {kind = "gemm", rule = "sum"}\n', "one of product"),
+        ('[operators]\n"acme::mix" = {kind = "gemm", rule = "product", o = 1}\n', "argument 'o'"),
+        ('[operators]\n"acme::mix" = {kind = "acme", rule = "product"}\n', "the kind 'acme'"),
+    ],
+    ids=["toml", "table", "category", "pattern", "text", "rule", "option", "kind"],
+)
+def test_a_file_that_cannot_be_used_is_refused(own, text, why):
+    own(text)
+    kinds = names.categories if "[kernel" in text else calls.operator_categories
+    with pytest.raises(LlmprofError, match=re.escape(why)):
+        kinds(pl.Series(["acme"]))

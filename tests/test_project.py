@@ -93,23 +93,9 @@ def test_the_chinese_readme_has_the_same_sections_commands_and_links(root):
 
 
 @pytest.mark.slow
-def test_python_of_the_readme_runs(root, monkeypatch, tmp_path):
-    from llmprof.run import launch
-    from llmprof.run.batch import parameters, runner, sweep
-
-    class Recorded:
-        """A run that was made before, in place of one on two GPUs."""
-
-        def __init__(self, config, progress):
-            self.run = lambda: launch.open_run(root / "sample_traces" / "run_torch_tp1")
-
-    def not_run(_, axes, *, folder):
-        return sweep.Sweep(tmp_path, sweep.new({}, axes, parameters.points(axes)))
-
-    monkeypatch.setattr(launch, "ExperimentRunner", Recorded)
-    monkeypatch.setattr(runner.BatchRunner, "run_parameter_sweep", not_run)
+def test_python_of_the_readme_runs(root):
     codes = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
-    assert len(codes) >= 2
+    assert codes
     names = {}
     for code in codes:
         exec(compile(code, "README.md", "exec"), names)

@@ -229,14 +229,26 @@ def test_a_page_is_shown_whatever_it_lacks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "part", ["warnings", "first", "facts", "tables", "findings", "known", "lines", "next"]
+    "part",
+    [
+        "warnings",
+        "facts",
+        "tables",
+        "findings",
+        "known",
+        "lines",
+        "next",
+        "sentences",
+        "actions",
+        "folded",
+        "about",
+    ],
 )
 def test_a_card_is_shown_with_one_part(part):
     finding = row(set(), number="1", meaning="a step", effects=[], show="code")
     of_part = {
         "findings": [finding],
         "known": [finding],
-        "first": [finding],
         "tables": [cards.CardTable("T", "a", ["b"])],
     }
     shown = cards.card("Title", picture="", **{part: of_part.get(part, [("a", "b")])})

@@ -1,7 +1,7 @@
 """Analyses: functions that take a trace and return a Polars frame, which the caller may change.
 
-``docs/analyses.md`` lists them with the questions that they answer. Changes for :func:`what_if` are
-in :mod:`llmprof.replay.changes`; analyses of kernels measured by Nsight Compute, of an NPU, and
+``docs/reference.md`` lists them with the questions that they answer. Changes for :func:`what_if`
+are in :mod:`llmprof.replay.changes`; analyses of kernels measured by Nsight Compute, of an NPU, and
 under the names of Nsight Systems are in :mod:`~llmprof.analyze.ncu`, :mod:`~llmprof.analyze.npu`
 and :mod:`~llmprof.analyze.nsys`.
 """

@@ -21,7 +21,7 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
     question=(
         "What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?"
     ),
-    help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
+    help="experts on several ranks: dispatch, combine, waiting, rows and load",
     view="experts",
     recorded="device activity or operators",
 )

@@ -19,7 +19,7 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
 
 @Analysis(
     question="Between which kinds of memory is how much copied, and how fast?",
-    help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
+    help="copies by kinds of memory (pageable, pinned), and their rates",
     view="copies",
     recorded="copies",
 )

@@ -38,10 +38,7 @@ before a sample.
     question=(
         "How busy were the units of the device in each kernel, stage, layer, phase and idle gap?"
     ),
-    help=(
-        "sampled counters averaged over the work: multiprocessors, tensor cores, memory, links,"
-        " clocks"
-    ),
+    help="sampled counters (SMs, tensor cores, memory, links) over the work",
     view="counters",
     recorded="device activity and samples of counters",
 )

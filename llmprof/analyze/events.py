@@ -7,7 +7,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.step_times import steady_steps
-from llmprof.errors import Columns
+from llmprof.errors import AnalysisError, Columns
 from llmprof.label.steps import steps as label_steps
 from llmprof.trace import Trace
 
@@ -73,6 +73,22 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     """
     rows = steady_steps(trace) if steady else label_steps.steps_of(trace)
     return sums_of_groups(rows, by) if by else rows
+
+
+def typical_step(trace: Trace) -> int:
+    """The step to look at first: the steady decode step whose device span is the median, the lower
+    of two; of all steps with work where none is steady.
+    """
+    rows = steady_steps(trace)
+    if not rows.height:
+        ran = pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty")
+        rows = label_steps.steps_of(trace).filter(ran)
+    if not rows.height:
+        raise AnalysisError(
+            "no step with work on the device was found", hint="see analyze.coverage(trace)"
+        )
+    spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
+    return int(spans["step"][(spans.height - 1) // 2])
 
 
 @Analysis(

@@ -57,10 +57,7 @@ _SCHEMA: Final = {
 
 @Analysis(
     question="Which operators can be run alone, from their recorded shapes?",
-    help=(
-        "operators with their arguments and time, and whether llmprof time-operators can run them"
-        " alone"
-    ),
+    help="operators with their arguments and time",
     view="operator-calls",
     recorded="operators",
 )

@@ -87,10 +87,7 @@ _WORK: Final = {
 
 @Analysis(
     question="How near does each operator come to what the device can do?",
-    help=(
-        "work of each operator from its recorded shapes, its bound on the device and its share"
-        " of it"
-    ),
+    help="work of each operator from its shapes, and its bound on the device",
     view="operators",
     recorded="kernels and operators",
     cached=False,

@@ -46,10 +46,7 @@ _IN_DESCRIPTION: Final = {
 
 @Analysis(
     question="Which rank is slow, and when?",
-    help=(
-        "work, waiting and idle time of each rank; with --by step of each of its steps, with --by"
-        " place its node and parallel groups, with --by group how often these arrive last"
-    ),
+    help="work, waiting and idle time of each rank; --by step, place or group",
     view="ranks",
     recorded="several ranks",
 )

@@ -203,7 +203,7 @@ Replay
 path_ns | whole | ns | time on the critical path
 slack_ns | whole | ns | how much longer it may take before a step ends later
 moved | whole | steps | steps that only end as much earlier as those before them
-level | text | | step, part, between steps, or kernels
+level | text | | plain step, step, part, between steps, or kernels
 run | text | | name of a run
 delta_ns | number | ns | b minus a
 beyond_noise | yes/no | | whether the change is larger than the noise

@@ -18,7 +18,7 @@ CAUSES: Final[tuple[str, ...]] = ("other_kernels", "start", "few_blocks", "waves
 """In the order in which they are taken from the time beyond the bound."""
 
 ALONE_BYTES_PER_S: Final = 113e9
-"""What one multiprocessor reads from memory at most: measured on H100 (docs/bounds.md)."""
+"""What one multiprocessor reads from memory at most: measured on H100 (benchmarks/bounds.md)."""
 
 START: Final = 2.0
 """Shortest kernels that beginning and ending a kernel with work takes beyond its bound: measured

@@ -74,6 +74,30 @@ def slow_steps(
     return rows.join(usual, on=batch, how="semi", maintain_order="left", nulls_equal=True)
 
 
+SAME = 0.15
+"""A token takes a step if, under the profiler, it takes the time of a recorded one within this
+share, or if labels say that a step makes one token of each request, and ranks are no stages.
+"""
+
+
+def plain_steps(trace: Trace) -> list[float]:
+    """Time of a step of decode (ns) in each repeat of the run without the profiler; empty if none
+    was measured, or if a token takes no step.
+    """
+    measured = trace.meta.get("without_profiler")
+    decode = step_windows(trace).filter(phase="decode") if measured else None
+    if not measured or decode is None or not decode.height:
+        return []
+    recorded = float(decode["dur_ns"].median())  # type: ignore[arg-type]
+    made = steps_of(trace).filter(phase="decode").select("decode_tokens", "decode_requests")
+    one = (made["decode_tokens"] == made["decode_requests"]).all(ignore_nulls=False)
+    by_labels = bool(one) and trace.meta.get("parallel", {}).get("pp") == 1
+    alike = abs(measured["profiled_ns"] / recorded - 1) <= SAME
+    if not (by_labels or alike) or measured["plain_ns"] > (1 + SAME) * recorded:
+        return []
+    return list(measured.get("repeats_ns") or [measured["plain_ns"]])
+
+
 PARTS = {
     "compute": pl.col("compute_ns") - pl.col("hidden_communication_ns"),
     "hidden communication": pl.col("hidden_communication_ns"),

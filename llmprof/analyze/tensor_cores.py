@@ -63,10 +63,7 @@ def by_name(names: pl.Series) -> pl.Series:
 
 @Analysis(
     question="Which matrix work runs without tensor cores?",
-    help=(
-        "time of products and attention with and without tensor cores, by the names of their"
-        " kernels"
-    ),
+    help="time of products and attention with and without tensor cores",
     view="tensor-cores",
     recorded="kernels",
 )

@@ -5,7 +5,9 @@ explorers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 from typing import Any, Final
 
 import polars as pl
@@ -37,50 +39,98 @@ _WITH_TEXT: Final = 0.2
 """Least share of the longest bar for a part to have its time written in it."""
 
 
-def step_bars(parts: pl.DataFrame | None, lead: Mapping[str, Any]) -> str:
+def step_bars(
+    parts: pl.DataFrame | None, lead: Mapping[str, Any], most_ranks: int = MOST_RANKS
+) -> str:
     """A bar for a mean step of each rank (``rank, part, ns``), and one for the step with the
     remedy of a finding.
     """
     if parts is None or not parts.height:
         return ""
-    totals = parts.group_by("rank").agg(
-        ns=pl.col("ns").sum(), wait=pl.col("ns").filter(pl.col("part") == "wait").sum()
-    )
-    ranks = totals.sort("wait", "rank")["rank"].to_list()
-    shown = sorted(
-        ranks if len(ranks) <= MOST_RANKS else ranks[: MOST_RANKS // 2] + ranks[-MOST_RANKS // 2 :]
-    )
-    longest = max(1.0, float(totals.filter(pl.col("rank").is_in(shown))["ns"].max()))  # type: ignore[arg-type]
-    lines, used = [], []
-    for rank in shown:
-        own = parts.filter(pl.col("rank") == rank)
-        pieces = []
-        for part, ns in own.select("part", "ns").iter_rows():
-            used.append(part)
-            pieces.append(_piece(part, ns, longest, f"{STEP_PARTS[part]}: {format_ns(ns)}"))
-        lines.append(
-            _line(f"rank {rank}" if rank >= 0 else "no rank", pieces, float(own["ns"].sum()))
-        )
-    mean = float(totals["ns"].mean())  # type: ignore[arg-type]
-    # a gain without the profiler is none of these steps, which are under it
-    saved = 0.0 if lead.get("predicted_plain") else lead.get("predicted_ns") or 0.0
-    if 0 < saved < mean:
-        after = mean - saved
-        lines.append(
-            _line(
-                "predicted",
-                [_piece("after", after, longest, f"with the remedy: {format_ns(after)}")],
-                after,
-            )
-        )
+    drawn = _drawn(parts, lead, most_ranks)
+    lines: list[str] = []
+    used: list[str] = []
+    for who, own in drawn.bars:
+        used += own
+        pieces = [
+            _piece(part, ns, drawn.longest, f"{STEP_PARTS[part]}: {format_ns(ns)}")
+            for part, ns in own.items()
+        ]
+        lines.append(_line(who, pieces, sum(own.values())))
+    if after := drawn.after:
+        piece = _piece("after", after, drawn.longest, f"with the remedy: {format_ns(after)}")
+        lines.append(_line("predicted", [piece], after))
     keys = "".join(
         f'<span><i class="{_CLASS.get(part, part)}"></i>{escape(words)}</span>'
         for part, words in STEP_PARTS.items()
         if part in used
     )
-    if len(ranks) > len(shown):
-        keys += f"<span>{len(shown)} of {len(ranks):,} ranks: those that wait least and most</span>"
+    if drawn.note:
+        keys += f"<span>{drawn.note}</span>"
     return f'<div class="llmprof-bars">{"".join(lines)}<div class="keys">{keys}</div></div>'
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The bars of a picture: names with the ns of their parts, and the step with a remedy."""
+
+    bars: list[tuple[str, dict[str, float]]]
+    longest: float
+    after: float
+    note: str
+
+
+def _drawn(parts: pl.DataFrame, lead: Mapping[str, Any], most_ranks: int) -> _Drawn:
+    """The ranks that wait least and most, and the mean step less the predicted gain."""
+    totals = parts.group_by("rank").agg(
+        ns=pl.col("ns").sum(), wait=pl.col("ns").filter(pl.col("part") == "wait").sum()
+    )
+    ranks = totals.sort("wait", "rank")["rank"].to_list()
+    ends = ranks[: most_ranks // 2] + ranks[-most_ranks // 2 :]
+    shown = sorted(ranks if len(ranks) <= most_ranks else ends)
+    bars = [
+        (
+            f"rank {rank}" if rank >= 0 else "no rank",
+            dict(parts.filter(pl.col("rank") == rank).select("part", "ns").iter_rows()),
+        )
+        for rank in shown
+    ]
+    mean = float(totals["ns"].mean())  # type: ignore[arg-type]
+    # a gain without the profiler is none of these steps, which are under it
+    saved = 0.0 if lead.get("predicted_plain") else lead.get("predicted_ns") or 0.0
+    note = f"{len(shown)} of {len(ranks):,} ranks: those that wait least and most"
+    return _Drawn(
+        bars,
+        max(1.0, *(sum(own.values()) for _, own in bars)),
+        mean - saved if 0 < saved < mean else 0.0,
+        note if len(ranks) > len(shown) else "",
+    )
+
+
+_MARKS: Final = dict(zip(STEP_PARTS, "█▓▓▒▚░·", strict=True))
+"""A character for each part of a step, in a terminal."""
+
+
+def step_lines(
+    parts: pl.DataFrame | None, lead: Mapping[str, Any], width: int, most_ranks: int = 4
+) -> list[str]:
+    """The bars of :func:`step_bars` for a terminal, a line each, and what their marks mean."""
+    if parts is None or not parts.height:
+        return []
+    drawn = _drawn(parts, lead, most_ranks)
+    room = max(10, width - 22)
+
+    def line(who: str, own: Mapping[str, float], marks: Mapping[str, str]) -> str:
+        ends = [round(room * ns / drawn.longest) for ns in accumulate(own.values())]
+        pieces = zip(own, [0, *ends], ends, strict=False)
+        bar = "".join(marks[part] * (end - begin) for part, begin, end in pieces)
+        return f"{who:9} {bar:{room}} {format_ns(sum(own.values())):>9}"
+
+    used = {part for _, own in drawn.bars for part in own}
+    keys = [f"{_MARKS[part]} {words}" for part, words in STEP_PARTS.items() if part in used]
+    lines = [line(who, own, _MARKS) for who, own in drawn.bars]
+    after = [line("predicted", {"after": drawn.after}, {"after": "="})] if drawn.after else []
+    return [*lines, *after, "   ".join([*keys, *([drawn.note] if drawn.note else ())])]
 
 
 _CLASS: Final = {"wait or transfer": "either"}

@@ -18,6 +18,7 @@ from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import HardwareProfile
+from llmprof.charts.bars import step_lines
 from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
@@ -33,7 +34,15 @@ from llmprof.cli.output import (
     wrap_words,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
-from llmprof.findings.card import chain_findings, denominators, omit_share, so
+from llmprof.findings.card import (
+    chain_findings,
+    denominators,
+    first_sentence,
+    omit_share,
+    so,
+    times_in_words,
+)
+from llmprof.findings.case import case_card
 from llmprof.findings.document import (
     findings_document,
     findings_schema,
@@ -347,6 +356,33 @@ def findings_text(
     return "\n".join(out)
 
 
+_FIRST: Final = 3
+"""Findings that are shown if nobody asks for more."""
+
+
+def first_findings_text(
+    findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path]
+) -> str:
+    """The first findings in two lines each, what the shares are of, and how to see more."""
+    causes, _, facts = chain_findings(findings)
+    rows = (causes or facts)[:_FIRST]
+    if not rows:
+        return "No rule found anything worth saying in this recording."
+    arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
+    out = []
+    for row in rows:
+        number, (try_this, _) = f"{row['order']}. ", first_sentence(row["suggestion"])
+        inside = " " * len(number)
+        out.append(wrap_words(f"{row['title']} [{row['severity']}]", width, number, inside))
+        if try_this:
+            out.append(wrap_words(f"Try: {try_this}", width, inside, inside))
+    out += [wrap_words(text.sentence(line), width, "", "") for line in times_in_words(findings, ())]
+    see = f"llmprof explore {arguments} --finding {rows[0]['order']}"
+    if more := findings.height - len(rows):
+        see += f"; all {more + len(rows)} with their evidence: llmprof findings {arguments} -v"
+    return "\n".join([*out, wrap_words(f"See: {see}", width, "", "")])
+
+
 def _place(row: Mapping[str, Any]) -> str:
     """Say on which rank and when a finding is worst."""
     if None in (row.get("rank"), row.get("start_ns"), row.get("end_ns")):
@@ -379,8 +415,16 @@ def do_findings(args: Namespace, terminal: Terminal, trace: Trace | None = None)
     requests = _requests_of(args.paths, trace)
     if args.json:
         return to_json(findings_document(trace, requests))
-    found, went = analyze.findings(trace, requests=requests), where_the_time_went(trace, requests)
-    return findings_text(found, terminal.width, args.paths, went)
+    found = trace.findings(requests=requests)
+    if args.verbose:
+        went = where_the_time_went(trace, requests)
+        return findings_text(found.frame, terminal.width, args.paths, went)
+    case, width = case_card(trace, found), terminal.width
+    head = [
+        wrap_words(case.about, width, "", ""),
+        *step_lines(found.parts, case.lead, width or 100),
+    ]
+    return "\n".join([*head, first_findings_text(found.frame, width, args.paths)])
 
 
 def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
@@ -495,7 +539,7 @@ def _diff_text(
 ) -> str:
     if args.csv or args.json:
         return for_programs(frame, args)
-    steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
+    steps = frame.filter(pl.col("level").is_in(["plain", "step", "recording"]))
     lines = [
         *_runs(args, names),
         *(wrap_words(words, terminal.width, "Not alike: ", "  ") for words in unlike),
@@ -514,7 +558,7 @@ def _diff_text(
         between = frame.filter(
             pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"]))
         )
-        both = between.filter(pl.col("delta_ns").is_not_null())
+        both = between.filter(pl.col("delta_ns").is_not_null(), pl.lit(row["level"] != "plain"))
         until = [
             f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)
         ]
@@ -657,6 +701,7 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
 
 def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
     what = "the whole recording" if row["level"] == "recording" else f"{row['phase']}: a step"
+    what += " without the profiler" * (row["level"] == "plain")
     for side, other in (("a", "b"), ("b", "a")):
         if not row[f"{side}_steps"]:
             count = row[f"{other}_steps"]

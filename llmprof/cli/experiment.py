@@ -30,9 +30,9 @@ from llmprof.run.experiments.scaling import (
     run_calibration,
     run_points,
 )
-from llmprof.run.experiments.workers.bandwidth import SPEC
 from llmprof.run.launch import ExperimentConfig
 from llmprof.run.launch.engines import interpreter
+from llmprof.run.workers.bandwidth import SPEC
 from llmprof.trace.storage import typed
 
 NAMES = ("bandwidth", "sequence_length", "parallelism", "calibrate", "watch", "report")

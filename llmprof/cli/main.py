@@ -51,6 +51,25 @@ _COMMANDS: Final = {
     "trial": ("trial", "tune"),
 }
 """Commands by the module of their functions (``do_…``), which is imported when one runs."""
+_GROUPS: Final = {
+    "look": "info findings analyze report explore notebook samples demo",
+    "compare": "diff try tune",
+    "record": "run sweep runs config doctor record watch experiment time-operators",
+    "predict": "what-if theory",
+    "share": "export convert redact mcp completion",
+}
+"""Commands by what they are for, as the help lists them."""
+
+_WELCOME: Final = """\
+llmprof says why an LLM inference run takes the time it takes.
+  llmprof PATH                           what takes the time in a recording, and what to try
+  llmprof sample:torch_tp4_eager_nccl    the same of a bundled recording
+  llmprof run --help                     record a run of vLLM
+  llmprof --help                         all commands"""
+
+_COLOURS: Final = {"high": 31, "medium": 33, "low": 36}
+"""Colour of a severity on a terminal, by its ANSI number."""
+
 _INPUTS: Final = (
     "paths",
     "path",
@@ -66,6 +85,7 @@ _INPUTS: Final = (
     "model",
     "over",
     "key_file",
+    "own",
     "prompt_file",
 )
 """Options that may name an input, onto which no output is written."""
@@ -134,6 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if "_ARGCOMPLETE" in os.environ:
         _complete()
+    if not words:
+        _print(_WELCOME)
+        return 0
     try:
         args = _parsed(list(words))
     except KeyboardInterrupt:
@@ -191,6 +214,10 @@ def _open_streams() -> None:
 def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> str:
     from llmprof.cli.output import Terminal
 
+    if own := vars(args).get("own"):
+        from llmprof.plugins import OWN
+
+        os.environ[OWN] = str(Path(own).resolve())  # workers read it, too
     module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
         importlib.import_module(f"llmprof.cli.{module}"), f"do_{args.command}"
@@ -241,6 +268,10 @@ def _print(words: str) -> None:
             from llmprof.text import plain
 
             words = "\n".join(map(plain, words.split("\n")))
+            if "NO_COLOR" not in os.environ:
+                words = re.sub(
+                    rf"\[({'|'.join(_COLOURS)})\]$", _coloured, words, flags=re.MULTILINE
+                )
         print(words, flush=True)
     except BrokenPipeError:
         raise
@@ -248,6 +279,10 @@ def _print(words: str) -> None:
         _close_stdout()
         found = f"the output cannot be written: {error.strerror or error}"
         raise OutputError(found, hint="free disk space, or redirect it elsewhere") from error
+
+
+def _coloured(severity: re.Match[str]) -> str:
+    return f"\x1b[{_COLOURS[severity[1]]}m{severity[0]}\x1b[0m"
 
 
 def _close_stdout() -> None:
@@ -367,15 +402,15 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     shared = _shared()
     top: argparse.ArgumentParser = _Parser(
         prog=_NAME,
+        usage="%(prog)s [-h] [--version] COMMAND ...",
         description="Where the time of an LLM inference run goes.",
-        epilog=(
-            f"{_NAME} PATH alone shows findings and what to ask next. PATH is a file, a folder with"
-            f" a file for each rank, the folder of a run, or sample:NAME. {_NAME} COMMAND --help"
-            " shows the options of a command."
-        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    commands = top.add_subparsers(
+        prog=_NAME, metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
+    explained: dict[str, str] = {}
 
     def add(
         name: str,
@@ -385,10 +420,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         options: _Options | None = None,
     ) -> argparse.ArgumentParser:
         said = words[0].upper() + words[1:] + "."
-        if name == _LOOK:  # without a help the list of commands does not have it
-            sub = commands.add_parser(name, description=said, parents=parents)
-        else:
-            sub = commands.add_parser(name, help=words, description=said, parents=parents)
+        sub = commands.add_parser(name, description=said, parents=parents)
+        explained[name] = words
         sub.set_defaults(command=function, parser=sub)
         if options and named(name):
             options(sub)
@@ -405,6 +438,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         _LOOK, "look", "findings, and what to ask next", paths, reading, shared, options=_analyze
     )
     sub.set_defaults(schema=False)
+    if named(_LOOK):
+        _verbose(sub)
     add(
         "analyze",
         "analysis",
@@ -496,7 +531,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         "--parameter",
         action="append",
         metavar="KEY=VALUE",
-        help="parameter, such as trace=PATH",
+        help="parameter, such as path=PATH",
     )
     sub.add_argument(
         "-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)"
@@ -549,6 +584,16 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     _force(sub)
     sub.add_argument(
         "--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS
+    )
+    groups = [
+        f"{group}:\n" + "\n".join(f"  {name:<15} {explained[name]}" for name in names.split())
+        for group, names in _GROUPS.items()
+    ]
+    top.epilog = (
+        "\n\n".join(groups)
+        + f"\n\n{_NAME} PATH alone shows findings and what to ask next. PATH is a"
+        " file, a folder with a file\nfor each rank, the folder of a run, or sample:NAME."
+        f" {_NAME} COMMAND --help shows its options."
     )
     return top
 
@@ -713,20 +758,36 @@ def _reading() -> argparse.ArgumentParser:
         " large ones)"
     )
     reading.add_argument("--workers", type=int, metavar="N", help=words)
+    words = "TOML file with names of your own kernels, and the work of your operators"
+    reading.add_argument("--own", metavar="FILE", help=words)
     return reading
 
 
 def _analyze(sub: argparse.ArgumentParser) -> None:
-    from llmprof.analyze.catalog import views
+    from llmprof.analyze.catalog import SUBJECTS, views
     from llmprof.analyze.ncu.hardware import VIEWS
     from llmprof.cli.output import TABLES
 
-    by_name = {name: view.help for name, view in views().items()} | {
-        name: view.help for name, view in VIEWS.items()
+    every = views()
+    by_name = {name: view.help for name, view in every.items()}
+    by_name |= {name: view.help for name, view in VIEWS.items()}
+    by_function = {view.name: name for name, view in every.items()}
+    groups = {
+        subject: [by_function[name] for name in names.split() if name in by_function]
+        for subject, names in SUBJECTS.items()
     }
+    for subject, room in (("As nsys stats does", "nsys."), ("Of an NPU", "npu.")):
+        groups[subject] = [name for name, view in every.items() if view.room == room]
+    groups["Of Nsight Compute"] = list(VIEWS)
+    groups["Of plug-ins"] = [name for name, view in every.items() if view.package]
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = f"{TABLES}\n\nanalyses:\n" + "\n".join(
-        f"  {name:<13} {words}" for name, words in by_name.items()
+    sub.epilog = "\n\n".join(
+        [TABLES]
+        + [
+            f"{group}:\n" + "\n".join(f"  {name:<17} {by_name[name]}" for name in names)
+            for group, names in groups.items()
+            if names
+        ]
     )
     words = (
         "analysis; also the last word: analyze PATH NAME (default: findings, or what a recording"
@@ -863,6 +924,13 @@ def _window(text: str) -> tuple[int, int]:
 def _findings(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--schema", action="store_true", help="print the JSON schema of --json and read nothing"
+    )
+    _verbose(sub)
+
+
+def _verbose(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "-v", "--verbose", action="store_true", help="all findings, each with its evidence"
     )
 
 

@@ -24,7 +24,12 @@ import polars as pl
 
 from llmprof import analyze, text, theory
 from llmprof import report as reports
-from llmprof.cli.analyze import findings_text, nothing_found, open_profile
+from llmprof.cli.analyze import (
+    findings_text,
+    first_findings_text,
+    nothing_found,
+    open_profile,
+)
 from llmprof.cli.output import (
     SAMPLE,
     Terminal,
@@ -37,17 +42,16 @@ from llmprof.cli.output import (
     wrap_words,
 )
 from llmprof.errors import LaunchError, LlmprofError, guarded
-from llmprof.findings.facts import where_the_time_went
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.readers import bundled, redaction
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
 from llmprof.report import export as exporting
 from llmprof.run import batch
-from llmprof.run.launch.engines._machine import Refused
-from llmprof.run.launch.engines._server import free_port
 from llmprof.run.launch.run import process
 from llmprof.run.notebook import tutorials
+from llmprof.run.workers._machine import Refused
+from llmprof.run.workers._server import free_port
 from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes
@@ -103,8 +107,7 @@ def do_report(args: Namespace, terminal: Terminal) -> str:
         return to_json(_files_of(written))
     try:
         with guarded("the findings"):
-            found = analyze.findings(trace).head(MOST_FINDINGS)
-            top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
+            top = first_findings_text(analyze.findings(trace), terminal.width, args.paths)
     except LlmprofError as error:
         top = wrap_words(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{_paths_of(written)}"

@@ -17,10 +17,9 @@ from typing import Any, Literal
 import polars as pl
 
 from llmprof import analyze, text
-from llmprof.cli.analyze import findings_text
+from llmprof.cli.analyze import first_findings_text
 from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, try_making, wrap_words
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
-from llmprof.findings.facts import where_the_time_went
 from llmprof.run import batch, launch
 from llmprof.run.batch.parameters import label, points
 from llmprof.run.launch import ConfigManager, ExperimentConfig, Run
@@ -279,11 +278,9 @@ def capture_text(done: Run, terminal: Terminal) -> str:
         joined = None
     try:
         with guarded("the findings"):
-            top = analyze.findings(trace, requests=joined).head(MOST_FINDINGS)
-            went = where_the_time_went(trace, joined)
-            return (
-                findings_text(top, terminal.width, [done.folder.path], went) if top.height else ""
-            )
+            found = analyze.findings(trace, requests=joined)
+            paths = [done.folder.path]
+            return first_findings_text(found, terminal.width, paths) if found.height else ""
     except LlmprofError as error:
         return wrap_words(f"No findings: {error}", terminal.width, "", "")
 
@@ -376,15 +373,21 @@ def do_doctor(args: Namespace, terminal: Terminal) -> str:
     checks = ask(config)
     if args.json:
         return to_json(checks.to_dicts())
-    table = text.format_table(
-        checks.select("status", "check", "found", "expected"), width=terminal.width
-    )
-    advice = [
-        wrap_words(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
-        for row in checks.filter(pl.col("status").is_in(["fail", "warn"])).iter_rows(named=True)
-        if row["advice"]
+    lines = [
+        wrap_words(_check_in_words(row), terminal.width, f"{row['status']:<8} ", " " * 9)
+        for row in checks.iter_rows(named=True)
     ]
-    return "\n".join([table, *(["", *advice] if advice else [])])
+    return "\n".join(lines)
+
+
+def _check_in_words(row: dict[str, Any]) -> str:
+    """What was found, and where it is not right what was expected and what to do."""
+    words = f"{row['check']}: {row['found']}"
+    if row["status"] == "ok":
+        return words
+    expected = f" (expected: {row['expected']})" if row["expected"] else ""
+    advice = text.sentence(row["advice"]) if row["advice"] else ""
+    return f"{words}{expected}{'. ' if advice else ''}{advice}"
 
 
 def _self_test(args: Namespace) -> str:

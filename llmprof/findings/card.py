@@ -13,8 +13,9 @@ from llmprof.text import joined
 from llmprof.units import format_ns
 
 SLOW_STEPS: Final = "slow decode steps"
-PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps", SLOW_STEPS)
-"""Scopes whose steps are called by their phase, or as slow ones."""
+USUAL_STEPS: Final = "usual decode steps"
+PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps", SLOW_STEPS, USUAL_STEPS)
+"""Scopes whose steps are called by their phase, or as slow or usual ones."""
 
 AMONG_LOSSES: Final = (INCOMPLETE, "heaviest_stage")
 """Rules of facts that are told among the losses."""

@@ -5,13 +5,20 @@ of a step.
 from __future__ import annotations
 
 import re
+from statistics import median
 from typing import Final
 
 import polars as pl
 
 from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.requests.requests import WAITING
-from llmprof.analyze.step_times import LONG, recorded_windows, step_windows, without_long_first
+from llmprof.analyze.step_times import (
+    LONG,
+    plain_steps,
+    recorded_windows,
+    step_windows,
+    without_long_first,
+)
 from llmprof.errors import LlmprofError
 from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
@@ -124,7 +131,10 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
     count = scope.windows["step"].n_unique()
     words = f"{count} {scope.words}" if count > 1 else f"1 {scope.words.removesuffix('s')}"
     words += f" on {counted(scope.windows['rank'].n_unique(), 'rank')}"
-    return mean, f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
+    words = f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
+    if (plain := plain_steps(trace)) and set(scope.windows["phase"]) == {"decode"}:
+        words += f"; without the profiler {format_ns(median(plain))}"
+    return mean, words
 
 
 def recorded_time(trace: Trace) -> tuple[str | None, str]:

@@ -32,8 +32,9 @@ def findings(
 
     Every rule measures the time that something takes. A rule gives no finding if its figure is
     unknown or below its threshold. Each phase with 10 % of the time of all steps has findings
-    of its own (its steps are the scope; the steady decode steps stand for decode, and steps
-    that take 1.5 times as long or more have findings of their own); without steps the scope is
+    of its own (its steps are the scope; the steady decode steps stand for decode if they take
+    the time of all its steps within 10 %, and steps that take 1.5 times as long or more have
+    findings of their own); without steps the scope is
     the recorded time of host and device. ``denominator`` says what a share is of: the time from
     step to step of the scope, summed over the devices, or over the ranks that a finding names
     alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not overlap.
@@ -41,7 +42,7 @@ def findings(
     measure parts of these again. What follows from another finding names it in
     ``follows_from``, stands after it and has no gain of its own: ranks that wait for one whose
     host is late, for example. Facts (severity ``info``) come after all losses, but for the
-    heaviest stage: without a bound, it is ranked as if a quarter of it could be gained. A
+    heaviest stage: without a bound, it is ranked as if a fifth of it could be gained. A
     recording of graph captures alone has no findings.
 
     Parameters
@@ -59,7 +60,7 @@ def findings(
     -------
     polars.DataFrame
         One row for each finding. Losses come first, by the least gain that is predicted for their
-        remedy, or by their time if there is no prediction, in proportion to the time of their
+        remedy, or by half of their time if there is no prediction, in proportion to that of their
         phase:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
@@ -77,8 +78,8 @@ def findings(
           it; ``prediction``: in words. Null without a prediction; ``prediction`` then says why. The
           prediction is below ``gain_ns`` if something else sets the pace, and above it if the
           change also removes other losses;
-        - ``scope`` (steady or slow decode steps, mixed steps, steps, a step, whole recording),
-          ``denominator`` (what shares are of, in words);
+        - ``scope`` (steady, usual or slow decode steps, mixed steps, steps, a step, whole
+          recording), ``denominator`` (what shares are of, in words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL
           condition for its rows: ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it)
           and ``start_ns, end_ns`` (when it is worst there; null where no moment stands out);

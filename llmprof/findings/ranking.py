@@ -8,7 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.step_times import SLOW
-from llmprof.findings.card import SLOW_STEPS
+from llmprof.findings.card import SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.first_tokens import FIRST_TOKENS
 from llmprof.findings.frame import SCHEMA
@@ -35,7 +35,8 @@ def rank_findings(
     """
     # what most of a slow step goes to is told even if it is no loss, where usual steps have less
     is_info = pl.col("severity") == "info"
-    usual = pl.col("figure").filter(is_info & pl.col("ranked") & (pl.col("scope") == STEADY)).max()
+    is_usual = pl.col("scope").is_in([STEADY, USUAL_STEPS])
+    usual = pl.col("figure").filter(is_info & pl.col("ranked") & is_usual).max()
     usual_ns = pl.concat(frames).select(usual.fill_null(0.0)).item()
     of_slow = pl.col("ranked") & (pl.col("scope") == SLOW_STEPS)
     told = ~is_info | (of_slow & (pl.col("figure") > SLOW * usual_ns))
@@ -48,10 +49,14 @@ def rank_findings(
     own = pl.col("rule") == FIRST_TOKENS
     fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
     tiny = ~fact & (pl.col("share").fill_null(1.0) < MIN_FIRST)
-    # what follows from a finding stands after it, wherever that is
+    # what follows from a finding stands after it, wherever that is: by what its remedy gains, or
+    # by all of their time if that is not known
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
+    gained = pl.when(pl.col("predicted_ns").is_not_null()).then("weight")
     return (
-        frame.with_columns(chain=pl.col("weight").max().over(chain))
+        frame.with_columns(
+            chain=pl.coalesce(gained.max().over(chain), pl.sum("weight").over(chain))
+        )
         .sort(
             pl.col("rule") != INCOMPLETE,
             (own & fact) | last,

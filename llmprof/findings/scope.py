@@ -22,7 +22,7 @@ from llmprof.analyze.step_times import (
     without_long_first,
 )
 from llmprof.errors import AnalysisError
-from llmprof.findings.card import PHASE_SCOPES, SLOW_STEPS
+from llmprof.findings.card import PHASE_SCOPES, SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
@@ -422,6 +422,12 @@ MIN_SLOW = 0.05
 """Least share of the time of decoding for slow steps to have findings of their own."""
 
 STEADY = "steady decode steps"
+
+REPRESENTS = 0.1
+"""Steady steps stand for decode if their mean is that of all its steps but slow ones within this
+share of it; else these are the scope.
+"""
+
 ScopeSteps = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it
 stands for (ns).
@@ -462,12 +468,22 @@ def choose_scopes(
 def _usual_and_slow(
     step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame, decode_ns: int
 ) -> list[ScopeSteps]:
-    """Steady steps stand for decoding; slow ones for themselves, where they are much of it."""
+    """Steady steps stand for decoding, or all usual ones where these take another time; slow
+    ones for themselves, where they are much of it.
+    """
     slow = slow_steps(step_rows, windows, steady)
     slow_ns = int(_step_windows(windows, slow)["dur_ns"].sum())
+    usual = step_rows.filter(phase="decode").join(slow, on=["rank", "step"], how="anti")
+    mean, of_usual = (
+        sum_of(rows, "dur_ns") / max(1, rows.height)
+        for rows in (_step_windows(windows, chosen) for chosen in (steady, usual))
+    )
+    chosen: ScopeSteps = (STEADY, steady, decode_ns)
+    if abs(mean - of_usual) > REPRESENTS * of_usual:
+        chosen = (USUAL_STEPS, _working_steps(usual, windows), decode_ns)
     if slow_ns < MIN_SLOW * decode_ns:
-        return [(STEADY, steady, decode_ns)]
-    return [(STEADY, steady, decode_ns - slow_ns), (SLOW_STEPS, slow, slow_ns)]
+        return [chosen]
+    return [(*chosen[:2], decode_ns - slow_ns), (SLOW_STEPS, slow, slow_ns)]
 
 
 def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

@@ -344,8 +344,8 @@ def _check(category: str, pattern: str) -> None:
 
 
 def patterns() -> list[tuple[str, str]]:
-    """The table: patterns registered in this process, then those of plug-ins, then
-    :data:`KERNEL_PATTERNS`.
+    """The table: patterns registered in this process, then those of the user's file and of
+    plug-ins, then :data:`KERNEL_PATTERNS`.
     """
     _add_plugins()
     return KERNEL_PATTERNS
@@ -354,6 +354,10 @@ def patterns() -> list[tuple[str, str]]:
 @cache
 def _add_plugins() -> None:
     added: list[tuple[str, str]] = []
+    for category, given in plugins.own()["kernels"].items():
+        for pattern in given if isinstance(given, list) else [given]:
+            _check(category, str(pattern))
+            added.append((category, str(pattern)))
     for plugin in plugins.load(plugins.KERNEL_NAMES):
         described = f"{plugin.name!r} of {plugin.package}"
         for entry in plugin.value if isinstance(plugin.value, list | tuple) else [plugin.value]:

@@ -139,7 +139,7 @@ def read(
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
     paths = [capture(Path(p)) for p in given]
     if not paths:
-        raise ReadError("no path was given", expected="a file, a folder, or several of them")
+        raise ReadError("no files given", hint="pass a file, a folder, or a list of paths")
     for path in given:
         files.note_input(path)
     chosen = None if format is None else registry.reader_named(format)

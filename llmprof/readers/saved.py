@@ -3,8 +3,10 @@ folder of a run.
 """
 
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any, Final
+
+import numpy as np
 
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import Reader
@@ -151,29 +153,55 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
 _TELL: Final = frozenset({"/server_info", "/get_server_info", "its process"})
 
 
-def _without_profiler(folder: Path) -> dict[str, float]:
-    """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
-    empty if unknown.
+def _without_profiler(folder: Path) -> dict[str, Any]:
+    """Time of a step of decode by the requests of a run, without (``plain_ns``, and that of each
+    repeat, ``repeats_ns``) and under the profiler; empty if unknown.
     """
     requests = (typed.read_if_whole(folder / WORKER_FILE, typed.WorkerJson) or {"requests": []})[
         "requests"
     ]
+    repeats: dict[tuple[str, int], list[typed.RequestJson]] = {}
+    for row in requests:
+        repeats.setdefault((row["phase"], row.get("repeat") or 0), []).append(row)
     plain, profiled = (
-        fmean(
-            [
-                row["tpot_s"]
-                for row in requests
-                if row["phase"] == phase and row.get("tpot_s") is not None
-            ]
-            or [0.0]
-        )
+        [ns for (of, _), rows in repeats.items() if of == phase and (ns := _decode_alone(rows))]
         for phase in ("plain", "profiled")
     )
-    return (
-        {"plain_ns": plain * 1e9, "profiled_ns": profiled * 1e9}
-        if plain > 0 and profiled > 0
-        else {}
+    if not plain or not profiled:
+        return {}
+    return {"plain_ns": median(plain), "profiled_ns": median(profiled), "repeats_ns": plain}
+
+
+def _decode_alone(requests: list[typed.RequestJson]) -> float | None:
+    """Median time from token to token (ns) of requests of one repeat, or mean of a request whose
+    tokens were not timed one by one, while no prompt of any of them was read.
+    """
+    # A prompt is read from the end of the queue, or of its arrival where that is not known, to the
+    # first token. Tokens of one step reach their clients within half a step.
+    known = [
+        (ns, ttft, row)
+        for row in requests
+        if (ns := row.get("start_ns")) is not None and (ttft := row.get("ttft_s")) is not None
+    ]
+    if not known:
+        return None
+    begin = min(ns for ns, *_ in known)
+    firsts = [(ns - begin) / 1e9 + ttft for ns, ttft, _ in known]
+    reading = sorted(
+        ((ns - begin) / 1e9 + (row.get("queue_s") or 0.0), first)
+        for (ns, _, row), first in zip(known, firsts, strict=True)
     )
+    starts, ends = np.array(reading).T
+    ends = np.maximum.accumulate(ends)
+    alone = []
+    for (*_, row), first in zip(known, firsts, strict=True):
+        each = np.array(row.get("itl_s") or [row.get("tpot_s") or 0.0])
+        tokens = 1 if row.get("itl_s") else max(0, (row.get("output_tokens") or 0) - 1)
+        end = first + np.cumsum(each * tokens)
+        before = np.searchsorted(starts, end - each / 2)
+        read = (before > 0) & (ends[before - 1] > end - each * (tokens - 0.5))
+        alone += each[~read & (each * tokens > 0)].tolist()
+    return 1e9 * median(alone) if alone else None
 
 
 def facts_of_run(folder: Path) -> dict[str, Any]:

@@ -446,7 +446,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
 
     Collectives keep the transfer that the recording has for each size and kind, unless
     ``all_reduce_us`` is given; on one GPU there are none. The interval comes from the four pairs of
-    ``docs/what_if.md`` (Qwen2.5-7B on H200), all of which lie inside.
+    ``benchmarks/what_if.md`` (Qwen2.5-7B on H200), all of which lie inside.
     """
     if n < 1:
         raise AnalysisError(f"the group has {n} ranks", expected="1 or more")

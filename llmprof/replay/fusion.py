@@ -85,10 +85,7 @@ _SCHEMA: Final = {
 
 @Analysis(
     question="Which short kernels always follow each other, and would be one kernel?",
-    help=(
-        "chains of short kernels, launches and bytes that one kernel would save, and the gain of a"
-        " step"
-    ),
+    help="chains of short kernels that one kernel could replace, and the gain",
     view="fusion",
     recorded="kernels",
 )

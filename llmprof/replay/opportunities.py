@@ -76,10 +76,7 @@ _SCHEMA: Final = {
 
 @Analysis(
     question="What would a step gain if its operators came nearer to their bounds?",
-    help=(
-        "each operator brought to 80 % of its bound: the gain of a step by a replay, and what"
-        " remains of the step"
-    ),
+    help="what a step gains if each operator ran at 80 % of its bound",
     view="opportunities",
     recorded="kernels, and operators or a model",
     cached=False,

@@ -21,10 +21,7 @@ from llmprof.trace.kept import per_trace
 
 @Analysis(
     question="Which kernels could take longer without changing anything, and which set the pace?",
-    help=(
-        "how much longer each event of a device may take before a step ends later; with --by, also"
-        " the time of layers, stages or kernels on the critical path"
-    ),
+    help="how much longer each event may take before a step ends later",
     view="slack",
     recorded="device activity",
 )

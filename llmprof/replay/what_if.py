@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.step_times import plain_steps
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.replay import changes as makers
 from llmprof.replay.changes import ReplayChange
@@ -88,10 +90,10 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
 
     Notes
     -----
-    Without the profiler the host is as many times as fast as lets the replay take the recorded time
-    of a step, times the ratio of the mean time of a further token without and under the profiler.
-    All other time is scaled by what then remains. Where the devices set the pace, many speeds of
-    the host do so, and the interval covers them.
+    Without the profiler the host is as many times as fast as lets a step of the replay take the
+    measured time: the median from token to token while no prompt was read. All other time is scaled
+    by what then remains. Where the devices set the pace, many speeds of the host do so, and the
+    interval covers them; where none does, it covers all.
 
     Examples
     --------
@@ -356,14 +358,9 @@ EQUAL_SHARE: Final = 0.005
 one are possible, too.
 """
 
-SAME: Final = 0.15
-"""A token under the profiler must take the time of a recorded step within this share: else it is no
-step that a token waits for (speculation, prefills of others in between).
-"""
-
 REST: Final = 0.2
-"""Most by which the step of the best replay may differ from the measured time: else it is not the
-host that the profiler slows down.
+"""Most by which the step of the best replay may differ from the measured time: else the profiler
+slows more than the host, and any speed of it is possible.
 """
 
 
@@ -386,20 +383,15 @@ def plain_host(trace: Trace) -> Plain | None:
     """
     # If the devices set the pace, many speeds give the same time: the guesses are the lowest, the
     # middle and the highest.
-    measured = trace.meta.get("without_profiler")
-    if not measured:
+    measured, built = plain_steps(trace), graph(trace)
+    if not measured or _step(periods(built, built.time)) is None:
         return None
-    built = graph(trace)
-    recorded = _step(periods(built, built.time))
-    if recorded is None or abs(measured["profiled_ns"] / recorded - 1) > SAME:
-        return None
-    wanted = recorded * measured["plain_ns"] / measured["profiled_ns"]
+    wanted = median(measured)
     steps = [_step(rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
     factors = np.linspace(HOST[0], HOST[-1], 161)
     misses = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
-    if misses.min() > REST:
-        return None
-    possible = factors[misses <= misses.min() + EQUAL_SHARE]
+    least = misses.min()
+    possible = factors[misses <= (least + EQUAL_SHARE if least <= REST else np.inf)]
     host = dict(
         zip(LEVELS, map(float, (possible[0], np.median(possible), possible[-1])), strict=True)
     )
@@ -420,8 +412,8 @@ def _add_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
 
 def _step(steps: pl.DataFrame) -> float | None:
     """Median time of a step of decode."""
-    median = steps.filter(phase=PHASE)["period_ns"].median()
-    return median if isinstance(median, float) and median > 0 else None
+    middle = steps.filter(phase=PHASE)["period_ns"].median()
+    return middle if isinstance(middle, float) and middle > 0 else None
 
 
 _MAKERS: Final[dict[str, tuple[Callable[..., ReplayChange], tuple[type, ...], dict[str, type]]]] = {

@@ -5,7 +5,7 @@ the head of a report.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.charts import bars
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.findings.card import chain_findings, headline_number, so, times_in_words
+from llmprof.findings.case import case_card
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.findings.frame import Findings
 from llmprof.text import counted, plain, sentence, shorten
@@ -274,7 +275,6 @@ once.
 MOST_FOUND: Final = 200_000
 """Most kernels and copies for which the card of a trace shows findings."""
 
-_MOST_FINDINGS: Final = 3
 _QUESTIONS: Final = 6
 _LAUNCHES: Final = 5
 
@@ -298,8 +298,8 @@ def card(
 
 
 _PARTS: Final = dict.fromkeys(
-    ("warnings", "first", "facts", "findings", "known", "lines", "next"), ()
-)
+    ("about", "sentences", "picture", "actions", "folded"), ""
+) | dict.fromkeys(("warnings", "facts", "findings", "known", "lines", "next"), ())
 
 
 @cache
@@ -338,43 +338,57 @@ class Card:
 
 
 def of_trace(trace: Trace) -> str:
-    """Card of a trace: facts, steps, coverage, warnings, and questions to ask next."""
-    tables = trace.rows
-    ranks = [rank for rank in trace.ranks if rank >= 0]
-    low, high = trace.span_ns
-    events = sum(tables.get(name, 0) for name in ("kernels", "copies"))
+    """Card of a trace: its first finding with the mean step of each rank, what to do next, and
+    folded, what was recorded.
+    """
+    rows = trace.rows
+    events = sum(rows.get(name, 0) for name in ("kernels", "copies"))
     small = events <= MOST_EVENTS
-    counts = ", ".join(f"{rows:,} {name}" for name, rows in tables.items() if rows)
-    absent = [name for name in schema.TABLES if name not in tables]
-    note = f"Not recorded: {', '.join(absent)}." if absent else ""
-    facts_shown = [
-        *(facts_in_words(run_facts(trace, recorded=False)) if small else ()),
-        *(fact for fact in trace_facts(trace) if fact[0] not in (SPAN, "Device")),
-        ("Rows", f"{counts or 'none'}. {note}"),
-        *trace_reading(trace),
-    ]
-    name = f" {trace.name}" if trace.name else ""
+    found = _findings(trace) if events <= MOST_FOUND else None
+    case = case_card(trace, found)
+    times = where_the_time_went(trace) if small else []
+    said, *others = [*warnings(trace), *map(str, trace.coverage.get("warnings") or ())] or [""]
     return card(
-        f"Trace{name}: {number_of_ranks(len(ranks))},"
-        f" {format_ns(high - low) if high > low else 'nothing with a time'}",
-        str(trace.meta.get("device") or "device not recorded"),
-        first=_first_findings(trace) if events <= MOST_FOUND else [],
-        lines=where_the_time_went(trace) if small else (),
-        facts=facts_shown,
+        trace.name or "Trace",
+        about=case.about,
+        warnings=[said] if said else [],
+        sentences=case.sentences or times,
+        picture=_step_picture(found.parts, case.lead) if found else "",
+        actions=case.actions,
+        folded="What was recorded",
+        facts=[*_recorded_facts(trace), *(("Warning", other) for other in others)],
         tables=[_steps(trace), _coverage(trace)] if small else [],
-        warnings=[*warnings(trace), *map(str, trace.coverage.get("warnings") or ())],
+        lines=times if case.sentences else (),
         next=_questions(trace),
     )
 
 
-def _first_findings(trace: Trace) -> list[dict[str, Any]]:
-    """First findings, each with the expression that opens its place in the explorer."""
+def _recorded_facts(trace: Trace) -> list[tuple[str, str]]:
+    """What ran and what was kept of it, as names and values."""
+    rows = trace.rows
+    counts = ", ".join(f"{number:,} {name}" for name, number in rows.items() if number)
+    absent = [name for name in schema.TABLES if name not in rows]
+    return [
+        *facts_in_words(run_facts(trace, recorded=False)),
+        *(fact for fact in trace_facts(trace) if fact[0] != "Device"),
+        ("Rows", counts or "none"),
+        *([("Not recorded", ", ".join(absent))] if absent else ()),
+        *trace_reading(trace),
+    ]
+
+
+def _findings(trace: Trace) -> Findings | None:
     try:
-        causes, _, known = chain_findings(analyze.findings(trace))
+        found: Findings = trace.findings()
     except LlmprofError:
-        return []
-    first = (causes or known)[:_MOST_FINDINGS]
-    return [row | {"show": f"explore.open(trace).show_finding({row['order']})"} for row in first]
+        return None
+    return found
+
+
+def _step_picture(parts: pl.DataFrame | None, lead: Mapping[str, Any], ranks: int = 4) -> Markup:
+    """Bars of the mean step of the ranks, and of the step that a finding's remedy would give."""
+    picture = bars.step_bars(parts, lead, ranks)
+    return Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else "")  # noqa: S704 - it escapes its texts
 
 
 def number_of_ranks(number: int) -> str:
@@ -576,10 +590,9 @@ def of_findings(found: Findings) -> str:
         row["number"], row["meaning"] = headline_number(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
-    picture = bars.step_bars(found.parts, lead)
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
-        picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts
+        picture=_step_picture(found.parts, lead, bars.MOST_RANKS),
         lines=[sentence(line) for line in times_in_words(found.frame, found.time_went)],
         findings=causes,
         known=known,

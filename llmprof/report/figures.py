@@ -14,6 +14,7 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog
+from llmprof.analyze.events import typical_step
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
@@ -42,23 +43,6 @@ MAX_POINTS = 4_000
 
 MAX_BARS = 3_000
 """Most events of a timeline that are drawn one by one."""
-
-
-def representative_step(trace: Trace) -> tuple[int, str]:
-    """Step whose device span is the median of the steady decode steps, or else of all steps with
-    device work.
-    """
-    steady = analyze.steps(trace, steady=True)
-    ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
-    rows, words = (
-        (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
-    )
-    if not rows.height:
-        raise AnalysisError(
-            "no step with work on the device was found", hint="see the coverage of steps above"
-        )
-    spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
-    return int(spans["step"][(spans.height - 1) // 2]), words
 
 
 def _step_events(trace: Trace, step: int) -> pl.DataFrame:
@@ -430,8 +414,9 @@ def draw_chart(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, st
 
 
 def _step(trace: Trace) -> tuple[pl.DataFrame, str]:
-    step, words = representative_step(trace)
-    return _step_events(trace, step), words
+    steady = analyze.steps(trace, steady=True).height > 0
+    words = "a steady decode step" if steady else "the step of median length"
+    return _step_events(trace, typical_step(trace)), words
 
 
 def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:

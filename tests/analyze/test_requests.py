@@ -13,7 +13,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS, slowest
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels, labels, launches, ops
@@ -44,7 +44,7 @@ def label(tokens, computed, prompts):
     return f"execute_context_{len(context)}({sum(context)})_generation_{len(decode)}({sum(decode)})"
 
 
-def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}"):
+def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}", requests=REQUESTS):
     """A run whose trace has all of the steps, or a stretch of them."""
     prompts = {name: prompt for name, *_, prompt, _ in REQUESTS}
     shown = steps if traced is None else steps[slice(*traced)]
@@ -78,7 +78,7 @@ def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}"):
                 "ttft_s": (first - at) / 1e3,
                 "e2e_s": (last - at) / 1e3,
             }
-            for k, (name, at, first, last, prompt, out) in enumerate(REQUESTS)
+            for k, (name, at, first, last, prompt, out) in enumerate(requests)
         ],
         "stages": [],
         "engine_steps": [
@@ -163,6 +163,23 @@ def test_a_trace_of_a_stretch_of_the_steps_is_joined_where_the_labels_agree(trac
     assert on_trace["step"].to_list() == list(range(*traced))
     assert on_trace["trace_step"].to_list() == list(range(traced[1] - traced[0]))
     assert analyze.requests(made(traced=traced))["rest_ns"].to_list() == [0, 0, 0]
+
+
+def test_requests_that_wait_while_the_profiler_stops_are_left_out():
+    """The trace ends with step 3 at 85 ms; the profiler stops for 7 s, in which B, of two tokens
+    more, and C wait. Steps take 10 ms, so that A, whose last token is delivered 1 ms after the
+    trace, stays.
+    """
+    steps = [(b + 7000 * (b > 85), e + 7000 * (b > 85), *of) for b, e, *of in STEPS]
+    late = [REQUESTS[0], ("b", 12, 61, 7112, 300, 5), ("c", 80, 7121, 7131, 50, 2)]
+    with pytest.warns(TraceWarning, match=r"2 of 3 requests .*profiler's own stop"):
+        found = analyze.requests(made(steps=steps, traced=(0, 4), requests=late))
+    assert found["request"].to_list() == [0]
+    whole = analyze.requests(made(steps=steps, requests=late))  # the profiler ran on
+    assert whole["request"].to_list() == [0, 1, 2]
+    only = made(steps=steps, traced=(0, 4), requests=late)
+    only.requests = only.requests.filter(pl.col("request") > 0)
+    assert analyze.requests(only)["request"].to_list() == [1, 2]  # there are no others
 
 
 def test_clocks_that_disagree_are_not_joined():

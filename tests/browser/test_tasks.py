@@ -1,4 +1,4 @@
-"""Ten tasks of an engineer, in as many actions as docs/ten_tasks.md says; and each by the
+"""Ten tasks of an engineer, in as many actions as benchmarks/ten_tasks.md says; and each by the
 keyboard alone.
 """
 
@@ -295,7 +295,9 @@ TASKS = {
 def counts(root):
     """Actions of llmprof in the table of the docs."""
     rows = re.findall(
-        r"^\| (.+?) \| (\d+) \|", (root / "docs" / "ten_tasks.md").read_text("utf-8"), re.MULTILINE
+        r"^\| (.+?) \| (\d+) \|",
+        (root / "benchmarks" / "ten_tasks.md").read_text("utf-8"),
+        re.MULTILINE,
     )
     return {task: int(count) for task, count in rows}
 

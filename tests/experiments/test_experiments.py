@@ -20,7 +20,6 @@ from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.run.batch import BatchRunner
 from llmprof.run.experiments import scaling
 from llmprof.run.experiments.bandwidth import (
-    SCRIPT,
     bandwidth_command,
     read_bandwidth,
     run_bandwidth,
@@ -131,9 +130,10 @@ class TestBandwidth:
 
     def test_command_lines(self, tmp_path):
         assert (
-            bandwidth_command(Path("a.json"), python="p", spec={"ranks": 2})[-1] == '{"ranks": 2}'
+            bandwidth_command(tmp_path / "a.json", python="p", spec={"ranks": 2})[-1]
+            == '{"ranks": 2}'
         )
-        assert "--nproc-per-node 4" in torchrun(Path("a.json"), nodes=2, ranks=4)
+        assert "--nproc-per-node 4" in torchrun(tmp_path / "a.json", nodes=2, ranks=4)
         with pytest.raises(LaunchError, match="no interpreter"):
             run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
 
@@ -482,9 +482,8 @@ def test_a_measurement_that_was_killed_goes_on(engine_python, tmp_path):
         "--nproc-per-node",
         "2",
         "--standalone",
-        str(SCRIPT),
+        *bandwidth_command(out, spec=spec)[1:],
     ]
-    line += ["--out", str(out), "--spec", json.dumps(spec)]
 
     def measured():
         done = subprocess.run(

@@ -17,11 +17,11 @@ from llmprof.errors import ConfigError, OutputError
 from llmprof.run.launch import ConfigManager, ExperimentConfig, engines, plan
 from llmprof.run.launch.config import models
 from llmprof.run.launch.config.options import template
-from llmprof.run.launch.engines._job import token_ids, turns
-from llmprof.run.launch.engines._server import achieved, arrivals
 from llmprof.run.launch.run import command
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.load import from_file, lengths, load
+from llmprof.run.workers._job import token_ids, turns
+from llmprof.run.workers._server import achieved, arrivals
 
 
 def config(**values):

@@ -20,8 +20,8 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.run.launch import ExperimentConfig, engines, plan
-from llmprof.run.launch.engines import _machine, _server, _vllm
-from llmprof.run.launch.engines._job import RunRecord
+from llmprof.run.workers import _machine, _server, _vllm
+from llmprof.run.workers._job import RunRecord
 from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job, job_of
 from tests.live.hostile import SLOW, hostile, whole
 from tests.processes import is_running

@@ -13,8 +13,8 @@ from llmprof.cli.run import _commands, _commands_text
 from llmprof.errors import LaunchError, OutputError, ReadError
 from llmprof.run.launch import ExperimentConfig, RunFolder, clean, runs
 from llmprof.run.launch.config import disclosure
-from llmprof.run.launch.engines import _job
 from llmprof.run.launch.run import command, folder
+from llmprof.run.workers import _job
 from llmprof.trace.storage import files
 
 

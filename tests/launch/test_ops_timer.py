@@ -17,9 +17,9 @@ import pytest
 import llmprof
 from llmprof.analyze.operator_times import timed_calls, timed_steps, timing_overhead
 from llmprof.errors import TraceWarning
-from llmprof.run.launch.engines import ops_timer, vllm_ops
-from llmprof.run.launch.engines.ops_timer import OpsTimer, result_of
 from llmprof.run.operator_timing import communication_times, timers
+from llmprof.run.workers import device_clock, ops_timer, vllm_ops
+from llmprof.run.workers.ops_timer import OpsTimer, result_of
 
 
 class Tensor:
@@ -95,7 +95,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(ops_timer, "time", made)
+    for module in (ops_timer, device_clock):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 

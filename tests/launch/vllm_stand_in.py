@@ -16,6 +16,7 @@ from typing import Any
 
 from llmprof.run.launch import ExperimentConfig, engines
 from llmprof.run.launch.run import command as run_command
+from llmprof.run.workers import JOB
 
 HERE = Path(__file__).parent / "stand_ins" / "vllm"
 COMMON = [
@@ -48,7 +49,7 @@ TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_to
 
 def job_of(program):
     """The job that is packed in a program."""
-    return json.loads(zipfile.ZipFile(io.BytesIO(program)).read(engines.JOB))["job"]
+    return json.loads(zipfile.ZipFile(io.BytesIO(program)).read(JOB))["job"]
 
 
 def job(**changes):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmprof.run.operator_timing.program import MadeTensor, _ends, _fits, _read, timing_interval
+from llmprof.run.workers.operators import MadeTensor, _ends, _fits, _read, timing_interval
 
 
 def test_ends_of_sequences():

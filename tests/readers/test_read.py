@@ -3,7 +3,7 @@
 import gzip
 import json
 import shutil
-from statistics import fmean
+from statistics import median
 
 import pytest
 import yaml
@@ -261,17 +261,47 @@ def test_the_trace_of_a_run_knows_its_model(root, tmp_path):
         ) == expected
 
 
+def test_a_plain_step_is_one_in_which_no_prompt_is_read(root, tmp_path):
+    """Tokens come every 4 ms. The second prompt arrives at 20 ms and is read from 22 to 38 ms, which
+    gives the tokens of the first request at 28 and 38 ms; only the mean of the second one is known.
+    """
+    ms = 1_000_000
+    run = shutil.copytree(root / "sample_traces" / "run_torch_tp1", tmp_path / "run")
+    gaps = [0.004, 0.004, 0.010, 0.010, 0.004, 0.004, 0.005]
+    first = {"start_ns": 10**18, "ttft_s": 0.010, "itl_s": gaps, "tpot_s": 0.0058}
+    second = {"start_ns": 10**18 + 20 * ms, "queue_s": 0.002, "ttft_s": 0.018, "output_tokens": 4}
+
+    def measured(*requests):
+        rows = [
+            row | {"phase": phase, "repeat": 0}
+            for phase in ("plain", "profiled")
+            for row in requests
+        ]
+        (run / "worker.json").write_text(json.dumps({"requests": rows}))
+        return llmprof.read(run).meta.get("without_profiler", {}).get("plain_ns")
+
+    assert measured(first, second | {"tpot_s": 0.0042}) == pytest.approx(4 * ms)
+    assert measured(first | {"itl_s": None, "output_tokens": 8}, second) is None
+    assert measured(
+        first | {"itl_s": None, "output_tokens": 8}, second | {"tpot_s": 0.0042}
+    ) == pytest.approx(4.2 * ms)
+
+
 @pytest.mark.parametrize(
     "worker", ["", "[]", '{"requests": [{"phase": "plain"}]}', '{"requests": 1}', None]
 )
 def test_the_trace_of_a_run_knows_the_time_without_the_profiler(root, tmp_path, worker):
     run = root / "sample_traces" / "run_torch_tp1"
     rows = json.loads((run / "worker.json").read_text())["requests"]
-    means = {
-        f"{phase}_ns": 1e9 * fmean(row["tpot_s"] for row in rows if row["phase"] == phase)
-        for phase in ("plain", "profiled")
-    }
-    assert llmprof.read(run).meta["without_profiler"] == pytest.approx(means)
+    repeats = [
+        [row["tpot_s"] for row in rows if (row["phase"], row["repeat"]) == ("plain", repeat)]
+        for repeat in range(3)
+    ]
+    repeats[1] = repeats[1][2:]  # the first two decode while the prompts of the others are read
+    medians = [1e9 * median(times) for times in repeats]
+    measured = llmprof.read(run).meta["without_profiler"]
+    assert measured["repeats_ns"] == pytest.approx(medians)
+    assert measured["plain_ns"] == pytest.approx(median(medians))
     assert "without_profiler" not in llmprof.read(run / "traces").meta
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "worker.json").unlink() if worker is None else (copy / "worker.json").write_text(worker)

@@ -11,6 +11,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.events import typical_step
 from llmprof.charts.bars import step_bars
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -38,7 +39,7 @@ def test_what_is_large_is_drawn_in_part(monkeypatch, small):
     assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 
 
-def test_the_representative_step_has_the_median_span():
+def test_the_typical_step_has_the_median_span():
     kernels = [
         {
             "rank": 0,
@@ -85,7 +86,7 @@ def test_the_representative_step_has_the_median_span():
     )
     # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower
     # median is 105
-    assert figures.representative_step(trace) == (3, "a steady decode step")
+    assert typical_step(trace) == 3
     rows = [
         (0, 0, 0, 10),
         (0, 1, 10, 10),

@@ -1,5 +1,5 @@
 """The table that circulates for Llama-2 70B: its rows from the formulas behind it, and ours
-(docs/theory.md).
+(benchmarks/theory.md).
 """
 
 import re
@@ -10,7 +10,7 @@ import pytest
 from llmprof.theory import profile
 from llmprof.theory.familiar import as_dict, format_seconds, quantity
 
-DOCS = Path(__file__).parents[2] / "docs" / "theory.md"
+DOCS = Path(__file__).parents[2] / "benchmarks" / "theory.md"
 H, INNER, V, L, B, S, OUT, TP = 8192, 28672, 32000, 80, 20, 1024, 1024, 8
 FLOPS, HBM, LINK = 0.9 * 312e12, 0.9 * 1555e9, 0.9 * 600e9
 

@@ -184,7 +184,7 @@ def test_pages_say_how_many_published_models_there_are():
     for page, said in (
         ("README.md", f"{published} published models"),
         ("README.zh-CN.md", f"{published} 个已发布的模型"),
-        ("docs/theory.md", f"all {published} published models"),
+        ("docs/predict.md", f"all {published} published models"),
         ("CHANGELOG.md", f"{published} published models"),
     ):
         assert said in (root / page).read_text(encoding="utf-8").replace("\n", " "), page

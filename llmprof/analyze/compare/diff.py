@@ -161,8 +161,9 @@ def diff(
     Returns
     -------
     polars.DataFrame
-        All: ``level`` (step or recording, part, between: the time to the next step, kernels),
-        ``phase``, ``kind, part`` (compute by stage, waiting, transfer, copies, idle time by cause;
+        All: ``level`` (plain: a step without the profiler, mean of the repeats, if both runs have
+        it; step or recording, part, between: the time to the next step, kernels), ``phase``,
+        ``kind, part`` (compute by stage, waiting, transfer, copies, idle time by cause;
         null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns,
         delta_ns`` (ns a step and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval
         of the change, over the repeats where both sides have two or more, else over the steps of
@@ -323,10 +324,13 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     verdict = first_true(cases, "faster")
     verdict = pl.when(whole).then(verdict.replace(_OF_WHOLE)).otherwise(verdict)
     return (
-        frame.filter(pl.col("level").is_in(["step", "recording"]))
+        frame.filter(pl.col("level").is_in(["plain", "step", "recording"]))
         .with_columns(change=pl.when(pl.col("a_ns") > 0).then(change))
         .select(
-            "phase",
+            pl.when(pl.col("level") == "plain")
+            .then(pl.format("{}, without the profiler", "phase"))
+            .otherwise("phase")
+            .alias("phase"),
             "a_ns",
             "b_ns",
             "change",

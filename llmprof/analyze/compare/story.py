@@ -227,6 +227,12 @@ def _change_words(change: dict[str, Any], first: str, second: str) -> str:
             f"{step} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
             f" (typical steps, first to last event): {_difference(change)}."
         )
+        if plain := change["plain"]:
+            text = (
+                f"Without the profiler a step of {phase} takes {format_ns(plain['b_ns'])} in"
+                f" {second} against {format_ns(plain['a_ns'])} in {first}: {_difference(plain)}."
+                f" As recorded, {text[:1].lower()}{text[1:]}"
+            )
     where = f" in {second}" if phase is None else ""
     for word in ("less", "more"):
         if rows := change[word]:
@@ -242,10 +248,12 @@ def _difference(change: dict[str, Any]) -> str:
     if before:
         delta = abs(after - before)
         text = f"{format_ns(delta)} {text} ({format_share(delta / before)})"
+    unit = "repeat" if change["level"] == "plain" else "step"
     if change["beyond_noise"] is None:
         few = min(change["a_steps"], change["b_steps"]) <= 1
-        return f"{text}; {'one step says nothing of' if few else 'too few steps to know'} the noise"
-    return text if change["beyond_noise"] else f"{text}, which is within the noise of the steps"
+        one = f"one {unit} says nothing of"
+        return f"{text}; {one if few else f'too few {unit}s to know'} the noise"
+    return text if change["beyond_noise"] else f"{text}, which is within the noise of the {unit}s"
 
 
 def _part_words(row: tuple[float, str, tuple[float, float] | None]) -> str:
@@ -286,7 +294,8 @@ def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
     less, more = (
         [row for row in named if (row[0] > 0) is longer][:_MOST_SAID] for longer in (False, True)
     )
-    return total | {"less": less, "more": more}
+    plain = frame.filter(pl.col("phase").eq_missing(pl.lit(phase)), level="plain").to_dicts()
+    return total | {"less": less, "more": more, "plain": plain[0] if plain else None}
 
 
 def _counts(frame: pl.DataFrame) -> dict[str, tuple[float, float]]:

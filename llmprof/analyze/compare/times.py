@@ -7,16 +7,22 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, time_parts
+from llmprof.analyze.step_times import (
+    LANE,
+    plain_steps,
+    recorded_windows,
+    step_windows,
+    time_parts,
+)
 from llmprof.errors import AnalysisError, listed, refuse_unknown
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 
-LEVELS = ("step", "part", "between")
-"""Levels of a comparison of times, in the order of its rows: the step, its parts, and the time
-to the next step.
+LEVELS = ("plain", "step", "part", "between")
+"""Levels of a comparison of times, in the order of its rows: the step without the profiler, the
+recorded one, its parts, and the time to the next step.
 """
 
 RESAMPLES = 1000
@@ -60,11 +66,11 @@ def diff_times(
     phases = sorted(
         {phase for side in sides for phase in side}, key=lambda phase: (phase is None, phase or "")
     )
-    rows = [
-        row
-        for phase in phases
-        for row in _phase(phase, *(side.get(phase) for side in sides), tolerance=tolerance)
-    ]
+    plain = [[ns for trace in traces for ns in plain_steps(trace)] for traces in (a, b)]
+    tables = [(pl.DataFrame({"plain": times}), len(times)) for times in plain]
+    rows = _phase("decode", *tables, tolerance=tolerance) if all(plain) and not whole else []
+    for phase in phases:
+        rows += _phase(phase, *(side.get(phase) for side in sides), tolerance=tolerance)
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -214,7 +220,7 @@ def _phase(
                 status,
             )
         )
-    order = {"step": 0, "recording": 0, "part": 1, "between": 2}
+    order = {"plain": 0, "step": 0, "recording": 0, "part": 1, "between": 2}
 
     def place(row: tuple[object, ...]) -> tuple[int, float, str, str]:
         change = abs(row[6]) if isinstance(row[6], float) else 0.0

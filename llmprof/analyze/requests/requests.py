@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
 
+from llmprof.analyze.step_times import LONG
 from llmprof.errors import AnalysisError, ArgumentKind, NotCapturedError, TraceWarning
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
@@ -162,7 +163,8 @@ def requests(
     Warns
     -----
     TraceWarning
-        Some requests are in no noted step, and are left out.
+        Some requests are left out: those in no noted step, and those that go on long after the
+        recording, or while its profiler stops, if there are others.
 
     Raises
     ------
@@ -213,6 +215,7 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
             TraceWarning,
             stacklevel=2,
         )
+    rows = _whole(rows, steps)
     rows = _waits(rows, steps)
     parts = [pl.col(name).fill_null(0).cast(pl.Int64) for name in PARTS]
     reason = pl.concat_list(parts).list.arg_max()
@@ -258,6 +261,24 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
             "rest_ns",
         )
     )
+
+
+def _whole(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Requests without those that were under way while the profiler stopped, or long after it."""
+    last = steps.filter(pl.col("trace_step").is_not_null())["end_ns"].max()
+    following = steps.filter(pl.col("trace_step").is_null() & (pl.col("start_ns") >= last))
+    usual = steps.select((pl.col("end_ns") - pl.col("start_ns")).median()).item()
+    end = pl.min_horizontal("end_ns", following["start_ns"].min())
+    late = (end - pl.max_horizontal("start_ns", last)) > LONG * usual
+    kept = rows.filter(~late.fill_null(value=False))
+    if (lost := rows.height - kept.height) and kept.height:
+        warnings.warn(
+            f"{lost} of {counted(rows.height, 'request')} {are(lost)} left out: the recording ended"
+            " meanwhile, and their time holds what it does not, such as the profiler's own stop",
+            TraceWarning,
+            stacklevel=2,
+        )
+    return kept if kept.height else rows
 
 
 def request_steps(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:

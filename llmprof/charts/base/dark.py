@@ -5,6 +5,8 @@ dark one.
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
 import re
 import sys
@@ -169,9 +171,55 @@ def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[s
 
     drawn = vlc.vegalite_to_png(json.dumps(spec), vl_version=vega_lite_version(), scale=1.25)
     picture = base64.b64encode(drawn).decode("ascii")
-    return {_MIME: {**spec, "$schema": _SCHEMA}, "image/png": picture}, {
+    return {_MIME: {**_with_texts(spec), "$schema": _SCHEMA}, "image/png": picture}, {
         _MIME: {"embed_options": {"renderer": "svg"}}
     }
+
+
+def _with_texts(spec: dict[str, Any]) -> dict[str, Any]:
+    """A specification whose tables are CSV, a tenth of the lines that a notebook makes of rows."""
+    tables = {name: _csv(rows) for name, rows in spec.get("datasets", {}).items()}
+    texts = {name: table for name, table in tables.items() if table is not None}
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if value.get("name") in texts and value.keys() == {"name"}:
+            return value | {"format": {"type": "csv", "parse": texts[value["name"]][1]}}
+        return {key: placed(item) for key, item in value.items()}
+
+    shown: dict[str, Any] = placed({key: item for key, item in spec.items() if key != "datasets"})
+    data = {name: texts.get(name, (rows,))[0] for name, rows in spec.get("datasets", {}).items()}
+    return shown | ({"datasets": data} if data else {})
+
+
+def _csv(rows: Any) -> tuple[str, dict[str, str]] | None:
+    """A table as CSV and the types of its columns; None if a value would not be the same again."""
+    if not rows or not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+        return None
+    types = {name: _csv_type([row[name] for row in rows]) for name in rows[0]}
+    if not all(types.values()):
+        return None
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(types), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _nine_digits(value) for name, value in row.items()} for row in rows)
+    return text.getvalue(), {name: str(kind) for name, kind in types.items()}
+
+
+def _nine_digits(value: Any) -> Any:
+    """A number as precise as a nanosecond of a second."""
+    return f"{value:.9g}" if isinstance(value, float) else value
+
+
+def _csv_type(values: list[Any]) -> str | None:
+    """How Vega-Lite reads a column of texts; None if it cannot."""
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float, type(None)}:
+        return "number"
+    return "string" if kinds == {str} and all(values) else None
 
 
 def follow_theme() -> None:

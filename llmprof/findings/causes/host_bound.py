@@ -10,6 +10,7 @@ import polars as pl
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers import layers
+from llmprof.findings.card import USUAL_STEPS
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import (
     MOSTLY,
@@ -195,7 +196,8 @@ def _measure(scope: Scope) -> Measurement | None:
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
         reads_prompts=bool(scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()),
     )
-    launching = "no-host-delay:decode" if scope.words == STEADY else "no-host-delay"
+    of_decode = scope.words in (STEADY, USUAL_STEPS)
+    launching = "no-host-delay:decode" if of_decode else "no-host-delay"
     change = "scale:host:0.5" if in_graphs else launching if long < MOSTLY else None
     where = "cause IN ('host_bound', 'launch')"
     return Measurement.of(

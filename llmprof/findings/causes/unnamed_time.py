@@ -39,9 +39,7 @@ class UnnamedTime(Figures):
 
     def advice(self, of: Context) -> str:
         if self.has_layers:
-            return (
-                'Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").'
-            )
+            return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
         return "Stages are parts of a transformer's layers, and no layers were found."
 
 

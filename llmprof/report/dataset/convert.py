@@ -70,7 +70,7 @@ def sources_of(
     """The files of all paths, in the order in which :func:`llmprof.read` takes them."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
-        raise ReadError("no path was given", expected="a file, a folder or several of them")
+        raise ReadError("no files given", hint="pass a file, a folder, or a list of paths")
     reader = None if chosen is None else registry.reader_named(chosen)
     sources: list[RankSource] = []
     readers: dict[str, Reader] = {}

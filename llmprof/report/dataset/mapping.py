@@ -34,7 +34,7 @@ from llmprof.errors import (
     bound,
     checked,
 )
-from llmprof.findings.card import SLOW_STEPS
+from llmprof.findings.card import SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
@@ -85,19 +85,21 @@ _PAUSES: Final = (
 
 
 def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Representative windows of one rank (``words``: steady or slow decode steps, steps (of a
-    phase) or whole recording).
+    """Representative windows of one rank (``words``: steady, usual or slow decode steps, steps (of
+    a phase) or whole recording).
     """
     if words == "whole recording":
         return recorded_windows(trace)
     windows = step_windows(trace)
     if words == "steps":
         return without_long_first(windows)
-    if words not in (STEADY, SLOW_STEPS):
+    if words not in (STEADY, SLOW_STEPS, USUAL_STEPS):
         return windows.filter(pl.col("phase") == words.removesuffix(" steps"))
     chosen = steady_steps(trace)
-    if words == SLOW_STEPS:
+    if words != STEADY:
         chosen = slow_steps(steps_of(trace), windows, chosen)
+    if words == USUAL_STEPS:
+        chosen = windows.filter(phase="decode").join(chosen, on=["rank", "step"], how="anti")
     return windows.join(chosen, on=["rank", "step"], how="semi", maintain_order="left")
 
 

@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +18,13 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
-from llmprof.run.experiments.workers.bandwidth import SPEC
+from llmprof.run.workers import packed
+from llmprof.run.workers.bandwidth import SPEC
 from llmprof.text import Progress
 from llmprof.theory import hardware
-from llmprof.trace.storage import typed
+from llmprof.trace.storage import files, typed
 
 _MEASURED: Final = ("memory_bytes_per_s", "link_bytes_per_s")
-SCRIPT: Final = Path(__file__).parent / "workers" / "bandwidth.py"
 FORMAT: Final = "llmprof-bandwidth"
 
 
@@ -102,14 +103,12 @@ def checked_spec(spec: Any) -> dict[str, Any]:
 def bandwidth_command(
     out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Command line of the measurement on one machine."""
-    return [
-        python,
-        str(SCRIPT),
-        "--out",
-        str(out),
-        *(["--spec", json.dumps(checked_spec(spec))] if spec else []),
-    ]
+    """Command line of the measurement on one machine, whose program is written beside ``out``."""
+    more = ["--spec", json.dumps(checked_spec(spec))] if spec else []
+    program = out.with_name("bandwidth.pyz")
+    files.made(out.parent)
+    files.write(program, packed("bandwidth"))
+    return [python, str(program), "--out", str(out), *more]
 
 
 def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | None = None) -> str:
@@ -138,7 +137,6 @@ def run_bandwidth(
 ) -> Bandwidth:
     """Run the measurement in a separate process."""
     path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
     if progress is not None:
         progress("measuring memory, matrix products and links", 0, 0)
     argv = bandwidth_command(path, python=python, spec=spec)
@@ -182,7 +180,10 @@ product take less.
 
 def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict[str, Any]:
     """Time a known matrix product as the measurements do, and with PyTorch's profiler."""
-    printed = _run("the self-test", [python, str(SCRIPT)], timeout_s=timeout_s)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "bandwidth.pyz")
+        program.write_bytes(packed("bandwidth"))
+        printed = _run("the self-test", [python, str(program)], timeout_s=timeout_s)
     document: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
     profiled = document["profiler_us"]
     document["difference"] = document["timed_us"] / profiled - 1 if profiled else None

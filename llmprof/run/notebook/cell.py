@@ -31,7 +31,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from llmprof.errors import ConfigError, LaunchError, LlmprofError
+from llmprof.errors import ConfigError, LaunchError
 from llmprof.run.launch import ExperimentConfig
 from llmprof.text import Progress
 
@@ -224,17 +224,12 @@ def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
 
 
 def register_magic(shell: Any) -> None:
-    """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof``
-    calls it.
+    """Add ``%%profile`` to a shell, and show there what people read; ``%load_ext llmprof`` calls
+    it.
     """
+    from llmprof.run.notebook.display import extend_display
+
     shell.register_magic_function(
         functools.partial(magic, shell), magic_kind="cell", magic_name="profile"
     )
-    shell.set_custom_exc((LlmprofError,), _in_words)
-
-
-def _in_words(_shell: Any, _kind: type, error: LlmprofError, _traceback: Any, **_more: Any) -> None:
-    """Show what an error says without its traceback; the cell has failed nevertheless."""
-    from IPython.display import Markdown, display
-
-    display(Markdown(f"> {error}"))  # type: ignore[no-untyped-call]
+    extend_display(shell)

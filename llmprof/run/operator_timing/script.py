@@ -23,7 +23,7 @@ from llmprof.analyze.operator_arguments import RecordedArgument, RecordedCall, R
 from llmprof.analyze.operator_calls import call_of_row, operator_calls, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError, ReadError
 from llmprof.run.launch.run import process
-from llmprof.run.operator_timing.program import MODES
+from llmprof.run.workers.operators import MODES
 from llmprof.text import plain
 from llmprof.trace import Trace
 from llmprof.trace.storage.files import note_input, write_output
@@ -237,13 +237,20 @@ end. It needs PyTorch, and vLLM for operators of vLLM.
 
 
 def _shared() -> str:
-    """Common part of all scripts: the source of the program without its docstring and marks of
-    checkers.
+    """Common part of all scripts: the source of the clock and of the program, without their
+    docstrings and marks of checkers.
     """
-    text = files("llmprof.run.operator_timing").joinpath("program.py").read_text(encoding="utf-8")
-    text = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).rstrip("\n")
-    return re.sub(
-        r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$", "", text, flags=re.MULTILINE
+    both = "\n\n\n".join(
+        re.sub(
+            r'\A"""[\s\S]*?"""\n|^from (__future__|\.device_clock) import .*\n',
+            "",
+            files("llmprof.run.workers").joinpath(name).read_text(encoding="utf-8"),
+            flags=re.MULTILINE,
+        ).strip("\n")
+        for name in ("device_clock.py", "operators.py")
+    )
+    return "from __future__ import annotations\n\n" + re.sub(
+        r"  # noqa: [A-Z0-9, ]+.*$|  # type: ignore\[[a-z-]+\]$", "", both, flags=re.MULTILINE
     )
 
 

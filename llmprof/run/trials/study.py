@@ -18,10 +18,10 @@ from llmprof.errors import LlmprofError, ReadError
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ConfigManager, ExperimentConfig
-from llmprof.run.launch.engines._server import arguments
 from llmprof.run.trials.objectives import GOODPUT, Figure, Limit, holds, limits, parse_figure, worst
 from llmprof.run.trials.search import config_with
 from llmprof.run.trials.verdict import Verdict, open_trial
+from llmprof.run.workers._server import arguments
 from llmprof.text import SLO_WORDS
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_share

@@ -7,6 +7,8 @@ its arguments in the published signature that the line names.
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +18,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import plugins
-from llmprof.errors import LlmprofError, checked
+from llmprof.errors import LlmprofError, checked, listed
 from llmprof.names import CATEGORIES
 from llmprof.names.matching import by_distinct, by_unique_name
 from llmprof.theory.calls.attention import (
@@ -41,7 +43,6 @@ from llmprof.theory.calls.elements import (
     four_bits,
     gather,
     half_of,
-    index_put,
     indexing,
     indices,
     latent_rope,
@@ -80,18 +81,16 @@ from llmprof.theory.calls.products import (
     sized_product,
 )
 from llmprof.theory.calls.rows import (
-    cumulative,
     dequantize,
     grid_sampling,
     largest,
     norm_backward,
-    padding,
+    padded,
     picked_loss,
     pooling,
-    pooling_backward,
-    pooling_to_size,
     reduction,
     rms_norm,
+    sized,
     upsampling,
 )
 from llmprof.theory.calls.scans import (
@@ -104,7 +103,7 @@ from llmprof.theory.calls.scans import (
     selective_scan,
     split_scan,
 )
-from llmprof.theory.calls.work import CallWork
+from llmprof.theory.calls.work import CallWork, Cost
 
 Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
 """Content of a tensor of integers.
@@ -1265,11 +1264,11 @@ OPERATORS: list[Operator] = [
         _ALONE,
     ),
     Operator("reduction", "aten::nansum aten::var_mean aten::std_mean aten::aminmax", reduction()),
-    Operator("reduction", "aten::cumsum", cumulative(), _ALONE),
+    Operator("reduction", "aten::cumsum", reduction(keeps=True), _ALONE),
     Operator(
         "reduction",
         "aten::cumprod aten::logcumsumexp aten::cummax aten::cummin aten::cumsum_ aten::cumprod_",
-        cumulative(),
+        reduction(keeps=True),
     ),
     Operator(
         "reduction",
@@ -1310,7 +1309,7 @@ OPERATORS: list[Operator] = [
         " aten::index_fill_ aten::index_reduce_",
         scatter(),
     ),
-    Operator("scatter", "aten::_index_put_impl_ aten::index_put_", index_put()),
+    Operator("scatter", "aten::_index_put_impl_ aten::index_put_", scatter(lists=True)),
     Operator("search", "aten::bucketize", moves("0 1! >", new=indices(0))),
     Operator("search", "aten::searchsorted", moves("0 1! >", new=indices(1))),
     Operator("search", "fbgemm::bounds_check_indices", moves("0 1 2 >")),
@@ -1318,7 +1317,7 @@ OPERATORS: list[Operator] = [
         "copy",
         "aten::reflection_pad1d aten::reflection_pad2d aten::reflection_pad3d"
         " aten::replication_pad1d aten::replication_pad2d aten::replication_pad3d",
-        padding(),
+        moves("0 >", new=padded),
     ),
     Operator("copy", "aten::copy_", moves("1 > 0"), _ALONE),
     Operator(
@@ -1402,9 +1401,13 @@ OPERATORS: list[Operator] = [
     ),
     Operator(
         "pooling",
-        "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d"
-        " aten::adaptive_max_pool2d aten::adaptive_max_pool3d",
-        pooling_to_size(),
+        "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d",
+        moves("0 >", 1, new=sized()),
+    ),
+    Operator(
+        "pooling",
+        "aten::adaptive_max_pool2d aten::adaptive_max_pool3d",
+        moves("0 >", 1, new=sized(places=True)),
     ),
     Operator(
         "pooling",
@@ -1414,9 +1417,13 @@ OPERATORS: list[Operator] = [
     ),
     Operator(
         "pooling",
-        "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward"
-        " aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
-        pooling_backward(),
+        "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward",
+        moves("0 7! > 1", 1),
+    ),
+    Operator(
+        "pooling",
+        "aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
+        moves("0 2! > 1", 1),
     ),
     Operator(
         "upsampling",
@@ -1567,11 +1574,40 @@ def forget_operators() -> None:
         kept.cache_clear()
 
 
+def _own() -> list[Operator]:
+    """Operators of the user's file: a rule of the table at other places."""
+    costs = [line.work for line in OPERATORS if isinstance(line.work, Cost)]
+    rules = {each.rule.__name__: each.rule for each in costs}
+    found = []
+    for name, given in plugins.own()["operators"].items():
+        try:
+            named = dict(given)
+            kind, rule, places = (
+                named.pop("kind"),
+                rules[named.pop("rule")],
+                named.pop("places", ()),
+            )
+            inspect.signature(rule).bind(None, *places, **named)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LlmprofError(
+                f"{os.environ[plugins.OWN]} has {name!r} = {given!r}: {error}",
+                expected=f"kind, places and options of a rule, one of {listed(rules)}",
+            ) from error
+        if kind not in {line.kind for line in OPERATORS}:
+            kinds = listed(sorted({line.kind for line in OPERATORS}))
+            raise LlmprofError(
+                f"{os.environ[plugins.OWN]} has {name!r} of the kind {kind!r}",
+                expected=f"one of {kinds}",
+            )
+        found.append(Operator(kind, name, Cost(rule, tuple(places), named)))
+    return found
+
+
 @cache
 def _by_name() -> dict[str, Operator]:
     added = [operator for _, operator in plugins.records(plugins.OPERATORS, Operator)]
     table: dict[str, Operator] = {}
-    for operator in [*OPERATORS, *added]:
+    for operator in [*_own(), *OPERATORS, *added]:
         for name in operator.names.split():
             table.setdefault(name, operator)
     return table

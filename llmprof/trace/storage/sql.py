@@ -324,7 +324,7 @@ def compute_select(frames: bounded.QueryTables, query: str) -> pl.DataFrame:
         found = f"the SQL query cannot be answered: {'; '.join(filter(None, said))}{place}"
         wanted = f"one statement over the tables {', '.join(frames) or '(none was recorded)'}"
         raise AnalysisError(
-            found, **facts, expected=wanted, hint="docs/schema.md lists their columns"
+            found, **facts, expected=wanted, hint="docs/reference.md lists their columns"
         ) from error
 
 

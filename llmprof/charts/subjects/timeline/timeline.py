@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import polars as pl
 
+from llmprof.analyze.events import typical_step
 from llmprof.charts.base import draw, theme
 from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
@@ -29,7 +30,7 @@ def timeline(
     frame: Trace | pl.DataFrame,
     *,
     rank: int | Iterable[int] | None = None,
-    step: int | Iterable[int] | None = None,
+    step: int | Iterable[int] | Literal["typical"] | None = None,
     phase: str | Iterable[str] | None = None,
     layer: int | Iterable[int] | None = None,
     stage: str | Iterable[str] | None = None,
@@ -51,7 +52,8 @@ def timeline(
     frame : Trace or polars.DataFrame
         What was recorded, or rows of ``trace.events``.
     rank, step, phase, layer, stage : optional
-        Events to draw, by the values of their columns: one or several of each.
+        Events to draw, by the values of their columns: one or several of each. Of a trace,
+        ``step="typical"`` is the steady decode step of median length.
     window : (start_ns, end_ns), optional
         What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
@@ -77,7 +79,9 @@ def timeline(
     --------
     >>> chart = charts.timeline(trace, step=3)
     """
-    frame = frame.events if isinstance(frame, Trace) else frame
+    if isinstance(frame, Trace):
+        step = typical_step(frame) if step == "typical" else step
+        frame = frame.events
     chosen = {"rank": rank, "step": step, "phase": phase, "layer": layer, "stage": stage}
     draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     draw.check_choice(color, ("stage", "category"), chart="timeline", option="color")

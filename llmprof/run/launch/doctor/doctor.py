@@ -26,8 +26,6 @@ from llmprof.run.launch.config import models
 from llmprof.run.launch.config.options import ExperimentConfig
 from llmprof.run.launch.engines import engine as engine_named
 from llmprof.run.launch.engines import engines
-from llmprof.run.launch.engines._machine import Refused
-from llmprof.run.launch.engines._server import free_port
 from llmprof.run.launch.monitors.nvml import (
     ask_nvml,
     nvml_value,
@@ -36,6 +34,8 @@ from llmprof.run.launch.monitors.nvml import (
     visible_gpus,
 )
 from llmprof.run.launch.run.folder import tool_version
+from llmprof.run.workers._machine import Refused
+from llmprof.run.workers._server import free_port
 from llmprof.text import counted
 from llmprof.units import format_bytes
 

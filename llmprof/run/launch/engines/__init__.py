@@ -1,18 +1,10 @@
-"""Engines: programs that run a model, made of the modules of this folder.
-
-An engine runs in a separate process, with the interpreter that has the engine, where llmprof need
-not be installed. So these modules, which know only each other, are packed with the job into a zip
-that repeats the run by itself: ``python inference_script.pyz --out FOLDER``.
-"""
+"""Engines: how a model is run, by which worker."""
 
 from __future__ import annotations
 
 import importlib.util
-import io
-import json
 import os
 import sys
-import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +12,12 @@ from typing import Any, Final
 from llmprof.errors import ConfigError, nearest
 from llmprof.plugins import records_in
 from llmprof.run.launch.engines.engine import ENGINES, Engine
+from llmprof.run.workers import packed
 
 __all__ = ["BUILT_IN", "Engine", "engine", "engines", "interpreter", "script"]
 
 BUILT_IN: Final = records_in(globals(), Engine)
 """The engines: a new one needs its own modules and a line above."""
-
-PACKAGE: Final = "llmprof_engine"
-"""Name of these modules in the process of an engine."""
-JOB: Final = f"{PACKAGE}/job.json"
-"""Place of the job in the zip."""
 
 
 def engines() -> tuple[Engine, ...]:
@@ -76,15 +64,6 @@ def interpreter(packages: Collection[str]) -> str:
 
 
 def script(job: Mapping[str, Any]) -> bytes:
-    """Program of a job: a zip that Python runs, of the modules of this folder and the job."""
+    """Program of a job: a zip that Python runs."""
     chosen = engine(job["engine"], served=bool(job["served"]))
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/__init__.py"), "")
-        for path in sorted(Path(__file__).parent.glob("*.py")):
-            if path.name not in ("__init__.py", "engine.py"):
-                inside = f"{PACKAGE}/{path.name}" if path.name != "start.py" else "__main__.py"
-                archive.writestr(zipfile.ZipInfo(inside), path.read_bytes())
-        data = json.dumps({"run": chosen.run, "job": dict(job)}, indent=1)
-        archive.writestr(zipfile.ZipInfo(JOB), data)
-    return packed.getvalue()
+    return packed("_job", run=chosen.run, job=dict(job))

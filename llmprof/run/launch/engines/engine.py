@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Engine:
     """One way to run a model.
 
-    To add an engine, write a module in this folder and one line in :mod:`llmprof.run.launch.engines`.
-    The module imports others of this folder relatively (``from ._job import RunRecord``), and must
-    not import the engine at its top: it runs in a separate process with the Python in which the
-    engine is installed.
-    """  # noqa: E501
+    To add an engine, write a module in :mod:`llmprof.run.workers` and one line in
+    :mod:`llmprof.run.launch.engines`. The module imports others of its folder relatively
+    (``from ._job import RunRecord``), and must not import the engine at its top: it runs in a
+    separate process with the Python in which the engine is installed.
+    """
 
     name: str
     """Name of the engine, as ``engine=`` of a configuration has it."""
@@ -23,9 +23,9 @@ class Engine:
     An engine that also runs offline has two records.
     """
     run: str
-    """Module of this folder and its function that runs a job: ``vllm_offline.run_vllm``.
+    """Module of the workers and its function that runs a job: ``vllm_offline.run_vllm``.
 
-    It takes the job and a :class:`~llmprof.run.launch.engines._job.RunRecord`.
+    It takes the job and a :class:`~llmprof.run.workers._job.RunRecord`.
     """
     times_operators: bool = False
     """Whether it has the mode ``ops``."""

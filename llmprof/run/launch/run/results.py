@@ -27,11 +27,11 @@ from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import with_facts_of_run
 from llmprof.run.launch.config.options import ExperimentConfig
 from llmprof.run.launch.engines import engine
-from llmprof.run.launch.engines._machine import known_cause, tail
 from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run import process, profilers, requests
 from llmprof.run.launch.run.folder import RunFolder
+from llmprof.run.workers._machine import known_cause, tail
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed

@@ -42,7 +42,7 @@ def findings(
     measure parts of these again. What follows from another finding names it in
     ``follows_from``, stands after it and has no gain of its own: ranks that wait for one whose
     host is late, for example. Facts (severity ``info``) come after all losses, but for the
-    heaviest stage: without a bound, it is ranked as if a quarter of it could be gained. A
+    heaviest stage: without a bound, it is ranked as if a fifth of it could be gained. A
     recording of graph captures alone has no findings.
 
     Parameters
@@ -60,7 +60,7 @@ def findings(
     -------
     polars.DataFrame
         One row for each finding. Losses come first, by the least gain that is predicted for their
-        remedy, or by their time if there is no prediction, in proportion to the time of their
+        remedy, or by half of their time if there is no prediction, in proportion to that of their
         phase:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,

@@ -50,8 +50,8 @@ from llmprof.report import export as exporting
 from llmprof.run import batch
 from llmprof.run.launch.run import process
 from llmprof.run.notebook import tutorials
-from llmprof.run.workers._machine import Refused
-from llmprof.run.workers._server import free_port
+from llmprof.run.workers.machine import Refused
+from llmprof.run.workers.server import free_port
 from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes

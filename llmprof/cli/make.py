@@ -397,8 +397,8 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
     _check_installed()
     from llmprof.explore.served import ServedFiles
     from llmprof.run.launch.run import process
-    from llmprof.run.workers._machine import Refused
-    from llmprof.run.workers._server import free_port
+    from llmprof.run.workers.machine import Refused
+    from llmprof.run.workers.server import free_port
 
     alone = is_profile(args.paths)
     if alone and args.compare:

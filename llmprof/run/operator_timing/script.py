@@ -261,7 +261,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
         " recording."
     )
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
-    arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
+    arguments = "".join(f"            {expression(one)},\n" for one in call.arguments)
     collective = call.kind == "all_reduce"
     more = f"        world={world},\n        collective=True,\n" if collective else ""
     end = "\n    " if notes else ""
@@ -275,7 +275,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
     )
 
 
-def _expression(argument: RecordedArgument) -> str:
+def expression(argument: RecordedArgument) -> str:
     """An argument as a Python expression."""
     if isinstance(argument, RecordedTensor):
         holds = (
@@ -285,7 +285,7 @@ def _expression(argument: RecordedArgument) -> str:
         )
         return f"MadeTensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
     if isinstance(argument, tuple):
-        return f"[{', '.join(map(_expression, argument))}]"
+        return f"[{', '.join(map(expression, argument))}]"
     if isinstance(argument, float) and not math.isfinite(argument):
         return f"float({str(argument)!r})"
     return repr(argument)

@@ -34,8 +34,8 @@ from llmprof.run.launch.monitors.nvml import (
     visible_gpus,
 )
 from llmprof.run.launch.run.folder import tool_version
-from llmprof.run.workers._machine import Refused
-from llmprof.run.workers._server import free_port
+from llmprof.run.workers.machine import Refused
+from llmprof.run.workers.server import free_port
 from llmprof.text import counted
 from llmprof.units import format_bytes
 

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError, ReadError, needs
-from llmprof.run.workers._machine import is_survived, known_cause, tail
+from llmprof.run.workers.machine import is_survived, known_cause, tail
 from llmprof.text import Progress, plain
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.files import refused, regular

@@ -441,9 +441,7 @@ def _steps(trace: Trace) -> CardTable | None:
         ).iter_rows()
     ]
     inferred = "inferred" in steps["source"]
-    note = (
-        f"From a step's first to its last event, over {counted(steps['rank'].n_unique(), 'rank')}."
-    )
+    note = f"From step to step, over {counted(steps['rank'].n_unique(), 'rank')}."
     note += (
         " No labels of the engine: steps were inferred from the repetition of kernels."
         if inferred

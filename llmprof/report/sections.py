@@ -49,10 +49,7 @@ SECTIONS: Final = (
     ),
     SectionPlan(
         "layers",
-        (
-            ShownAnalysis("layers", figures=(figures.LAYERS,)),
-            ShownAnalysis("events", figures=(figures.LAYER_TIMELINE,), reported=False),
-        ),
+        (ShownAnalysis("layers", figures=(figures.LAYERS, figures.LAYER_TIMELINE)),),
         "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark"
         " row is a layer that differs, a dark column a step that was held up.",
     ),

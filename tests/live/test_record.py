@@ -257,7 +257,7 @@ class TestFaults:
             recorded(url, timeout_s=SHORT)
 
     def test_a_start_that_hangs(self, server, monkeypatch):
-        monkeypatch.setattr(module, "_START_S", 0.5)
+        monkeypatch.setattr(module, "START_S", 0.5)
         url = server.start(dev=True, hang="/start_profile")
         with pytest.raises(LaunchError, match="did not answer"):
             recorded(url)
@@ -267,7 +267,7 @@ class TestFaults:
 
     @pytest.mark.slow
     def test_a_stop_that_hangs_is_tried_again(self, server, monkeypatch):
-        monkeypatch.setattr(module, "_STOP_S", 0.5)
+        monkeypatch.setattr(module, "STOP_S", 0.5)
         url = server.start(dev=True, hang="/stop_profile")
         timer = threading.Timer(2.0, lambda: server.how(dev=True))
         timer.start()
@@ -325,7 +325,7 @@ class TestFaults:
         def interrupted(self, from_s):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(module._Capture, "_wait", interrupted)
+        monkeypatch.setattr(module.ServerCapture, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             recorded(url)
         assert not server.on
@@ -358,10 +358,10 @@ class TestFaults:
 
     @pytest.mark.slow
     def test_a_recorder_that_is_stopped_is_seen_by_its_guard(self, server, monkeypatch):
-        monkeypatch.setattr(module, "_START_S", 1.0)
+        monkeypatch.setattr(module, "START_S", 1.0)
         url = server.start(dev=True)
         monkeypatch.setattr(
-            module._Capture, "_wait", lambda self, from_s: until(lambda: not server.on)
+            module.ServerCapture, "_wait", lambda self, from_s: until(lambda: not server.on)
         )
         with pytest.raises(
             CaptureError

@@ -3,7 +3,6 @@ or a recorder fails.
 """
 
 import base64
-import contextlib
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ import threading
 import time
 from typing import Any
 
-import psutil
 import pytest
 
 import llmprof
@@ -25,6 +23,7 @@ from llmprof.run.live import traces
 from llmprof.run.live.lock import Lock
 from llmprof.run.live.server import Address, LostError, ServerClient
 from llmprof.trace.storage import typed
+from tests.live.stand_in import guards
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
 SHORT = 5.0
@@ -42,15 +41,6 @@ def until(holds, seconds=30.0):
     while not holds():
         assert time.monotonic() < end, "it never came to hold"
         time.sleep(0.05)
-
-
-def guards():
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if "llmprof.run.live.guard" in process.cmdline():
-                found.append(process.pid)
-    return found
 
 
 @pytest.fixture(autouse=True)

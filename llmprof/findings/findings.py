@@ -101,21 +101,32 @@ def findings(
     """
     refuse_samples(trace, "what takes the time of a step")
     return rank_findings(
-        [scope_findings(scope) for scope in scopes_of(trace, step=step)],
+        [found for _, found, _ in _each_scope(trace, step=step)],
         None if requests is None else first_token_finding(trace, requests),
         incomplete_finding(trace),
     )
 
 
 @per_trace
+def _each_scope(
+    trace: Trace, *, step: int | None = None
+) -> list[tuple[str, pl.DataFrame, pl.DataFrame | None]]:
+    """The words, the findings and the parts of a mean step of each scope."""
+    return [
+        (scope.words, found, mean_step_parts(scope) if found.height else None)
+        for scope in scopes_of(trace, step=step)
+        for found in [scope_findings(scope)]
+    ]
+
+
 def scope_parts(trace: Trace, scope: str, *, step: int | None = None) -> pl.DataFrame | None:
     """What a mean step of each rank is made of in the scope with these words; None if it has no
     steps, or if workers analysed the ranks, whose events are not loaded here.
     """
     if results_of(trace).made_elsewhere:
         return None
-    scopes = [one for one in scopes_of(trace, step=step) if one.words == scope and one.span_ns]
-    return mean_step_parts(scopes[0]) if scopes else None
+    scopes = _each_scope(trace, step=step)
+    return next((parts for words, _, parts in scopes if words == scope), None)
 
 
 def shown_findings(

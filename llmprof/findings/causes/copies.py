@@ -126,7 +126,7 @@ def _measure(scope: Scope) -> Measurement | None:
         ns=scope.time("copy"),
         where="category IN ('copy', 'fill')",
         change=change,
-        by_rank=scope.rank_times("copy").rename({"ns": "dur_ns"}),
+        by_rank=scope.rank_times("copy"),
         about=what,
     )
 

@@ -187,7 +187,7 @@ class Operator:
 _CATEGORIES: Final[Mapping[str, str]] = {
     **{kind: kind for kind in CATEGORIES if kind not in ("scan", "collective", "other")},
     **dict.fromkeys(("softmax", "reduction", "gather", "scatter", "foreach"), "elementwise"),
-    "convolution": "gemm",
+    "convolution": "conv",
     "all_reduce": "collective",
 }
 """Category of the kernels of an operator by its kind; kernels of other kinds say their own."""

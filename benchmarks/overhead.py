@@ -30,7 +30,7 @@ from typing import Any
 
 import llmprof
 from llmprof.run.launch.config import models
-from llmprof.run.workers._machine import SAFE
+from llmprof.run.workers.machine import SAFE
 
 COUNTER = "vllm:generation_tokens_total"
 

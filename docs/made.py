@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from llmprof.analyze import catalog, results
+from llmprof.findings.cause import Cause
+from llmprof.findings.causes import CAUSES
 from llmprof.theory import calls
 from llmprof.theory.calls.work import Cost
 from llmprof.trace import schema
@@ -26,6 +28,27 @@ RECIPES = {
     "time of the ranges inside of a range": 'analyze.nsys.nvtx_pushpop_trace(trace).with_columns(child_ns=pl.col("dur_ns") - pl.col("own_ns"))',
 }
 """What a line of Polars makes of the columns of results, and the line."""
+
+
+def findings() -> str:
+    """The rules of findings, a line for each file of causes."""
+    files: dict[str, list[Cause]] = {}
+    for cause in CAUSES:
+        files.setdefault(cause.measure.__module__, []).append(cause)
+    rows = [
+        f"| `{'`, `'.join(one.name for one in causes)}` | {_first_sentence(sys.modules[file])} "
+        f"| `{'`, `'.join(dict.fromkeys(one.evidence for one in causes))}` |"
+        for file, causes in files.items()
+    ]
+    return (
+        "\n".join(["| rule | what it finds | analysis that shows it |", "|---|---|---|", *rows])
+        + "\n"
+    )
+
+
+def _first_sentence(of: object) -> str:
+    """The first paragraph of a docstring in one line, without its full stop."""
+    return " ".join((of.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
 
 
 def tables() -> str:
@@ -114,8 +137,7 @@ def operators() -> str:
         )
         given = [*map(_said, cost.places), *(f"{k}={_said(v)}" for k, v in cost.named.items())]
         rule = cost.rule.__name__
-        formula = " ".join((cost.rule.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
-        formulas[rule] = f"| `{rule}` | {formula} |"
+        formulas[rule] = f"| `{rule}` | {_first_sentence(cost.rule)} |"
         rows.append(
             f"| {operator.kind} | `{'`, `'.join(some)}` | `{rule}({', '.join(given)})` | {operator.signatures} |"
         )
@@ -134,7 +156,7 @@ def _said(value: object) -> str:
 
 
 PAGE = ROOT / "docs" / "reference.md"
-MADE = {"analyses": analyses, "tables": tables, "columns": result_columns}
+MADE = {"findings": findings, "analyses": analyses, "tables": tables, "columns": result_columns}
 
 
 def renewed(page: str) -> str:

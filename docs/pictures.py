@@ -4,8 +4,8 @@
 
 Each is a screenshot of the live widget in Chromium on a bundled sample, light, and dark where the
 name ends in ``_dark``. Look at each before it is committed, with its colours reduced to 256 of
-which the legends' are exact. The picture of the findings is cut from what
-``tests/browser/test_open.py`` keeps of a real JupyterLab.
+which the legends' are exact. ``card`` is what a notebook shows of a trace; the picture of the
+requests is cut from what the tests keep of a real JupyterLab.
 """
 
 from __future__ import annotations
@@ -137,7 +137,19 @@ def critical_path(host: Callable[..., Host]) -> Host:
     return _drawn(shown)
 
 
+def card(host: Callable[..., Host]) -> Host:
+    """What a notebook shows of a trace."""
+    shown = host(explore.layers(llmprof.sample(TP4)), height=600)
+    html = llmprof.sample(TP4)._repr_html_()
+    shown.page.evaluate(
+        "html => { document.querySelector('#host').innerHTML = html; }",
+        f"<div style='font-family: sans-serif'>{html}</div>",
+    )
+    return shown
+
+
 PICTURES = {
+    "card": card,
     "explore_timeline": timeline,
     "explore_path": critical_path,
     "explore_flame": flame,

@@ -144,6 +144,8 @@ def new_records(
     """The records that plug-ins add; a warning names those whose name (a ``what``) is already
     taken.
     """
+    if not load(group):
+        return []
     owners = {name(record): "llmprof" for record in known}
     out: list[tuple[Plugin, T]] = []
     for plugin, record in records(group, kind):

@@ -44,7 +44,7 @@ def forget():
     """Look for plug-ins again."""
     plugins.load.cache_clear()
     plugins.own.cache_clear()
-    registry.readers.cache_clear()
+    registry.added.cache_clear()
     catalog.analyses.cache_clear()
     listings.listings.cache_clear()
     plans.plans.cache_clear()

@@ -66,6 +66,15 @@ def test_manifests_are_those_of_kubernetes(root):
         kubernetes_validate.validate(one, "1.31", strict=True)
 
 
+def test_the_device_of_the_page_is_read(root, tmp_path):
+    [text] = re.findall(
+        r"```yaml\n(.*?)```", (root / "docs" / "my_own.md").read_text("utf-8"), re.DOTALL
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    mine = llmprof.theory.read_device(tmp_path / "mine.yaml")
+    assert (mine.peak("fp8"), mine.memory_bytes) == (800e12, 80e9)
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("docs")
 def test_the_documentation_builds_without_a_warning(root, tmp_path):

@@ -164,16 +164,6 @@ def test_a_kind_of_operator_of_another_package(install):
     assert calls.costed_operator("aten::mm").kind == "gemm"  # llmprof's own stays
 
 
-OWN = """
-[kernels]
-attention = ["acme_mix", "acme_old"]
-norm = "acme_rms"
-[operators]
-"acme::mm_out" = { kind = "gemm", rule = "product", places = [1, 2], out = 0 }
-"acme::scale" = { kind = "elementwise", rule = "moves", places = ["0 1 > 2", 3] }
-"""
-
-
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Use a file of the user's own kernels and operators."""
@@ -187,16 +177,19 @@ def own(tmp_path, monkeypatch):
         yield use
 
 
-def test_a_file_names_kernels_and_the_work_of_operators(own):
-    own(OWN)
-    kernels = pl.Series(["void acme_mix<4>(float*)", "acme_old", "acme_rms", "nvjet_gemm"])
+def test_the_file_of_the_page_names_kernels_and_the_work_of_operators(own, root):
+    page = (root / "docs" / "my_own.md").read_text("utf-8")
+    own(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
+    kernels = pl.Series(
+        ["void zeta_mix_kernel<4>(float*)", "acme_fused_1", "acme_rms", "nvjet_gemm"]
+    )
     assert names.categories(kernels).to_list() == ["attention", "attention", "norm", "gemm"]
     half = '["c10::Half", "c10::Half", "c10::Half"]'
-    product = calls.work_of(calls.parse_call("acme::mm_out", "[[4, 2], [4, 8], [8, 2]]", half))
+    product = calls.work_of(calls.parse_call("zeta::mm_out", "[[4, 2], [4, 8], [8, 2]]", half))
     assert (product.flops, product.read, product.written) == (128, 96, 16)
-    scaled = calls.work_of(calls.parse_call("acme::scale", "[[4], [4], [4]]", half))
+    scaled = calls.work_of(calls.parse_call("zeta::scale", "[[4], [4], [4]]", half))
     assert (scaled.flops, scaled.read, scaled.written) == (12, 16, 8)
-    assert calls.operator_categories(pl.Series(["acme::mm_out"])).item() == "gemm"
+    assert calls.operator_categories(pl.Series(["zeta::mm_out"])).item() == "gemm"
 
 
 def test_a_command_takes_the_file(tmp_path):

@@ -8,6 +8,7 @@ launches is that of the graph's kernels.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.inside import texts_inside, with_texts
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, TraceWarning
 from llmprof.label.activity import (
     CAPTURED,
     CATEGORY,
@@ -34,8 +35,9 @@ _LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
 _NO_LAUNCH: Final = r"(?i)graph|attribute|symbol|host"
 
 LEAST_AGREEMENT: Final = 0.9
-"""A graph without kernel names fits a replay if at least this share of its repeated launches (the
-same operator with the same shapes, and the same place among its launches) repeat the same kernel.
+"""A graph fits a replay if at least this share of its known names are those of the replay, place
+by place; or, without names, if this share of its repeated launches (the same operator with the same
+shapes, and the same place among its launches) repeat the same kernel.
 """
 
 _NAMED, _ORDERED = 1.0, 0.9
@@ -64,12 +66,13 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     """Labels of replayed kernels from the captures of their CUDA (HIP) graphs, matched by the
     sequence of kernels.
     """
-    # On AMD devices the launches of a capture name their kernels, and all names must agree. On
-    # NVIDIA devices only the kernels of torch.compile are named: then number and order of kernels,
-    # copies and fills must be the same, and launches of one operator with the same shapes must have
-    # become one kernel. If several captures fit (the same graph in every layer, or for several
-    # batch sizes), those are taken whose order is that of the step's replays. Labels in which they
-    # still differ are unknown.
+    # On AMD devices the launches of a capture name their kernels, and nearly all names must agree;
+    # those that do not stay unknown. On NVIDIA devices only the kernels of torch.compile are named:
+    # then number and order of kernels, copies and fills must be the same, and launches of one
+    # operator with the same shapes must have become one kernel. Kernels of several replays that one
+    # launch has, or none, are taken apart by the names of captures. If several captures fit (the
+    # same graph in every layer, or for several batch sizes), those are taken whose order is that of
+    # the step's replays. Labels in which they still differ are unknown.
     several = [captures] if isinstance(captures, Trace) else list(captures)
     if not any(recorded_graphs(capture) for capture in several):
         expected = "calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them"
@@ -80,7 +83,16 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
 
 def add_capture_labels(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     """Add the labels from captures to replayed kernels, as :func:`captured` finds them."""
-    rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
+    rows = captured(trace, captures)
+    known = rows.filter(pl.col("confidence").is_not_null())
+    if lost := rows.height - known.height:
+        why = rows["reason"].drop_nulls().mode().sort()
+        warnings.warn(
+            f"{lost:,} of {rows.height:,} replayed kernels get no labels from captures: {why[0]}",
+            TraceWarning,
+            stacklevel=2,
+        )
+    rows = known
     key = ["rank", "stream", "start_ns", "name"]
     place = trace.events.filter(pl.col("source") == "kernel").select("event", *key)
     of_capture = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event")
@@ -238,6 +250,7 @@ def _replays(trace: Trace) -> pl.DataFrame:
     """Replayed kernels and copies, the number of the replay and their ``place`` in it, by node
     or by start.
     """
+    # replays whose launch was not recorded are those of one, until they are taken apart
     events = trace.events
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:
@@ -251,6 +264,9 @@ def _replays(trace: Trace) -> pl.DataFrame:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
     events = events.with_columns(**place)
     rows = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
+    if not rows.height:
+        rows = events.filter(pl.col("launch_start_ns").is_null())
+        rows = rows.with_columns(correlation=pl.lit(None, dtype=rows.schema["correlation"]))
     launch = ["rank", "correlation"]
     ordered = (
         pl.when(pl.col("graph_node").is_not_null().all().over(launch))
@@ -270,6 +286,7 @@ def _replays(trace: Trace) -> pl.DataFrame:
         "source",
         "step",
         "replay",
+        launched=pl.col("correlation").is_not_null(),
         place=pl.int_range(pl.len(), dtype=pl.UInt32).over("replay"),
     )
 
@@ -280,9 +297,19 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     graphs = [graph for some in of_traces for graph in some]
     other = {"layer": pl.Int32, "call": pl.UInt32}
     empty = {c: pl.lit(None, dtype=other.get(c, pl.String)) for c in CONTENT}
+    empty |= {
+        "graph": pl.lit(None, dtype=pl.Int64),
+        "confidence": pl.lit(None, dtype=pl.Float64),
+    }
     by_replay = {
         int(part["replay"][0]): part for part in events.partition_by("replay", maintain_order=True)
     }
+    by_replay = dict(
+        enumerate(piece for part in by_replay.values() for piece in _apart(part, graphs))
+    )
+    events = pl.concat(
+        [part.with_columns(replay=pl.lit(n)) for n, part in by_replay.items()] or [events]
+    )
     fits: dict[tuple[tuple[str, str], ...], tuple[list[int], float]] = {}
     of_replay: dict[int, tuple[list[int], float]] = {}
     for number, part in by_replay.items():
@@ -308,27 +335,48 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
         if which and which not in common:
             common[which] = _common([content[graph] for graph in which])
         part = part.select("event", "rank", "name", "place")
-        part = (
-            part.join(common[which], on="place", how="left")
-            if which
-            else part.with_columns(**empty)
+        whole = part.with_columns(
+            graph=pl.lit(which[0] if len(which) == 1 else None, dtype=pl.Int64),
+            confidence=pl.lit(confidence, dtype=pl.Float64),
+            reason=pl.lit(None, dtype=pl.String),
         )
-        rows.append(
-            part.with_columns(
-                graph=pl.lit(which[0] if len(which) == 1 else None, dtype=pl.Int64),
-                confidence=pl.lit(confidence if which else None, dtype=pl.Float64),
-                reason=pl.lit(
-                    None if which else "no capture has this sequence of kernels", dtype=pl.String
-                ),
-            )
-        )
+        if not which:
+            rows.append(part.with_columns(**empty, reason=pl.lit(_NO_SEQUENCE)))
+            continue
+        same = part["name"].eq_missing(graphs[which[0]]["name"])
+        rows.append(whole.filter(same).join(common[which], on="place", how="left"))
+        rows.append(part.filter(~same).with_columns(**empty, reason=pl.lit(_OTHER_NAME)))
     columns = ["event", "rank", "name", "graph", *CONTENT, "confidence", "reason"]
     if rows:
         return pl.concat(rows, how="diagonal_relaxed").select(columns).sort("event")
-    nothing = {"graph": pl.lit(None, dtype=pl.Int64), "confidence": pl.lit(None, dtype=pl.Float64)}
-    return events.with_columns(**empty, **nothing, reason=pl.lit(None, dtype=pl.String)).select(
-        columns
-    )
+    return events.with_columns(**empty, reason=pl.lit(None, dtype=pl.String)).select(columns)
+
+
+_NO_SEQUENCE: Final = "no capture has this sequence of kernels"
+_OTHER_NAME: Final = "the capture has another kernel in this place"
+
+
+def _apart(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """A replay, or the replays of named captures that follow each other in it, where they fit."""
+    graphs = [graph for graph in graphs if graph.height and _is_named(graph)]
+    lengths = sorted({graph.height for graph in graphs})
+    if not lengths or replay.height in lengths:
+        return [replay]
+    firsts = {graph["name"][0] for graph in graphs}
+    names_of, at, rest, pieces = replay["name"].to_list(), 0, 0, []
+    while at + lengths[0] <= replay.height:
+        for length in reversed(lengths if at == rest or names_of[at] in firsts else []):
+            piece = replay.slice(at, length)
+            if piece.height == length and _fitting(piece, graphs)[0]:
+                pieces += [replay.slice(rest, at - rest)] if at > rest else []
+                pieces.append(piece)
+                at = rest = at + length
+                break
+        else:
+            at += 1
+    pieces += [replay.slice(rest)] if rest < replay.height else []
+    place = pl.int_range(pl.len(), dtype=pl.UInt32)
+    return [piece.with_columns(place=place) for piece in pieces]
 
 
 def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int], float]:
@@ -338,11 +386,22 @@ def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int
     kernels = replay["source"] == "kernel"
     run = replay["name"].filter(kernels)
     named = {n: graphs[n]["name"].filter(kernels) for n in same}
-    same = [n for n in same if (named[n].is_null() | (named[n] == run)).all()]
-    exact = [n for n in same if not named[n].null_count()]
-    if exact:
-        return exact, _NAMED
+    agreed = {n: (named[n] == run).mean() for n in same}  # of the known ones
+    same = [n for n in same if _share(agreed[n]) >= LEAST_AGREEMENT]
+    exact = [n for n in same if _is_named(graphs[n])]
+    if exact or not replay["launched"][0]:
+        best = max((_share(agreed[n]) for n in exact), default=0.0)
+        return [n for n in exact if _share(agreed[n]) == best], _NAMED * best
     return [n for n in same if _repeats(graphs[n].filter(kernels), run)], _ORDERED
+
+
+def _is_named(graph: pl.DataFrame) -> bool:
+    """Whether a capture names all of its kernels."""
+    return not graph.filter(source="kernel")["name"].null_count()
+
+
+def _share(mean: object) -> float:
+    return mean if isinstance(mean, float) else 1.0
 
 
 def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:

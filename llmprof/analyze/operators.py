@@ -33,7 +33,7 @@ from llmprof.label.groups import distinct_keys
 from llmprof.label.nesting import holds_any, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
-from llmprof.names.matching import by_distinct, one_of_each
+from llmprof.names.matching import by_distinct, contains
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import (
     OPERATORS,
@@ -383,14 +383,11 @@ def calls_of(trace: Trace, by: Sequence[str]) -> _DeviceCalls:
     )
     collective = events["category"] == "collective"  # apart from what else its operator launches
     coded = events["name"].cast(pl.Categorical)
-    codes = coded.to_physical()
-    each = one_of_each(codes)  # a look at each name, not at each event
-    host = codes[each[events["name"][each].str.contains(_HOST).to_numpy()]]
     events = events.with_columns(
         call=pl.when(collective).then(call + 2 * (ops.height + events.height)).otherwise(call),
         owner=owner,
         _event=number,
-        _between=codes.is_in(host.implode()),
+        _between=contains(events["name"], _HOST),
         _collective=collective,
         _name=coded,
     )

@@ -53,7 +53,6 @@ from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
 from llmprof.readers.saved import is_run
 from llmprof.replay.what_if import change_of, moved_in_words
-from llmprof.run.launch import open_run
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -432,6 +431,8 @@ def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
     """The requests of a run folder, if they can be joined to its trace."""
     if len(paths) != 1 or not is_run(Path(paths[0])):
         return None
+    from llmprof.run.launch import open_run
+
     try:
         run = open_run(paths[0])
         return analyze.requests(

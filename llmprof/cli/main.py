@@ -22,7 +22,6 @@ from llmprof.errors import (
     TraceWarning,
     nearest,
 )
-from llmprof.plugins import OWN
 
 SLOWER, FAILED, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 _NAME = "llmprof"
@@ -216,6 +215,8 @@ def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> st
     from llmprof.cli.output import Terminal
 
     if own := vars(args).get("own"):
+        from llmprof.plugins import OWN
+
         os.environ[OWN] = str(Path(own).resolve())  # workers read it, too
     module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(

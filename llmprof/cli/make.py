@@ -43,15 +43,9 @@ from llmprof.cli.output import (
 )
 from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.hardware import launches_in_a_row
-from llmprof.readers import bundled, redaction
+from llmprof.readers import bundled
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
-from llmprof.report import export as exporting
-from llmprof.run import batch
-from llmprof.run.launch.run import process
-from llmprof.run.notebook import tutorials
-from llmprof.run.workers._machine import Refused
-from llmprof.run.workers._server import free_port
 from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes
@@ -171,8 +165,10 @@ def _paths_of(written: Report, *more: tuple[str, str]) -> str:
 
 def do_export(args: Namespace, terminal: Terminal) -> str:
     """Write a trace for Perfetto, speedscope, a spreadsheet or data frames."""
+    from llmprof.report.export import export
+
     trace = open_trace(args.paths, args, terminal)
-    written = exporting.export(
+    written = export(
         trace,
         args.output,
         form=args.form,
@@ -200,6 +196,8 @@ def do_mcp(args: Namespace, terminal: Terminal) -> str:
 
 def do_notebook(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook."""
+    from llmprof.run.notebook import tutorials
+
     if args.over:
         return _notebooks(args, terminal)
     given = dict(key_value(item, "-p") for item in args.parameter or [])
@@ -212,6 +210,8 @@ def do_notebook(args: Namespace, terminal: Terminal) -> str:
 
 def _notebooks(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook for each of several runs."""
+    from llmprof.run import batch
+
     if args.output.endswith(".ipynb") and not Path(args.output).is_dir():
         raise LlmprofError(
             "--over writes several notebooks, and -o names one file", expected="-o FOLDER"
@@ -279,6 +279,7 @@ def do_samples(args: Namespace, terminal: Terminal) -> str:
 def do_demo(args: Namespace, terminal: Terminal) -> str:
     """Notebook, report, charts and tables of a bundled capture."""
     from llmprof.report import folder
+    from llmprof.run.notebook import tutorials
 
     tutorials.check_installed()
     tutorials.find_notebook(args.notebook)
@@ -306,6 +307,8 @@ def do_demo(args: Namespace, terminal: Terminal) -> str:
 
 def do_redact(args: Namespace, terminal: Terminal) -> str:
     """Write a redacted copy and list what was removed; with ``--check`` only list it."""
+    from llmprof.readers import redaction
+
     if args.check:
         to_remove = redaction.list_redactions(args.file)
         if args.json:
@@ -393,6 +396,9 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
     """Serve the explorers until the server is ended with Ctrl-C."""
     _check_installed()
     from llmprof.explore.served import ServedFiles
+    from llmprof.run.launch.run import process
+    from llmprof.run.workers.machine import Refused
+    from llmprof.run.workers.server import free_port
 
     alone = is_profile(args.paths)
     if alone and args.compare:

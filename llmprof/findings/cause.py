@@ -123,14 +123,9 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     """Rank with most of the time of some rows, and the longest of its rows as a window."""
     if not rows.height:
         return None, None
-    sums = (
-        rows.group_by("rank")
-        .agg(pl.col("dur_ns").sum())
-        .sort("dur_ns", "rank", descending=[True, False])
-    )
-    rank = int(sums["rank"][0])
-    own = rows.select("start_ns", "dur_ns").filter(rows["rank"] == rank)
-    start, length = own.row(own["dur_ns"].arg_max() or 0)
+    longest = pl.col("start_ns", "dur_ns").get(pl.col("dur_ns").arg_max().fill_null(0))
+    ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum().alias("ns"), longest)
+    rank, _, start, length = min(ranks.iter_rows(), key=lambda row: (-row[1], row[0]))
     return rank, (start, start + length)
 
 

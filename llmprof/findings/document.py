@@ -22,8 +22,8 @@ It rises when a key is removed or changes its meaning; new keys do not change it
 
 _MEANING: Final = {
     "order": (
-        "place, from 1: losses by predicted_ns (else figure) in proportion to the time of their"
-        " phase, then facts"
+        "place, from 1: losses by predicted_ns (else half the figure) in proportion to that of"
+        " their phase, then facts"
     ),
     "rule": "which rule speaks",
     "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",

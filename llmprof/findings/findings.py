@@ -42,7 +42,7 @@ def findings(
     measure parts of these again. What follows from another finding names it in
     ``follows_from``, stands after it and has no gain of its own: ranks that wait for one whose
     host is late, for example. Facts (severity ``info``) come after all losses, but for the
-    heaviest stage: without a bound, it is ranked as if a quarter of it could be gained. A
+    heaviest stage: without a bound, it is ranked as if a fifth of it could be gained. A
     recording of graph captures alone has no findings.
 
     Parameters
@@ -60,7 +60,7 @@ def findings(
     -------
     polars.DataFrame
         One row for each finding. Losses come first, by the least gain that is predicted for their
-        remedy, or by their time if there is no prediction, in proportion to the time of their
+        remedy, or by half of their time if there is no prediction, in proportion to that of their
         phase:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
@@ -101,21 +101,32 @@ def findings(
     """
     refuse_samples(trace, "what takes the time of a step")
     return rank_findings(
-        [scope_findings(scope) for scope in scopes_of(trace, step=step)],
+        [found for _, found, _ in _each_scope(trace, step=step)],
         None if requests is None else first_token_finding(trace, requests),
         incomplete_finding(trace),
     )
 
 
 @per_trace
+def _each_scope(
+    trace: Trace, *, step: int | None = None
+) -> list[tuple[str, pl.DataFrame, pl.DataFrame | None]]:
+    """The words, the findings and the parts of a mean step of each scope."""
+    return [
+        (scope.words, found, mean_step_parts(scope) if found.height else None)
+        for scope in scopes_of(trace, step=step)
+        for found in [scope_findings(scope)]
+    ]
+
+
 def scope_parts(trace: Trace, scope: str, *, step: int | None = None) -> pl.DataFrame | None:
     """What a mean step of each rank is made of in the scope with these words; None if it has no
     steps, or if workers analysed the ranks, whose events are not loaded here.
     """
     if results_of(trace).made_elsewhere:
         return None
-    scopes = [one for one in scopes_of(trace, step=step) if one.words == scope and one.span_ns]
-    return mean_step_parts(scopes[0]) if scopes else None
+    scopes = _each_scope(trace, step=step)
+    return next((parts for words, _, parts in scopes if words == scope), None)
 
 
 def shown_findings(

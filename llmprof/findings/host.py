@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
 
 from llmprof.findings.cause import Context
 from llmprof.findings.scope import Scope, heaviest, sum_of
+from llmprof.label.intervals import length_within, merge
 from llmprof.label.steps import labels
-from llmprof.units import format_share
+from llmprof.text import joined
+from llmprof.units import format_ns, format_share
 
 MIN_NAMED: Final = 0.05
 """Least share of some gaps in a call or function for it to be named after code that was not
@@ -85,6 +87,32 @@ def advice_on(kind: str, of: Context) -> str:
 
 
 @dataclass(frozen=True)
+class RangeAround:
+    """A range of the host that recurs and holds most of some time, but launches little."""
+
+    name: str
+    each_ns: float
+    count: int
+    share: float
+    """Share of the time that is in it."""
+    children: list[str]
+    """Names of ranges in it, the longest first."""
+
+    def __str__(self) -> str:
+        within = f" ({joined(self.children)} in it)" if self.children else ""
+        return (
+            f"{format_share(self.share)} is in {self.count:,} ranges {self.name}{within},"
+            f" {format_ns(self.each_ns)} each"
+        )
+
+
+MAX_LAUNCHED: Final = 0.1
+"""A range in which more than this share of the kernels is launched is one of the work itself."""
+
+_CHILDREN: Final = 3
+
+
+@dataclass(frozen=True)
 class HostActivity:
     """The call or function in which the launching thread spent most of some gaps."""
 
@@ -96,8 +124,13 @@ class HostActivity:
     """Share of the gaps in code that was not recorded, where that is more."""
     set_up: str | None = None
     """What the call sets up (:data:`SET_UP`)."""
+    around: RangeAround | None = None
 
     def __str__(self) -> str:
+        return f"{self._innermost}{'' if self.around is None else f'; {self.around}'}"
+
+    @property
+    def _innermost(self) -> str:
         unrecorded = self.unrecorded_share
         blind = "code that was not recorded"
         if unrecorded is not None:
@@ -153,9 +186,68 @@ def other_call(gaps: pl.DataFrame) -> OtherCall | None:
     return OtherCall(call, share, set_up, once)
 
 
+def range_around(
+    scope: Scope, rows: pl.DataFrame, innermost: str | None = None
+) -> RangeAround | None:
+    """The range with most of the time of some rows (``rank, start_ns, dur_ns``), if it has half
+    of it and is more than the innermost one.
+    """
+    if not rows.height or not scope.trace.has("markers"):
+        return None
+    name, end = pl.col("name"), pl.col("start_ns") + pl.col("dur_ns")
+    own = ~pl.col("on_device") & ~name.is_in(scope.step_ranges.implode())
+    ranges = scope.trace.markers.filter(own & ~name.str.contains(labels.ANY))
+    ranges = length_within(
+        ranges.select("rank", "name", "start_ns", "dur_ns"), rows, ["rank"], name="ns"
+    )
+    ranges = ranges.filter(pl.col("ns") > 0)
+    union = merge(ranges, ["rank", "name"])
+    covered = (
+        length_within(union, rows, ["rank"], name="ns").group_by("name").agg(pl.col("ns").sum())
+    )
+    whole = sum_of(merge(rows, ["rank"]), "dur_ns")
+    begun = scope.events.filter(pl.col("launch_start_ns").is_not_null()).select(
+        "rank", "launch_start_ns"
+    )
+    known = covered.filter(pl.col("ns") >= MOSTLY * whole).sort(
+        "ns", "name", descending=[True, False]
+    )
+    for found, ns in known.iter_rows():
+        within = union.filter(name=found).sort("start_ns")
+        launched = begun.sort("launch_start_ns").join_asof(
+            within.with_columns(end=end),
+            left_on="launch_start_ns",
+            right_on="start_ns",
+            by="rank",
+            check_sortedness=False,
+        )
+        inside = launched.filter(pl.col("launch_start_ns") < pl.col("end")).height
+        of_name = ranges.filter(name=found)
+        if of_name.height < 2 or inside > MAX_LAUNCHED * begun.height:
+            continue
+        others = length_within(ranges.filter(name != found), within, ["rank"], name="inside")
+        others = others.filter(pl.col("inside") == pl.col("dur_ns"))
+        children = (
+            others.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+        )
+        names = children["name"].head(_CHILDREN).to_list()
+        if found == innermost and not names:
+            return None
+        each_ns = sum_of(of_name, "dur_ns") / of_name.height
+        return RangeAround(found, each_ns, of_name.height, ns / whole, names)
+    return None
+
+
 def host_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
-    """The call or function in which the launching thread spent most of some gaps, and the share
-    that is not recorded.
+    """The call or function in which the launching thread spent most of some gaps, the range around
+    it, and the share that is not recorded.
+    """
+    found = _innermost_activity(scope, gaps)
+    return replace(found, around=range_around(scope, gaps, found.name))
+
+
+def _innermost_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
+    """The innermost call or function, and the share that is not recorded.
 
     The range of a step, or one around it, holds all that the step does: a thread in it, and in
     nothing below it, is in code that was not recorded.

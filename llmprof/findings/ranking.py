@@ -49,10 +49,14 @@ def rank_findings(
     own = pl.col("rule") == FIRST_TOKENS
     fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
     tiny = ~fact & (pl.col("share").fill_null(1.0) < MIN_FIRST)
-    # what follows from a finding stands after it, wherever that is
+    # what follows from a finding stands after it, wherever that is: by what its remedy gains, or
+    # by all of their time if that is not known
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
+    gained = pl.when(pl.col("predicted_ns").is_not_null()).then("weight")
     return (
-        frame.with_columns(chain=pl.col("weight").max().over(chain))
+        frame.with_columns(
+            chain=pl.coalesce(gained.max().over(chain), pl.sum("weight").over(chain))
+        )
         .sort(
             pl.col("rule") != INCOMPLETE,
             (own & fact) | last,

@@ -28,23 +28,11 @@ named as the cause.
 """
 
 
-def compute_by_rank(scope: Scope) -> pl.DataFrame | None:
-    """Mean compute time of a step of each rank, least first; None where ranks cannot be
-    compared.
-    """
-    if not _same_batches(scope):
-        return None
-    parts = scope.windows.group_by("rank").agg(parts=pl.len())
-    each = parts.join(scope.rank_times("compute"), on="rank", how="left")
-    by_rank = each.select("rank", ns=pl.col("ns").fill_null(0) / pl.col("parts")).sort("ns", "rank")
-    return by_rank if by_rank.height > 1 and by_rank["ns"][0] else None
-
-
 def uneven_cause(scope: Scope) -> str:
     """Which rule tells why the rank that computes most does: all its kernels are slower, or only
     its experts are.
     """
-    by_rank = compute_by_rank(scope)
+    by_rank = scope.compute_by_rank
     return (
         "uneven_compute"
         if by_rank is None
@@ -115,31 +103,12 @@ def kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
     )
 
 
-_BATCH = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
-
-
-def _same_batches(scope: Scope) -> bool:
-    """Whether the steps of the scope have the same batches on all ranks, as far as batches are
-    known.
-    """
-    if scope.steps is None:
-        return True
-    keys = scope.windows.select("rank", "step").unique()
-    batch = pl.concat_str(*_BATCH, separator="/", ignore_nulls=True)
-    batches = (
-        scope.steps.join(keys, on=["rank", "step"])
-        .group_by("rank")
-        .agg(batch.unique().sort().str.join(" "))
-    )
-    return batches.to_series(1).n_unique() <= 1
-
-
 def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> str | None:
     """The rule about what the late ranks spend most time on beyond the others; None if it
     explains little.
     """
     of_work = pl.concat(
-        scope.rank_times(kind).with_columns(rule=pl.lit(rule))
+        scope.rank_times(kind).select("rank", ns="dur_ns", rule=pl.lit(rule))
         for kind, rule in (("compute", uneven_cause(scope)), ("copy", "copies"))
     )
     held = (pl.col("cause") == "queued") & (pl.col("waited_kind") == "call")

@@ -20,6 +20,11 @@ from llmprof.units import format_ns
 SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
 """Severities, each with the least share of time that it needs, in order."""
 
+UNPREDICTED: Final = 0.5
+"""Part of a loss by which it is ranked if no gain of its remedy is predicted: between nothing and
+all of it.
+"""
+
 FOLLOWS: Final = "It follows from another finding, which says what its remedy gains."
 """In place of the gain of a finding that has its cause in another one."""
 
@@ -130,8 +135,10 @@ def _row(
     gain = time_ns if measured.gain_ns is None else measured.gain_ns / of.parts
     first, last = measured.window_ns or (None, None)
     known = predicted if isinstance(predicted, Gain) and not follows else None
-    gained = measured.ns / of.parts if known is None else max(0.0, known.low_ns * known.slowed)
-    gained *= cause.potential or 1.0
+    gained = cause.potential or UNPREDICTED
+    gained *= measured.ns / of.parts
+    if known is not None:
+        gained = max(0.0, known.low_ns * known.slowed)
     without = FOLLOWS if follows else predicted
     return {
         "rule": cause.name,

@@ -4,6 +4,7 @@ recording.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -105,23 +106,16 @@ def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[f
     """
     # A rank is among them with at least half of the largest share; the second value is None if all
     # are.
-    spans = (
-        scope.windows.group_by("rank")
-        .agg(span=pl.col("dur_ns").sum(), parts=pl.len())
-        .filter(pl.col("span") > 0)
-    )
-    sums = rows.group_by("rank").agg(ns=pl.col("dur_ns").sum())
-    ranks = (
-        spans.join(sums, on="rank", how="left")
-        .with_columns(pl.col("ns").fill_null(0))
-        .with_columns(share=pl.col("ns") / pl.col("span"), each=pl.col("ns") / pl.col("parts"))
-        .sort("share", "rank", descending=[True, False])
-    )
-    most_of_it = ranks.filter(pl.col("share") >= pl.col("share").max() / 2)["rank"].sort().to_list()
-    if ranks.height > 1 and ranks["each"][1:].max() < _ALONE * ranks["each"][0]:
-        most_of_it = [ranks["rank"][0]]
-    others = ranks.filter(~pl.col("rank").is_in(most_of_it))["each"]
-    return most_of_it, [float(others.min()), float(others.max())] if others.len() else None  # type: ignore[arg-type]
+    sums = dict(rows.group_by("rank").agg(pl.col("dur_ns").sum()).iter_rows())
+    spans = {rank: span for rank, span in scope.ranks.items() if span[0] > 0}
+    shares = {rank: sums.get(rank, 0) / span for rank, (span, _) in spans.items()}
+    each = {rank: sums.get(rank, 0) / parts for rank, (_, parts) in spans.items()}
+    first, *rest = sorted(shares, key=lambda rank: (-shares[rank], rank))
+    most_of_it = sorted(rank for rank in shares if shares[rank] >= shares[first] / 2)
+    if rest and max(each[rank] for rank in rest) < _ALONE * each[first]:
+        most_of_it = [first]
+    others = [each[rank] for rank in each if rank not in most_of_it]
+    return most_of_it, [min(others), max(others)] if others else None
 
 
 def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
@@ -129,6 +123,8 @@ def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
     ranks, _ = ranks_with_most(scope, rows)
     return scope.of(ranks), rows.filter(pl.col("rank").is_in(ranks))
 
+
+_BATCH: Final = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 
 UNEQUAL: Final = 3
 """Times of steps of which one is this many times another are told beside their mean."""
@@ -280,17 +276,58 @@ class Scope:
         """Parts that add up to the windows: :func:`~llmprof.analyze.step_times.time_parts`."""
         return time_parts(self.trace, self.windows)
 
+    @cached_property
+    def _sums(self) -> list[tuple[int, str, str, int]]:
+        """Rank, kind, part and sum of its times."""
+        ranks = self.windows["rank"][self.times["window"]]
+        sums = self.times.group_by(ranks, "kind", "part").agg(pl.col("ns").sum())
+        return sums.sort("rank").rows()
+
     def time(self, kind: str, *parts: str) -> float:
         """Time of the windows that a kind, or some parts of it, take (ns)."""
-        rows = self.times.filter(pl.col("kind") == kind)
-        return sum_of(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
+        return sum_of(self.rank_times(kind, *parts), "dur_ns")
 
     def rank_times(self, kind: str, *parts: str) -> pl.DataFrame:
-        """The same time by rank: ``rank, ns``."""
-        rows = self.times.filter(pl.col("kind") == kind)
-        rows = rows.filter(pl.col("part").is_in(parts)) if parts else rows
-        ranks = self.windows.with_row_index("window").select("window", "rank")
-        return rows.join(ranks, on="window").group_by("rank").agg(pl.col("ns").sum())
+        """The same time by rank: ``rank, dur_ns``."""
+        times: Counter[int] = Counter()
+        for rank, of, part, ns in self._sums:
+            if of == kind and part in (parts or (part,)):
+                times[rank] += ns
+        schema = {"rank": pl.Int32, "dur_ns": pl.Int64}
+        return pl.DataFrame([list(times), list(times.values())], schema=schema)
+
+    @cached_property
+    def ranks(self) -> dict[int, tuple[int, int]]:
+        """Length of the windows of each rank, and their number."""
+        of_rank = self.windows.group_by("rank").agg(pl.col("dur_ns").sum(), parts=pl.len())
+        return {rank: (span, parts) for rank, span, parts in of_rank.iter_rows()}
+
+    @cached_property
+    def compute_by_rank(self) -> pl.DataFrame | None:
+        """Mean compute time of a step of each rank, least first; None where ranks cannot be
+        compared.
+        """
+        if len(self.ranks) < 2 or not self._has_same_batches:
+            return None
+        compute = dict(self.rank_times("compute").iter_rows())
+        means = {rank: compute.get(rank, 0) / parts for rank, (_, parts) in self.ranks.items()}
+        rows = sorted(means.items(), key=lambda of: (of[1], of[0]))
+        schema = {"rank": pl.Int32, "ns": pl.Float64}
+        return pl.DataFrame(rows, schema=schema, orient="row") if rows[0][1] else None
+
+    @property
+    def _has_same_batches(self) -> bool:
+        """Whether the steps have the same batches on all ranks, as far as batches are known."""
+        if self.steps is None:
+            return True
+        keys = self.windows.select("rank", "step").unique()
+        batch = pl.concat_str(*_BATCH, separator="/", ignore_nulls=True)
+        batches = (
+            self.steps.join(keys, on=["rank", "step"])
+            .group_by("rank")
+            .agg(batch.unique().sort().str.join(" "))
+        )
+        return batches.to_series(1).n_unique() <= 1
 
     def cut(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns, dur_ns``, cut to the windows of their rank."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
-import numpy as np
 import polars as pl
 
 
@@ -65,18 +64,18 @@ def by_unique_name(
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
     """Values of names, from a function that sees each distinct name once."""
     coded = names.cast(pl.Categorical)
-    if coded.null_count() == coded.len():
+    distinct = coded.drop_nulls().unique()
+    if distinct.is_empty():
         return meaning(()).extend_constant(None, coded.len())
-    codes = coded.to_physical()
-    rows = one_of_each(codes)
-    distinct = coded[rows].cast(pl.String)
+    codes = distinct.to_physical()
+    order = codes.arg_sort()  # the same names have one order, in which their meaning is kept
+    distinct, codes = distinct[order].cast(pl.String), codes[order]
     values = pl.concat(
-        [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(rows), _AT_ONCE)]
+        [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(distinct), _AT_ONCE)]
     )
-    row_of_code = np.zeros(int(codes.max()) + 1, dtype=np.uint32)  # type: ignore[arg-type]
-    row_of_code[codes[rows].to_numpy()] = np.arange(len(rows), dtype=np.uint32)
-    numbers = pl.Series(row_of_code[codes.fill_null(0).to_numpy()])
-    return values.gather(numbers.set(codes.is_null(), None) if codes.null_count() else numbers)
+    row_of_code = pl.zeros(codes[-1] + 1, dtype=pl.UInt32, eager=True)
+    row_of_code.scatter(codes, pl.int_range(len(codes), dtype=pl.UInt32, eager=True))
+    return values.gather(row_of_code.gather(coded.to_physical()))
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:
@@ -86,20 +85,6 @@ def contains(names: pl.Series, pattern: str) -> pl.Series:
     return by_distinct(
         names, lambda distinct: pl.Series(distinct, dtype=pl.String).str.contains(pattern)
     )
-
-
-def one_of_each(codes: pl.Series) -> np.ndarray:
-    """A row for each distinct number (from 0, not far more than there are rows), in the order of
-    the numbers.
-    """
-    rows = np.arange(codes.len())
-    if codes.null_count():
-        rows, codes = rows[codes.is_not_null().to_numpy()], codes.drop_nulls()
-    if not len(rows):
-        return rows
-    row_of = np.full(int(codes.max()) + 1, -1)  # type: ignore[arg-type]
-    row_of[codes.to_numpy()] = rows
-    return row_of[row_of >= 0]
 
 
 @remembered
@@ -142,7 +127,7 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     vague, or agrees.
     """
     vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
-    vague |= (by_operator == "moe_experts") & (by_name == "gemm")
+    vague |= by_operator.is_in(["moe_experts", "conv"]) & (by_name == "gemm")
     keeps = pl.any_horizontal(
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
     )

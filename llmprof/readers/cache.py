@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
-
 from llmprof import __version__
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace, schema
@@ -33,6 +31,8 @@ def _folder() -> Path:
 
     ``LLMPROF_CACHE`` if set, else the user's cache folder of this system.
     """
+    import platformdirs
+
     chosen = os.environ.get("LLMPROF_CACHE")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "traces"
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.readers.common.cupti import COPY_KINDS, LAUNCH_SHAPE
 from llmprof.readers.common.reader import (
     FilePart,
     Probe,
@@ -251,31 +252,8 @@ _NAMED_CALLS: Final = {
 }
 """Checked names of calls by their number in CUPTI's lists of callbacks."""
 
-# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind
-_COPY_KINDS: Final = {
-    1: "HtoD",
-    2: "DtoH",
-    3: "HtoD",
-    4: "DtoH",
-    5: "DtoD",
-    6: "DtoD",
-    7: "DtoD",
-    8: "DtoD",
-    9: "HtoH",
-    10: "PtoP",
-}
+# CUPTI's CUpti_ActivityMemoryKind
 _MEMORY_KINDS: Final = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
-
-_SESSION_SHAPE: Final = {
-    "gridX": "grid_x",
-    "gridY": "grid_y",
-    "gridZ": "grid_z",
-    "blockX": "block_x",
-    "blockY": "block_y",
-    "blockZ": "block_z",
-    "registersPerThread": "registers",
-}
-
 
 _ACTIVITY: Final = re.compile(r"CUPTI_ACTIVITY_KIND_\w+", re.IGNORECASE)
 
@@ -362,7 +340,7 @@ class _Session:
             "name",
             "staticSharedMemory",
             "dynamicSharedMemory",
-            *_SESSION_SHAPE,
+            *LAUNCH_SHAPE,
         )
         matching = [
             rows for table in _SESSION_KERNELS if (rows := self._rows(table, *numbers)) is not None
@@ -378,13 +356,13 @@ class _Session:
             stream="streamId",
             correlation="correlationId",
             shared_bytes=pl.sum_horizontal("staticSharedMemory", "dynamicSharedMemory"),
-            **{new: pl.col(old) for old, new in _SESSION_SHAPE.items()},
+            **{new: pl.col(old) for old, new in LAUNCH_SHAPE.items()},
         )
 
     def copies(self) -> pl.DataFrame | None:
         """Copies, also those between devices, and memory sets."""
         copied = pl.col("copyKind").replace_strict(
-            _COPY_KINDS, default="unknown", return_dtype=pl.String
+            COPY_KINDS, default="unknown", return_dtype=pl.String
         )
         parts = []
         for table in (*_SESSION_COPIES, _SESSION_SETS):

@@ -35,6 +35,7 @@ from llmprof.readers.common.reader import (
     combine,
     trace_of,
 )
+from llmprof.readers.common.wire import wire_fields
 from llmprof.text import left_out
 from llmprof.trace import Trace
 from llmprof.trace.storage.parquet import unpack_trace
@@ -68,35 +69,15 @@ know.
 
 _PIECE: Final = 1 << 20
 _SNIFFED: Final = 4
-_WIRE_TYPES: Final = (0, 1, 2, 5)
 _MOST_UNPACKED: Final = 1 << 30
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise IndexError("a number is too long")
 
 
 def _packets(data: bytes) -> Iterator[bytes]:
     """Packets of a trace."""
-    position, end = 0, len(data)
-    while position < end:
-        tag, position = _varint(data, position)
-        if tag != _PACKET:
+    for number, end, start in wire_fields(data, 0, len(data)):
+        if number != 1 or not start:
             raise IndexError("the following bytes are not a packet")
-        size, position = _varint(data, position)
-        if position + size > end:
-            raise IndexError("the last packet is cut off")
-        yield data[position : position + size]
-        position += size
+        yield data[start:end]
 
 
 def _length(number: int) -> bytes:
@@ -130,8 +111,7 @@ def _own_tables(data: bytes) -> bytes | None:
     for packet in _packets(data):
         if not packet.startswith(_OWN_TAG):
             break
-        size, position = _varint(packet, len(_OWN_TAG))
-        pieces.append(packet[position : position + size])
+        pieces += [packet[start:end] for _, end, start in wire_fields(packet, 0, len(packet))]
     return b"".join(pieces) if pieces else None
 
 
@@ -144,10 +124,10 @@ def _sniff(probe: Probe) -> bool:
     seen = 0
     try:
         for packet in _packets(probe.start):
-            if packet:
-                tag, _ = _varint(packet, 0)
-                if tag & 7 not in _WIRE_TYPES or not tag >> 3:
-                    return False
+            try:
+                next(wire_fields(packet, 0, len(packet)), None)
+            except IndexError:
+                return False
             seen += 1
             if seen >= _SNIFFED:
                 return True

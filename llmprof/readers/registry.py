@@ -6,25 +6,38 @@ To add a format, add a module or folder here and a line to ``built_in.py``.
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from llmprof import plugins
 from llmprof.errors import PluginWarning, ReadError, UnknownFormatError, listed
+from llmprof.readers.built_in import MODULES
 from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
 from llmprof.readers.common.reader import START_BYTES, Probe, Reader, border
 from llmprof.text import plain
 
 
-@cache
-def readers() -> tuple[Reader, ...]:
-    """All readers: those of llmprof, then those of plug-ins."""
-    from llmprof.readers.built_in import BUILT_IN  # when a reader is first asked for
+def readers() -> Iterator[Reader]:
+    """All readers: those of llmprof, each imported when its turn comes, then those of plug-ins."""
+    yield from _own()
+    yield from added()
 
-    others = plugins.new_records(plugins.READERS, Reader, BUILT_IN, lambda one: one.name, "format")
-    return (*BUILT_IN, *(replace(reader, package=plugin.package) for plugin, reader in others))
+
+def _own() -> Iterator[Reader]:
+    for name in MODULES:
+        module = vars(import_module(f"llmprof.readers.{name}"))
+        yield from module["READERS"] if "READERS" in module else (module["READER"],)
+
+
+@cache
+def added() -> tuple[Reader, ...]:
+    """The readers of plug-ins."""
+    others = plugins.new_records(plugins.READERS, Reader, _own(), lambda one: one.name, "format")
+    return tuple(replace(reader, package=plugin.package) for plugin, reader in others)
 
 
 def formats() -> list[str]:
@@ -69,14 +82,11 @@ def detect(path: Path) -> str | None:
 
 def knows(path: Path) -> Reader | None:
     """First reader that knows a file or folder; None if no reader does."""
-    first: Reader | None = None
     with border(path.name or str(path)):
         probe = Probe(path)
-        for reader in readers():
-            if (first is not None and not reader.package) or not claims(reader, probe):
-                continue
-            if first is None:
-                first = reader
+        first = next((reader for reader in readers() if claims(reader, probe)), None)
+        for reader in added():
+            if first in (None, reader) or not claims(reader, probe):
                 continue
             warnings.warn(
                 f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims"

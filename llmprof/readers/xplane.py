@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -19,8 +19,8 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.lanes import REPEATS, frames_by_lane
 from llmprof.readers.common.reader import FilePart, Probe, Reader, Request, bytes_of
+from llmprof.readers.common.wire import BYTES, FIXED, FIXED_32, FIXED_64, VARINT, wire_fields
 
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _PLANE: Final = re.compile(
     rb"\x0a[\x80-\xff]{0,5}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12[\x01-\x7f]"
     rb"(?:/device:|/host:|Task Environment|Custom:)",
@@ -29,47 +29,6 @@ _PLANE: Final = re.compile(
 """The first plane, with its name."""
 _INSTRUCTION: Final = r"^%?([\w.\-]+) = "
 _COPY: Final = r"(?i)([HDP])(?:ost|evice|eer)?(?:2|to)([HDP])"
-
-
-class _Field(NamedTuple):
-    """A field of a message: its number, and its value or the range of its bytes."""
-
-    number: int
-    value: int
-    start: int
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise IndexError("a number is too long")
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
-    """Fields of a message; of one with bytes, ``value`` is where they end."""
-    while at < end:
-        tag, at = _varint(data, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield _Field(tag >> 3, value, 0)
-        elif kind == _BYTES:
-            size, at = _varint(data, at)
-            if at + size > end:
-                raise IndexError("a field is cut off")
-            yield _Field(tag >> 3, at + size, at)
-            at += size
-        elif kind in (_FIXED_64, _FIXED_32):
-            at += 8 if kind == _FIXED_64 else 4
-        else:
-            raise IndexError("the following bytes are no field")
 
 
 def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,20 +57,20 @@ def _values(
     while len(open_):
         tag, place = _varints(data, at[open_])
         kind, number = tag & 7, tag >> 3
-        if (~np.isin(kind, (_VARINT, _FIXED_64, _BYTES, _FIXED_32))).any():
+        if (~np.isin(kind, (VARINT, BYTES, *FIXED))).any():
             raise IndexError("the following bytes are no field")
-        sized = np.isin(kind, (_VARINT, _BYTES))
+        sized = np.isin(kind, (VARINT, BYTES))
         value = np.zeros(len(open_), dtype=np.int64)
         value[sized], place[sized] = _varints(data, place[sized])
         for field, row in rows.items():
-            here = (kind == _VARINT) & (number == field)
+            here = (kind == VARINT) & (number == field)
             found[row, open_[here]] = value[here]
-        inner = kind == _BYTES
+        inner = kind == BYTES
         if inner.any():
             begin = place[inner]
             place[inner] += value[inner]
             held.append(np.array([open_[inner], number[inner], begin, place[inner]]))
-        place += np.where(kind == _FIXED_64, 8, np.where(kind == _FIXED_32, 4, 0))
+        place += np.where(kind == FIXED_64, 8, np.where(kind == FIXED_32, 4, 0))
         if ((place > end[open_]) | (place <= at[open_])).any():
             raise IndexError("a field is cut off")
         at[open_] = place
@@ -129,7 +88,7 @@ class _Plane:
         self.events: dict[int, str] = {}
         self.stats: dict[int, str] = {}
         self.about: list[tuple[int, int]] = []
-        for number, value, begin in _fields(data, start, end):
+        for number, value, begin in wire_fields(data, start, end):
             if number == 2 and begin:
                 self.name = self._text(begin, value)
             elif number == 3 and begin:
@@ -147,11 +106,11 @@ class _Plane:
     def _name(self, names: dict[int, str], start: int, end: int, *, shown: int) -> None:
         """Add the entry of a map from identifiers to metadata."""
         key, name, display = 0, "", ""
-        for entry in _fields(self._data, start, end):
+        for entry in wire_fields(self._data, start, end):
             if entry.number == 1 and not entry.start:
                 key = entry.value
             elif entry.number == 2 and entry.start:
-                for number, value, begin in _fields(self._data, entry.start, entry.value):
+                for number, value, begin in wire_fields(self._data, entry.start, entry.value):
                     if number == 2 and begin:
                         name = self._text(begin, value)
                     elif number == shown and begin:
@@ -162,7 +121,8 @@ class _Plane:
         """Name of the kind of device."""
         for begin, end in self.about:
             fields = {
-                number: (value, start) for number, value, start in _fields(self._data, begin, end)
+                number: (value, start)
+                for number, value, start in wire_fields(self._data, begin, end)
             }
             said = self.stats.get(fields.get(1, (0, 0))[0], "")
             if said in ("device_type_string", "gpu_device_name", "device_name"):
@@ -176,12 +136,12 @@ class _Plane:
         """Events of each line."""
         for begin, end in self.lines:
             number, name, shown, since, places = 0, "", "", 0, []
-            for field, value, start in _fields(self._data, begin, end):
+            for field, value, start in wire_fields(self._data, begin, end):
                 if field == 4 and start:
                     places.append((start, value))
-                elif field == 1:
+                elif field == 1 and not start:
                     number = value
-                elif field == 3:
+                elif field == 3 and not start:
                     since = value
                 elif field == 2 and start:
                     name = self._text(start, value)
@@ -234,7 +194,7 @@ def _read(path: Path, request: Request) -> list[FilePart]:
     parts: list[pl.DataFrame] = []
     devices: list[str] = []
     try:
-        for number, end, start in _fields(data, 0, len(data)):
+        for number, end, start in wire_fields(data, 0, len(data)):
             if number != 1 or not start:
                 continue
             plane = _Plane(data, start, end)

@@ -13,7 +13,7 @@ import pytest
 import llmprof
 from llmprof.analyze import add_operators, operators
 from llmprof.analyze.captures import captured
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, TraceWarning
 from llmprof.trace import Trace
 from tests.building import table_of
 
@@ -71,7 +71,7 @@ def test_without_names_order_and_repetitions_decide(shared):
     named, found = captured(run, capture), captured(run, nameless)
     assert set(found["confidence"]) == {0.9}
     assert found.drop("confidence").equals(named.drop("confidence"))
-    # GEMMs of two sizes that changed places no longer repeat
+    # of 36 GEMMs of a size 18 have another name
     two = run.kernels.filter(pl.col("name").str.starts_with("Cijk"))["name"].value_counts(
         sort=True
     )["name"][:2]
@@ -84,7 +84,7 @@ def test_without_names_order_and_repetitions_decide(shared):
         captured(with_table(run, "kernels", swapped.drop("row")), capture)[
             "confidence"
         ].null_count()
-        == 544
+        == 18
     )
 
 
@@ -102,10 +102,13 @@ def test_another_sequence_is_unknown(change, shared):
         names[100], names[101] = names[101], names[100]
         kernels = kernels.with_columns(name=pl.Series(names))
     found = captured(with_table(run, "kernels", kernels), capture)
-    assert set(found["reason"]) == {"no capture has this sequence of kernels"}
-    assert found["op"].null_count() == found["confidence"].null_count() == found.height
-    labels = add_operators(with_table(run, "kernels", kernels), captures=capture).events
-    assert labels.equals(with_table(run, "kernels", kernels).events)
+    unknown = found.filter(pl.col("confidence").is_null())
+    assert unknown.height == (2 if change == "another order" else found.height)
+    assert unknown["op"].null_count() == unknown["reason"].count() == unknown.height
+    with pytest.warns(TraceWarning, match=f"{unknown.height} of {found.height} replayed kernels"):
+        labels = add_operators(with_table(run, "kernels", kernels), captures=capture).events
+    if unknown.height == found.height:
+        assert labels.equals(with_table(run, "kernels", kernels).events)
 
 
 @pytest.mark.slow
@@ -234,13 +237,52 @@ def test_what_differs_between_the_captures_that_fit_is_unknown():
     )
 
 
+@pytest.mark.parametrize("launches", ["one for all", "none", "one each"])
+@pytest.mark.parametrize("other", [0, 2])
+def test_several_replays_of_one_capture(launches, other):
+    """A capture of 40 kernels, each with a name of its own, is replayed four times; two of its
+    names are not those that ran.
+    """
+    graph = [("aten::mm", f"[[{n}, 8], [8, 8]]") for n in range(40)]
+    ran = [f"kernel_{n}" if n >= other else f"tuned_{n}" for n in range(40)]
+    run, capture = by_hand([" ".join(ran)] * 4, [graph])
+    named = capture.runtime.with_row_index("n").with_columns(
+        rocm_kernel=pl.when(pl.col("name") == "cudaLaunchKernel").then(
+            pl.format("kernel_{}", pl.col("n") - 1)
+        )
+    )
+    capture = with_table(capture, "runtime", named.drop("n"))
+    kernels = run.kernels.sort("correlation", "start_ns")
+    kernels = kernels.with_columns(start_ns=pl.int_range(pl.len()) * 10 + 100)
+    run = with_table(run, "kernels", kernels)
+    if launches != "one each":
+        of_all = pl.lit(0 if launches == "one for all" else None, dtype=pl.Int64)
+        run = Trace(
+            {
+                "kernels": kernels.with_columns(correlation=of_all),
+                "runtime": run.runtime.head(1 if launches == "one for all" else 0),
+            }
+        )
+    found = captured(run, capture)
+    assert found.height == 4 * 40
+    known = found.filter(pl.col("confidence").is_not_null())
+    assert known.height == 4 * (40 - other)
+    assert set(known["confidence"]) == {(40 - other) / 40}
+    assert known["shapes"].to_list() == [f"[[{n}, 8], [8, 8]]" for n in range(other, 40)] * 4
+    assert found.filter(pl.col("confidence").is_null())["reason"].count() == 4 * other
+    if other:
+        with pytest.warns(TraceWarning, match="8 of 160 replayed kernels"):
+            add_operators(run, captures=capture)
+
+
 def test_no_capture():
     run, _ = by_hand(["nvjet_a"], [])
     with pytest.raises(AnalysisError, match="no graph was captured"):
         captured(run, run)
     eager, capture = by_hand([], [[("aten::mm", "[]")]])
     kernels = pl.DataFrame({"rank": 0, "stream": 7, "start_ns": [0], "dur_ns": 1, "name": "gemm"})
-    assert captured(Trace({"kernels": kernels}), capture).height == 0
+    alone = captured(Trace({"kernels": kernels}), capture)  # order alone is too little
+    assert alone.select("name", "confidence").rows() == [("gemm", None)]
     assert (
         captured(Trace({**eager.tables, "kernels": kernels}), capture).columns
         == captured(run, capture).columns

@@ -16,6 +16,7 @@ from llmprof.findings.causes import CAUSES
 from llmprof.findings.causes.host_bound import LONG_PAUSE_NS
 from llmprof.findings.causes.short_kernels import SHORT_KERNEL_NS
 from llmprof.findings.frame import SCHEMA
+from llmprof.findings.host import range_around
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import scope_of, scopes_of
 from llmprof.replay.what_if import change_of
@@ -1098,7 +1099,7 @@ def test_phases_of_some_length_have_findings_of_their_own():
     assert set(found["scope"]) == {"prefill steps", "mixed steps"}
     assert found["figure"].to_list() == [5 * 300_000] * 2
     assert found["recorded_share"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
-    # of the compute, 71 % of the time, a quarter counts: more than 12 %
+    # of the compute, 71 % of the time, a fifth counts: more than half of 12 %
     assert findings(trace)["rule"].to_list()[:3] == ["heaviest_stage", "host_bound", "host_bound"]
 
 
@@ -1313,3 +1314,43 @@ def test_an_instance_for_prompts_and_one_that_decodes_have_findings_of_their_own
     trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})
     found = {scope.words: set(scope.windows["rank"]) for scope in scopes_of(trace)}
     assert found == {"prefill steps": {0}, "steady decode steps": {1}}
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_range_around_others_is_named_with_them(blocking):
+    """Twelve decode steps of 1 ms, each launched in a range ``forward``; after three of them the
+    host is 50 ms in ``cache_miss``: 20 in ``h2d_w1``, 29 in ``h2d_w2``, where copies may run.
+    """
+    runs, calls, marks, copied, start = [], [], [], [], 1_000_000
+    for n in range(12):
+        runs.append(kernels([GEMM] * 10, start=start, dur=100_000, pause=0, first=1 + 1000 * n))
+        calls.append(launches(runs[-1], lead=10_000))
+        marks += [(DECODE, start - 10_001, 900_000), ("forward", start - 10_001, 900_000)]
+        start = end(runs[-1]) + 1_000
+        if n % 4 == 1:
+            marks.append(("cache_miss", start, 50_000_000))
+            for name, begin, dur in (
+                ("h2d_w1", 500_000, 20_000_000),
+                ("h2d_w2", 20_500_000, 29_000_000),
+            ):
+                marks.append((name, start + begin, dur))
+                copied.append((0, 0, 7, start + begin + 1_000, dur - 2_000))
+            start += 50_012_000
+    tables = {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    columns = ["rank", "device", "stream", "start_ns", "dur_ns"]
+    copies = pl.DataFrame(copied, schema=columns, orient="row").with_columns(
+        name=pl.lit("Memcpy HtoD (Pageable -> Device)"), kind=pl.lit("HtoD")
+    )
+    trace = Trace(tables | ({"copies": copies} if blocking else {}))
+    found = the(trace, "copies" if blocking else "host_bound")
+    assert found["scope"] == "slow decode steps"
+    for name in ("cache_miss", "h2d_w1", "h2d_w2"):
+        assert name in found["detail"]
+    scope = next(one for one in scopes_of(trace) if one.words == "slow decode steps")
+    rows = scope.events.filter(category="copy") if blocking else scope.pauses
+    around = range_around(scope, rows)
+    assert (around.name, around.count, around.each_ns) == ("cache_miss", 3, 50_000_000)
+    assert around.children == ["h2d_w2", "h2d_w1"]
+    assert around.share == pytest.approx(1.0 if blocking else 50 / 50.012, abs=0.001)
+    steady = next(one for one in scopes_of(trace) if one.words == "steady decode steps")
+    assert range_around(steady, steady.events) is None  # forward is the work itself

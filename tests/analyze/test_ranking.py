@@ -8,12 +8,16 @@ import pytest
 from llmprof.analyze import findings
 from llmprof.analyze.requests.requests import PARTS
 from llmprof.analyze.step_times import step_windows
+from llmprof.findings.frame import SCHEMA
+from llmprof.findings.ranking import rank_findings
+from llmprof.findings.rows import scope_findings
+from llmprof.findings.scope import scopes_of
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches, ops
 
 RANKS = 4
 EXPERTS = "fused_moe_kernel"
-WORK, TRANSFER, LEAD = 50_000, 4_000, 30_000
+WORK, TRANSFER, LAUNCH = 50_000, 4_000, 5_000
 LATE = 10_000
 """The host launches this long before a kernel that it made wait."""
 
@@ -36,6 +40,38 @@ PLANTED = {
 """For each cause the rule that must come first, and the rank that it must name."""
 
 
+def losses(*rows):
+    """Findings of one scope: rule, what it follows from, predicted gain, weight."""
+    names = ("rule", "follows_from", "predicted_ns", "weight")
+    plain = {"severity": "high", "share": 0.2, "recorded_share": 0.2, "scope": "steps"}
+    schema = SCHEMA | {"ranked": pl.Boolean, "weight": pl.Float64}
+    known = [plain | dict(zip(names, row, strict=True)) | {"ranked": True} for row in rows]
+    frame = pl.DataFrame(known, schema={name: schema[name] for name in schema if name != "order"})
+    return rank_findings([frame])["rule"].to_list()
+
+
+def test_a_chain_weighs_what_its_remedy_gains():
+    """Ranks wait 19.2 % for one whose host is late by as much, but its remedy gains nothing."""
+    waits = ("arrival_skew", "host_bound", None, 19.2)
+    assert losses(waits, ("host_bound", None, 0.0, 0.0), ("copies", None, 3.0, 3.0)) == [
+        "copies",
+        "host_bound",
+        "arrival_skew",
+    ]
+    unknown = [waits, ("host_bound", None, None, 2.0), ("copies", None, 20.0, 20.0)]
+    assert losses(*unknown) == ["host_bound", "arrival_skew", "copies"]
+
+
+def test_a_loss_without_a_prediction_counts_half():
+    """Prefill alone, idle 30 of 130 us after its first kernel: a replay predicts nothing of it."""
+    run = kernels([GEMM] * 2, start=100_000, dur=WORK, pause=30_000)
+    marks = labels([(PREFILL, 1_000, 1_000)])
+    trace = Trace({"kernels": run, "runtime": launches(run, lead=LATE), "markers": marks})
+    [scope] = scopes_of(trace)
+    row = scope_findings(scope).row(by_predicate=pl.col("rule") == "host_bound", named=True)
+    assert (row["figure"], row["predicted_ns"], row["weight"]) == (30_000, None, 15_000)
+
+
 def recording(causes, layers, steps, late=(2,)):
     """Steps of layers of a GEMM, experts and an all-reduce on four ranks; each cause adds its time
     to a layer (ns).
@@ -46,6 +82,7 @@ def recording(causes, layers, steps, late=(2,)):
     host_ops = [[] for _ in range(RANKS)]
     calls = [[] for _ in range(RANKS)]
     marks = [[] for _ in range(RANKS)]
+    host = [0] * RANKS  # when it launches next
     now = 200_000
     for step in range(steps):
         for layer in range(layers):
@@ -72,16 +109,25 @@ def recording(causes, layers, steps, late=(2,)):
                     pause += ns
                 start = at + pause + (LATE if pause else 0)
                 if not layer:
-                    marks[rank].append((DECODE if step else PREFILL, now - LEAD - 1, 1_000))
+                    host[rank] = now - LAUNCH - 3_000
+                    marks[rank].append((DECODE if step else PREFILL, host[rank] - 1, 1_000))
                 slow = causes.get("throttled_clock", 0) if rank == 1 else 0
                 heavy = causes.get("imbalanced_experts", 0) if rank == 3 else 0
-                runs[rank].append((GEMM, start, WORK + slow // 2, LATE if pause else LEAD))
+                host[rank] = start - LATE if pause else host[rank] + 3_000
+                runs[rank].append((GEMM, start, WORK + slow // 2, start - host[rank]))
                 begin = start + WORK + slow // 2
-                runs[rank].append((EXPERTS, begin, WORK + slow - slow // 2 + heavy, LEAD))
+                host[rank] += 3_000
+                runs[rank].append(
+                    (EXPERTS, begin, WORK + slow - slow // 2 + heavy, begin - host[rank])
+                )
                 ends.append(begin + WORK + slow - slow // 2 + heavy)
             now = max(ends) + TRANSFER + causes.get("slow_link", 0)
             for rank, end in enumerate(ends):
-                runs[rank].append((NCCL_ALL_REDUCE, end, now - end, LEAD))
+                host[rank] += 3_000
+                runs[rank].append((NCCL_ALL_REDUCE, end, now - end, end - host[rank]))
+        for rank in range(RANKS):  # the host reads what the step has made
+            calls[rank].append(("cudaStreamSynchronize", host[rank] + 1_000, now - host[rank]))
+        now += 1_000 + 4_000 + LAUNCH
     parts = []
     for rank in range(RANKS):
         names, starts, lengths, leads = zip(*runs[rank], strict=True)
@@ -213,7 +259,7 @@ def test_waiting_follows_from_what_makes_a_rank_late(cause):
 
 def test_several_late_ranks_are_one_cause():
     """Ranks 0, 1 and 2 take turns to be 70 us late; none alone makes half of the waiting."""
-    found = findings(recording({"late_rank": 70_000}, 6, 6, late=(0, 1, 2)))
+    found = findings(recording({"late_rank": 70_000}, 7, 6, late=(None, 0, 1, 2, 0, 1, 2)))
     waiting = found.filter(rule="arrival_skew").row(0, named=True)
     late = found.row(0, named=True)
     assert (late["rule"], waiting["follows_from"], waiting["order"]) == (
@@ -221,7 +267,6 @@ def test_several_late_ranks_are_one_cause():
         "host_bound",
         2,
     )
-    # each in two of six layers, with the launches; the last of four steady steps ends before rank
-    # 0's next pause
-    assert late["figure"] == pytest.approx((3 * 4 * 160_000 - 80_000) / 12)
+    # each in two of seven layers, with their launches, and that of the next step three times of four
+    assert late["figure"] == pytest.approx(160_000 + 5_000 * 3 / 4)
     assert late["denominator"].count(" of ranks 0, 1 and 2: ")

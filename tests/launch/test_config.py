@@ -20,8 +20,8 @@ from llmprof.run.launch.config.options import template
 from llmprof.run.launch.run import command
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.load import from_file, lengths, load
-from llmprof.run.workers._job import token_ids, turns
-from llmprof.run.workers._server import achieved, arrivals
+from llmprof.run.workers.job import token_ids, turns
+from llmprof.run.workers.server import achieved, arrivals
 
 
 def config(**values):

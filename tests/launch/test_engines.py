@@ -20,8 +20,9 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.run.launch import ExperimentConfig, engines, plan
-from llmprof.run.workers import _machine, _server, _vllm
-from llmprof.run.workers._job import RunRecord
+from llmprof.run.workers import machine, vllm_common
+from llmprof.run.workers.job import RunRecord
+from llmprof.run.workers.server import EngineServer, end_of_talk
 from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job, job_of
 from tests.live.hostile import SLOW, hostile, whole
 from tests.processes import is_running
@@ -312,13 +313,13 @@ MESSAGES = {
 
 def test_known_errors_have_an_advice():
     for message, knob in MESSAGES.items():
-        assert knob in (_machine.known_cause(message) or ("", ""))[1], message
+        assert knob in (machine.known_cause(message) or ("", ""))[1], message
     unknown = (
         "IndexError: list index out of range",
         "INFO Available KV cache memory: 3.2 GiB",
         "INFO Using FlashInfer",
     )
-    assert [_machine.known_cause(message) for message in unknown] == [None] * 3
+    assert [machine.known_cause(message) for message in unknown] == [None] * 3
 
 
 def test_an_error_is_explained_by_what_led_to_it():
@@ -328,7 +329,7 @@ def test_an_error_is_explained_by_what_led_to_it():
         except ValueError as first:
             raise RuntimeError("the engine failed") from first
     except RuntimeError as error:
-        found = _machine.describe_failure(error, "")
+        found = machine.describe_failure(error, "")
     assert found["message"] == "the engine failed"
     assert "kv_cache_memory_bytes" in found["advice"]
     assert found["traceback"].endswith("RuntimeError: the engine failed\n")
@@ -337,7 +338,7 @@ def test_an_error_is_explained_by_what_led_to_it():
         "BrokenPipeError: [Errno 32] Broken pipe\n"
         "RuntimeError: Engine core initialization failed. See root cause above.\n"
     )
-    assert [found.partition(":")[0] for found in _machine.errors_in(log)] == [
+    assert [found.partition(":")[0] for found in machine.errors_in(log)] == [
         "ValueError",
         "RuntimeError",
     ]
@@ -357,7 +358,7 @@ def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
         f"(EngineCore pid=9) ERROR 11-23 Worker proc VllmWorker-1 died unexpectedly (exit code: {code})\n"
         "(EngineCore pid=9) ERROR 11-23 [core.py:1750] RuntimeError: cancelled\n"
     )
-    found = _machine.describe_failure(RuntimeError("Call to profile method failed: cancelled"), log)
+    found = machine.describe_failure(RuntimeError("Call to profile method failed: cancelled"), log)
     ended = f"its worker VllmWorker-1 was ended by {name}"
     assert found["message"] == f"Call to profile method failed: cancelled (its log: {ended})"
     assert (advised in found["advice"]) if advised else (found["advice"] is None)
@@ -383,7 +384,7 @@ def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert _machine.gpu_names() == names
+    assert machine.gpu_names() == names
 
 
 @pytest.mark.parametrize(
@@ -398,7 +399,7 @@ def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
 def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, bound):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
     few = {"OMP_NUM_THREADS": "1"} if len(cores) < ranks else {}
-    assert _machine.cpu_threads(ranks) == {"VLLM_CPU_OMP_THREADS_BIND": bound} | few
+    assert machine.cpu_threads(ranks) == {"VLLM_CPU_OMP_THREADS_BIND": bound} | few
 
 
 def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
@@ -406,10 +407,10 @@ def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
     source.write_text(
         "import nothing_like_this\nclass A:\n    x: int = 1\n    y = 2\nclass B(A):\n    z: str\n"
     )
-    assert _vllm.fields_of(source, "A") == {"x"}
-    assert _vllm.fields_of(source, "A", "B") == {"x", "z"}
-    assert _vllm.fields_of(source, "C") is None
-    assert _vllm.fields_of(tmp_path / "b.py", "A") is None
+    assert vllm_common.fields_of(source, "A") == {"x"}
+    assert vllm_common.fields_of(source, "A", "B") == {"x", "z"}
+    assert vllm_common.fields_of(source, "C") is None
+    assert vllm_common.fields_of(tmp_path / "b.py", "A") is None
 
 
 def test_a_stage_that_fails_is_not_measured(tmp_path):
@@ -778,7 +779,7 @@ def asking(tmp_path):
     """Who asks a hostile server, as if it were the one that it started."""
 
     def made(url):
-        server = _server.EngineServer(
+        server = EngineServer(
             [sys.executable, "-c", ""], int(url.rpartition(":")[2]), tmp_path / "server.log"
         )
         stack.callback(server.stop)
@@ -798,7 +799,7 @@ def test_a_talk_that_ended_by_itself_can_be_ended():
     ours, theirs = socket.socketpair()
     theirs.close()
     ours.close()
-    _server._end_of_talk(ours)
+    end_of_talk(ours)
 
 
 def test_counters_of_the_server_that_cannot_be_read_are_left_out(asking):

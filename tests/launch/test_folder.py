@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli.output import to_json
-from llmprof.cli.run import _commands, _commands_text
+from llmprof.cli.run import _commands, commands_text
 from llmprof.errors import LaunchError, OutputError, ReadError
 from llmprof.run.launch import ExperimentConfig, RunFolder, clean, runs
 from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.run import command, folder
-from llmprof.run.workers import _job
+from llmprof.run.workers.job import with_secrets
 from llmprof.trace.storage import files
 
 
@@ -203,7 +203,7 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
     folder.write(made, commands=[], environment=variables, also=given.environment)
     values, _ = command.job(given, "random:tiny")
-    shown = [_commands_text(given), to_json(_commands(given))]
+    shown = [commands_text(given), to_json(_commands(given))]
     texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [
         json.dumps(values),
         *shown,
@@ -232,7 +232,7 @@ def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch)
     with pytest.raises(
         ValueError, match=r"speculative_config\.hf_token .*LLMPROF_.*_CONFIG_HF_TOKEN"
     ):
-        _job._with_secrets(written)
+        with_secrets(written)
     variables = disclosure.secret_arguments(given)
     assert sorted(variables.values()) == [
         "X-Api-Key: planted-4",
@@ -242,8 +242,8 @@ def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch)
     ]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert _job._with_secrets(written) == given
+    assert with_secrets(written) == given
     assert (
         disclosure.secret_arguments(shown) == {}
     )  # a run that goes on takes them from its own environment
-    assert _job._with_secrets(disclosure.for_script(shown)) == given
+    assert with_secrets(disclosure.for_script(shown)) == given

@@ -10,7 +10,7 @@ import pytest
 import llmprof
 from llmprof.analyze.operator_arguments import RecordedTensor
 from llmprof.errors import LaunchError
-from llmprof.run.operator_timing.script import _expression
+from llmprof.run.operator_timing.script import expression
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 
@@ -69,7 +69,7 @@ def test_arguments_as_python():
         None,
         RecordedTensor((2,), (1,), "int64", ("below", 5)),
     )
-    assert [ast.literal_eval(_expression(one)) for one in values[:6]] == [
+    assert [ast.literal_eval(expression(one)) for one in values[:6]] == [
         True,
         -3,
         1e-6,
@@ -77,8 +77,8 @@ def test_arguments_as_python():
         [1, 2],
         None,
     ]
-    assert _expression(values[6]) == "MadeTensor((2,), (1,), 'int64', 'below', 5)"
-    assert _expression(float("-inf")) == "float('-inf')"
+    assert expression(values[6]) == "MadeTensor((2,), (1,), 'int64', 'below', 5)"
+    assert expression(float("-inf")) == "float('-inf')"
 
 
 def test_an_interpreter_without_torch(trace):

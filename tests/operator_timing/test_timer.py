@@ -4,14 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmprof.run.workers.operators import MadeTensor, _ends, _fits, _read, timing_interval
+from llmprof.run.workers.operators import (
+    MadeTensor,
+    call_times,
+    fits_parameter,
+    sequence_ends,
+    timing_interval,
+)
 
 
 def test_ends_of_sequences():
-    assert _ends(193, 4, 64) == [0, 64, 128, 192, 193]
-    assert _ends(4, 4, 1) == [0, 1, 2, 3, 4]
-    assert _ends(10, 3, 0) == [0, 4, 7, 10]
-    assert _ends(5, 3, 64) == [0, 3, 4, 5]
+    assert sequence_ends(193, 4, 64) == [0, 64, 128, 192, 193]
+    assert sequence_ends(4, 4, 1) == [0, 1, 2, 3, 4]
+    assert sequence_ends(10, 3, 0) == [0, 4, 7, 10]
+    assert sequence_ends(5, 3, 64) == [0, 3, 4, 5]
     # the 95 % interval of 16 values lies between the 5th and the 13th: 8 -+ 0.98 * 4, rounded
     # outwards
     assert timing_interval([float(n) for n in range(16)]) == {
@@ -51,7 +57,7 @@ def test_kernels_belong_to_the_call_that_launched_them():
         _event("kernel", "other", 160.0, 9.0, tid=7, correlation=6),
         {"ph": "M", "name": "process_name"},
     ]
-    found = _read(events, "aten::mm", {"warm": None, "cold": None}, cuda=True)
+    found = call_times(events, "aten::mm", {"warm": None, "cold": None}, cuda=True)
     assert found["cold"]["times"] == [5_500.0]
     assert found["cold"]["kernels"] == {"gemm", "split_k"}
     assert found["cold"]["host"] == [8_000.0]
@@ -78,4 +84,6 @@ def test_kernels_belong_to_the_call_that_launched_them():
     ],
 )
 def test_forms_of_an_operator(given, kind, fits):
-    assert _fits(given, SimpleNamespace(type=kind, has_default_value=lambda: False)) is fits
+    assert (
+        fits_parameter(given, SimpleNamespace(type=kind, has_default_value=lambda: False)) is fits
+    )

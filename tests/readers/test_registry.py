@@ -187,7 +187,7 @@ def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypat
         changed = Reader(
             name="acme", version=1, what=reader.what, sniff=reader.sniff, read=read, package=package
         )
-        monkeypatch.setattr(registry, "readers", lambda changed=changed: (changed,))
+        monkeypatch.setattr(registry, "added", lambda changed=changed: (changed,))
         llmprof.read(path, cache=True)
         assert len(calls) == expected
 

@@ -314,7 +314,10 @@ from tests.theory.notation import call
             "",
         ),
         (
-            call("aten::max_pool2d_with_indices_backward", "bf16[2,4,3,3] bf16[2,4,6,6]"),
+            call(
+                "aten::max_pool2d_with_indices_backward",
+                "bf16[2,4,3,3] bf16[2,4,6,6] 2 2 0 1 False i64[2,4,3,3]",
+            ),
             72,
             144 + 576,
             576,

@@ -305,16 +305,17 @@ def free_place(
     x, y = point
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
-            ends: LineSegment | None = None
-            if away:  # a line from the edge of the point to the nearest point of the text
-                near = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
-                share = radius / max(radius, math.dist(point, near))
-                ends = (x + (near[0] - x) * share, y + (near[1] - y) * share, *near)
-            covered = [box, *along(ends[:2], ends[2:], every=2)] if ends else [box]
-            if box.within(*plot) and not any(
-                mine.meets(other) for mine in covered for other in taken
-            ):
-                return box, ends
+            if not box.within(*plot) or any(box.meets(other) for other in taken):
+                continue
+            if not away:
+                return box, None
+            # a line from the edge of the point to the nearest point of the text
+            near = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
+            share = radius / max(radius, math.dist(point, near))
+            begin = (x + (near[0] - x) * share, y + (near[1] - y) * share)
+            line = along(begin, near, every=2)
+            if not any(mine.meets(other) for mine in line for other in taken):
+                return box, (*begin, *near)
     return None
 
 

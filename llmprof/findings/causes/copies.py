@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
-from llmprof.findings.host import first_match
+from llmprof.findings.host import RangeAround, first_match, range_around
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import tenths
 from llmprof.units import format_bytes, format_share
@@ -38,6 +38,7 @@ class Copies(Figures):
     kind: str | None = None
     moved_bytes: float | None = None
     gbps: float | None = None
+    around: RangeAround | None = None
 
     def title(self, of: Context) -> str:
         return (
@@ -52,7 +53,7 @@ class Copies(Figures):
         )
         if self.moved_bytes and self.gbps is not None:
             text += f", {format_bytes(self.moved_bytes)} in all at {self.gbps:,.1f} GB/s"
-        return f"{text}."
+        return f"{text}." if self.around is None else f"{text}; {self.around}."
 
     def advice(self, of: Context) -> str:
         torch = of.of_torch
@@ -115,6 +116,7 @@ def _measure(scope: Scope) -> Measurement | None:
         first_match(what, KINDS),
         many / scope.parts if many >= LITTLE_BYTES * scope.parts else None,
         None if moved is None else many / max(1.0, sum_of(moved, "dur_ns")),
+        range_around(scope, events),
     )
     # copies without a separate category cannot be told from other work
     change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None
@@ -124,7 +126,7 @@ def _measure(scope: Scope) -> Measurement | None:
         ns=scope.time("copy"),
         where="category IN ('copy', 'fill')",
         change=change,
-        by_rank=scope.rank_times("copy").rename({"ns": "dur_ns"}),
+        by_rank=scope.rank_times("copy"),
         about=what,
     )
 

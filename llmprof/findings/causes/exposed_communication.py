@@ -78,7 +78,7 @@ def _measure(scope: Scope) -> Measurement | None:
         reason=None if waits_known or not why.len() else why[0],
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
-    return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank.rename({"ns": "dur_ns"}))
+    return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank)
 
 
 EXPOSED_COMMUNICATION: Final = Cause(

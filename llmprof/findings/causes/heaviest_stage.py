@@ -107,7 +107,7 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(rows, figures, ns=float(ns), where=where, about=name)
 
 
-POTENTIAL: Final = 0.25
+POTENTIAL: Final = 0.2
 """What could be gained of it is not known without its bound; it is ranked as if this share were."""
 
 HEAVIEST_STAGE: Final = Cause(

@@ -14,7 +14,6 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.ranks import (
     UNEVEN_RATIO,
     cause_of_kinds,
-    compute_by_rank,
     kinds_against_others,
 )
 from llmprof.findings.scope import Scope
@@ -76,7 +75,7 @@ class UnevenRanks(Figures):
 
 def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
     def measure(scope: Scope) -> Measurement | None:
-        by_rank = compute_by_rank(scope)
+        by_rank = scope.compute_by_rank
         if by_rank is None:
             return None
         fastest, slowest = by_rank.row(0, named=True), by_rank.row(-1, named=True)

@@ -192,7 +192,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     by_rank = (
         scope.rank_times("communication", "wait")
         .join(shares.filter(pl.col("every") > 0), on="rank")
-        .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
+        .select("rank", dur_ns=pl.col("dur_ns") * pl.col("mine") / pl.col("every"))
     )
     late_ranks = lasts.filter(pl.col("waited") >= waited / 2)
     cause = None

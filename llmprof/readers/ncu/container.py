@@ -11,13 +11,11 @@ header, and its payload. Headers and the parts of a payload are messages of Prot
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-_FIXED: Final = {1: 8, 5: 4}
-"""Bytes of a field by its wire type."""
+from llmprof.readers.common.wire import wire_fields
 
 _RESULTS: Final = 2
 _STRINGS: Final = 4
@@ -28,10 +26,6 @@ order.
 """
 _METRIC: Final = 13
 """Field of a result: one metric, whose field 1 is the number of its name among the strings."""
-
-
-class _DamageError(ValueError):
-    """Bytes that are no message."""
 
 
 @dataclass
@@ -59,7 +53,7 @@ def stated(data: bytes) -> Stated:
         found.sound.append(slice(0, place))
         while place < len(data):
             place = _block(data, place, names, found)
-    except _DamageError:
+    except IndexError:
         found.damage = found.damage or _at(data, place)
     return found
 
@@ -78,13 +72,11 @@ def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
     begin, place = _sized(data, first, len(data))
     counts: dict[int, int] = {}
     known = len(names)
-    for number, value in _fields(data, begin, place):
-        if isinstance(value, int):
+    for number, value, start in wire_fields(data, begin, place):
+        if not start:
             counts[number] = value
         elif number == _STRINGS:
-            texts = [
-                data[slice(*one)] for _, one in _fields(data, *value) if isinstance(one, tuple)
-            ]
+            texts = [data[at:to] for _, to, at in wire_fields(data, start, value) if at]
             names += [text.decode("utf-8", errors="replace") for text in texts]
     end = place + counts.get(_PAYLOAD, 0)
     try:
@@ -95,8 +87,8 @@ def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
                     _metrics(data, place, names, found)
                 place = _sized(data, place, min(end, len(data)))[1]
         if place != end:
-            raise _DamageError
-    except _DamageError:
+            raise IndexError("the parts have another length")
+    except IndexError:
         found.damage = found.damage or _at(data, place)
         if end > len(data) or len(names) > known:
             raise
@@ -111,57 +103,21 @@ def _metrics(data: bytes, place: int, names: list[str], found: Stated) -> None:
     """
     try:
         size = struct.unpack_from("<I", data[place : place + 4].ljust(4, b"\0"))[0]
-        for number, value in _fields(data, place + 4, min(place + 4 + size, len(data))):
-            if number == _METRIC and isinstance(value, tuple):
-                name = next(
-                    (names[i] for n, i in _fields(data, *value) if n == 1 and isinstance(i, int)),
-                    "",
-                )
+        for number, end, start in wire_fields(data, place + 4, min(place + 4 + size, len(data))):
+            if number == _METRIC and start:
+                inside = wire_fields(data, start, end)
+                name = next((names[i] for n, i, at in inside if n == 1 and not at), "")
                 if ":" not in name:
                     found.kernels[-1].add(name)
-    except (_DamageError, IndexError):
+    except IndexError:
         found.damage = found.damage or f"the result of kernel {len(found.kernels)} is damaged"
 
 
 def _sized(data: bytes, place: int, end: int) -> tuple[int, int]:
     """Begin and end of a message after its length; none is empty."""
     if place + 4 > end:
-        raise _DamageError
+        raise IndexError("a message is cut off")
     size = struct.unpack_from("<I", data, place)[0]
     if not size or place + 4 + size > end:
-        raise _DamageError
+        raise IndexError("a message is cut off")
     return place + 4, place + 4 + size
-
-
-def _fields(data: bytes, place: int, end: int) -> Iterator[tuple[int, int | tuple[int, int]]]:
-    """Fields of a message: the number, and the value of an integer or the begin and end of other
-    values.
-    """
-    while place < end:
-        tag, place = _integer(data, place, end)
-        kind = tag & 7
-        if tag < 8 or kind not in (0, 2, *_FIXED):
-            raise _DamageError
-        if kind == 0:
-            value, place = _integer(data, place, end)
-            yield tag >> 3, value
-            continue
-        size = _FIXED.get(kind)
-        if size is None:
-            size, place = _integer(data, place, end)
-        if place + size > end:
-            raise _DamageError
-        yield tag >> 3, (place, place + size)
-        place += size
-
-
-def _integer(data: bytes, place: int, end: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= end:
-            break
-        byte, place = data[place], place + 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-    raise _DamageError

@@ -16,6 +16,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
+from llmprof.readers.common.cupti import LAUNCH_SHAPE
 from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, TableFilter
 from llmprof.text import counted
 from llmprof.trace.storage import files, sqlite
@@ -411,17 +412,9 @@ KERNEL_COLUMNS = {
     "streamId": "stream",
     "correlationId": "correlation",
     "graphNodeId": "graph_node",
-    "gridX": "grid_x",
-    "gridY": "grid_y",
-    "gridZ": "grid_z",
-    "blockX": "block_x",
-    "blockY": "block_y",
-    "blockZ": "block_z",
-    "registersPerThread": "registers",
+    **LAUNCH_SHAPE,
 }
-_TYPES = dict.fromkeys(
-    ("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32()
-)
+_TYPES = dict.fromkeys(("deviceId", *LAUNCH_SHAPE), pl.Int32())
 """Types of columns that have four bytes in our schema."""
 _OWNERS = {
     **dict.fromkeys(

@@ -17,6 +17,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers import cache
+from llmprof.readers.common.cupti import COPY_KINDS
 from llmprof.readers.common.reader import (
     DEVICES,
     MOST_NS,
@@ -297,23 +298,8 @@ def _by_rank(
 
 
 _SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
-# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, as nsys numbers them in
-# ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the tables themselves are absent in old exports
-_COPY_KINDS = {
-    1: "HtoD",
-    2: "DtoH",
-    3: "HtoD",
-    4: "DtoH",
-    5: "DtoD",
-    6: "DtoD",
-    7: "DtoD",
-    8: "DtoD",
-    9: "HtoH",
-    10: "PtoP",
-    11: "HtoD",
-    12: "DtoH",
-    13: "DtoD",
-}
+# CUPTI's CUpti_ActivityMemoryKind, as nsys numbers it in ENUM_CUDA_MEM_KIND; the table itself is
+# absent in old exports
 _MEMORY_KINDS = {
     0: "pageable",
     1: "pinned",
@@ -595,7 +581,7 @@ class _Export(nsys.Export):
             copied = pl.col("copyKind")
             words = copied.replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
             copies = nsys.with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
-                kind=copied.replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String),
+                kind=copied.replace_strict(COPY_KINDS, default="unknown", return_dtype=pl.String),
                 src_kind=_memory_kind("srcKind"),
                 dst_kind=_memory_kind("dstKind"),
                 name=pl.format("[CUDA memcpy {}]", words),

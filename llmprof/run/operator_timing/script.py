@@ -106,7 +106,7 @@ class OperatorTiming:
         """
         with tempfile.TemporaryDirectory(prefix="llmprof-replay-") as folder:
             place = Path(folder)
-            results, log = place / "results.json", place / "log.txt"
+            results = place / "results.json"
             command = [
                 python or sys.executable,
                 str(self.write(place / "replay.py")),
@@ -114,14 +114,11 @@ class OperatorTiming:
                 str(results),
             ]
             command += ["--seconds", f"{seconds:g}", *(["--device", device] if device else [])]
-            ended = process.run(
-                command, log=log, env=dict(os.environ), cwd=place, timeout_s=timeout_s
-            )
+            status, lines = process.output_of(command, env=os.environ, timeout_s=timeout_s)
             if not results.exists():
-                last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise LaunchError(
-                    f"the script ended with status {ended.status}:"
-                    f" {plain(last[0]) if last else 'it printed nothing'}",
+                    f"the script ended with status {status}:"
+                    f" {plain(lines[-1]) if lines else 'it printed nothing'}",
                     hint=(
                         "give an interpreter that has PyTorch (and vLLM for its operators) by"
                         " python="
@@ -261,7 +258,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
         " recording."
     )
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
-    arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
+    arguments = "".join(f"            {expression(one)},\n" for one in call.arguments)
     collective = call.kind == "all_reduce"
     more = f"        world={world},\n        collective=True,\n" if collective else ""
     end = "\n    " if notes else ""
@@ -275,7 +272,7 @@ def _function(number: int, row: dict[str, Any], call: RecordedCall, world: int) 
     )
 
 
-def _expression(argument: RecordedArgument) -> str:
+def expression(argument: RecordedArgument) -> str:
     """An argument as a Python expression."""
     if isinstance(argument, RecordedTensor):
         holds = (
@@ -285,7 +282,7 @@ def _expression(argument: RecordedArgument) -> str:
         )
         return f"MadeTensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
     if isinstance(argument, tuple):
-        return f"[{', '.join(map(_expression, argument))}]"
+        return f"[{', '.join(map(expression, argument))}]"
     if isinstance(argument, float) and not math.isfinite(argument):
         return f"float({str(argument)!r})"
     return repr(argument)

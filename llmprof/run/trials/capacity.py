@@ -19,7 +19,7 @@ from llmprof.run.launch import ExperimentConfig, Run, RunFolder
 from llmprof.run.launch.run.requests import repeats
 from llmprof.run.trials.measure import loaded_engine
 from llmprof.run.trials.objectives import Limit, holds, limits
-from llmprof.run.workers._job import HELD
+from llmprof.run.workers.job import HELD
 from llmprof.text import Progress
 
 _LOWEST: Final = 1 / 64

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.run.workers._job import t95
+from llmprof.run.workers.job import t95
 
 METRICS: Final = {
     "wall_ns": -1,

@@ -21,7 +21,7 @@ from llmprof.run.launch import ConfigManager, ExperimentConfig
 from llmprof.run.trials.objectives import GOODPUT, Figure, Limit, holds, limits, parse_figure, worst
 from llmprof.run.trials.search import config_with
 from llmprof.run.trials.verdict import Verdict, open_trial
-from llmprof.run.workers._server import arguments
+from llmprof.run.workers.server import arguments
 from llmprof.text import SLO_WORDS
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_share

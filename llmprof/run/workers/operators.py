@@ -122,7 +122,7 @@ class OperatorBench:
         elif spec.holds == "pages":
             base = _repeated(torch, torch.randperm(n, **place), count)
         elif spec.holds == "ends":
-            base = torch.tensor(_ends(n, count - 1, spec.most), **place)
+            base = torch.tensor(sequence_ends(n, count - 1, spec.most), **place)
         else:
             raise ValueError(f"nothing is known of tensors that hold {spec.holds!r}")
         return base.to(dtype).as_strided(spec.shape, spec.strides)
@@ -188,7 +188,7 @@ class OperatorBench:
             function = getattr(packet, overload)
             parameters = function._schema.arguments
             if len(parameters) == len(operator.arguments) and all(
-                map(_fits, operator.arguments, parameters)
+                map(fits_parameter, operator.arguments, parameters)
             ):
                 positional = sum(not parameter.kwarg_only for parameter in parameters)
                 return function, [parameter.name for parameter in parameters], positional
@@ -331,7 +331,7 @@ class OperatorBench:
             file = Path(folder) / "trace.json"
             profile.export_chrome_trace(str(file))
             events = json.loads(file.read_text())["traceEvents"]
-        return _read(events, operator.name, plans, cuda=self.cuda)
+        return call_times(events, operator.name, plans, cuda=self.cuda)
 
     def _clocked(
         self, call: Callable[[], Any], before: Callable[[], None] | None, calls: int
@@ -341,7 +341,7 @@ class OperatorBench:
         return [max(0.0, time_ns - self.floor_ns) for time_ns in times]
 
 
-def _ends(total: int, parts: int, most: int) -> list[int]:
+def sequence_ends(total: int, parts: int, most: int) -> list[int]:
     """Ends of parts that add up to a total: as many as possible have the greatest length, the
     others have length 1.
     """
@@ -368,7 +368,8 @@ def _optional(parameter: Any) -> bool:
     return str(parameter.type).startswith("Optional")
 
 
-def _fits(given: Any, parameter: Any) -> bool:
+def fits_parameter(given: Any, parameter: Any) -> bool:
+    """Whether a recorded argument can be that of a form of an operator."""
     kind = str(parameter.type)
     if given is None:
         return _optional(parameter) or bool(parameter.has_default_value())
@@ -389,7 +390,7 @@ def _fits(given: Any, parameter: Any) -> bool:
     return "float" in kind or "number" in kind or "Scalar" in kind
 
 
-def _read(
+def call_times(
     events: list[dict[str, Any]], name: str, plans: dict[str, Any], *, cuda: bool
 ) -> dict[str, Any]:
     """Times of calls from the events of a profile: device work by the call that launched it,

@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._job import (
+from .job import (
     RunRecord,
     each_point,
     name_gpus,
     take_traces,
     version_of,
 )
-from ._machine import Refused, check_model, has_tokenizer, set_environment
-from ._server import HOST, Client, arguments, free_port, serving
+from .machine import Refused, check_model, has_tokenizer, set_environment
+from .server import HOST, Client, arguments, free_port, serving
 
 _UNTESTED = (
     "llmprof was tested with stand-ins of this engine only, never on hardware: check what it"

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._job import RunRecord, each_point, token_ids, turns, version_of
-from ._machine import (
+from .annotate import annotate
+from .job import RunRecord, each_point, token_ids, turns, version_of
+from .machine import (
     Refused,
     check_model,
     cpu_name,
@@ -20,7 +21,6 @@ from ._machine import (
     has_tokenizer,
     set_environment,
 )
-from .annotate import annotate
 
 
 class Steps:

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._job import (
+from .job import (
     RunRecord,
     drop_traces,
     each_point,
@@ -17,8 +17,8 @@ from ._job import (
     token_ids,
     turns,
 )
-from ._machine import set_environment
-from ._vllm import (
+from .machine import set_environment
+from .vllm_common import (
     check_devices,
     cuda_profiler_is_known,
     engine_options,

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._job import RunRecord, drop_traces, each_point, take_traces
-from ._machine import Refused, set_environment
-from ._server import (
+from .job import RunRecord, drop_traces, each_point, take_traces
+from .machine import Refused, set_environment
+from .server import (
     HOST,
     OK,
     Client,
@@ -22,7 +22,7 @@ from ._server import (
     load,
     serving,
 )
-from ._vllm import (
+from .vllm_common import (
     check_devices,
     cuda_profiler_is_known,
     engine_options,

@@ -392,21 +392,28 @@ _DISTINCT: Final = "each index names another place"
 
 
 @cost
-def scatter(call: OperatorCall) -> CallWork:
+def scatter(call: OperatorCall, *, lists: bool = False) -> CallWork:
     """0, or 1 a value that is added; index, values and as many elements of the target once, read if
     added to.
 
     ``(target, axis, index, source or number)``: an index for each element, or for each row of
-    the axis.
+    the axis; with ``lists`` ``(target, indices, values, whether they are added)``, and of the
+    indices a recording has neither number nor type.
     """
-    target, index, source = call.tensor(0), call.tensor(2), call.optional(3)
-    elements = index.elements
-    if "index_" in call.operator:
-        elements = source.elements if source else _named(call, index)
-    adds = "_add" in call.operator or "_reduce" in call.operator
+    target, source = call.tensor(0), call.tensor(2) if lists else call.optional(3)
+    if lists:
+        elements, places = call.tensor(2).elements, 0.0
+        adds, assumed = call.get(3) in (True, 1), "places left out"
+    else:
+        index, assumed = call.tensor(2), _DISTINCT
+        elements, places = index.elements, index.bytes
+        if "index_" in call.operator:
+            elements = source.elements if source else _named(call, index)
+        adds = "_add" in call.operator or "_reduce" in call.operator
     changed = elements * target.width
-    read = index.bytes + (elements * source.width if source else 0) + (changed if adds else 0)
-    return CallWork(float(elements) if adds else 0.0, read, changed, "", _DISTINCT)
+    values = elements * source.width if source else 0
+    read = places + values + (changed if adds else 0)
+    return CallWork(float(elements) if adds else 0.0, read, changed, "", assumed)
 
 
 @cost
@@ -479,22 +486,6 @@ def indexing(call: OperatorCall) -> CallWork:
 
 _INDEX: Final = 8
 """Bytes of torch's usual index."""
-
-
-@cost
-def index_put(call: OperatorCall) -> CallWork:
-    """0, or 1 a value that is added; values and as many elements of the target once.
-
-    Values into places of the first argument; of the places a recording has neither number nor
-    type.
-    """
-    target, values = call.tensor(0), call.tensor(2)
-    accumulates = call.get(3) in (True, 1)
-    moved = values.elements * target.width
-    read = values.bytes + (moved if accumulates else 0)
-    return CallWork(
-        float(values.elements) if accumulates else 0.0, read, moved, "", "places left out"
-    )
 
 
 @cost

@@ -43,7 +43,6 @@ from llmprof.theory.calls.elements import (
     four_bits,
     gather,
     half_of,
-    index_put,
     indexing,
     indices,
     latent_rope,
@@ -82,18 +81,16 @@ from llmprof.theory.calls.products import (
     sized_product,
 )
 from llmprof.theory.calls.rows import (
-    cumulative,
     dequantize,
     grid_sampling,
     largest,
     norm_backward,
-    padding,
+    padded,
     picked_loss,
     pooling,
-    pooling_backward,
-    pooling_to_size,
     reduction,
     rms_norm,
+    sized,
     upsampling,
 )
 from llmprof.theory.calls.scans import (
@@ -190,7 +187,7 @@ class Operator:
 _CATEGORIES: Final[Mapping[str, str]] = {
     **{kind: kind for kind in CATEGORIES if kind not in ("scan", "collective", "other")},
     **dict.fromkeys(("softmax", "reduction", "gather", "scatter", "foreach"), "elementwise"),
-    "convolution": "gemm",
+    "convolution": "conv",
     "all_reduce": "collective",
 }
 """Category of the kernels of an operator by its kind; kernels of other kinds say their own."""
@@ -1267,11 +1264,11 @@ OPERATORS: list[Operator] = [
         _ALONE,
     ),
     Operator("reduction", "aten::nansum aten::var_mean aten::std_mean aten::aminmax", reduction()),
-    Operator("reduction", "aten::cumsum", cumulative(), _ALONE),
+    Operator("reduction", "aten::cumsum", reduction(keeps=True), _ALONE),
     Operator(
         "reduction",
         "aten::cumprod aten::logcumsumexp aten::cummax aten::cummin aten::cumsum_ aten::cumprod_",
-        cumulative(),
+        reduction(keeps=True),
     ),
     Operator(
         "reduction",
@@ -1312,7 +1309,7 @@ OPERATORS: list[Operator] = [
         " aten::index_fill_ aten::index_reduce_",
         scatter(),
     ),
-    Operator("scatter", "aten::_index_put_impl_ aten::index_put_", index_put()),
+    Operator("scatter", "aten::_index_put_impl_ aten::index_put_", scatter(lists=True)),
     Operator("search", "aten::bucketize", moves("0 1! >", new=indices(0))),
     Operator("search", "aten::searchsorted", moves("0 1! >", new=indices(1))),
     Operator("search", "fbgemm::bounds_check_indices", moves("0 1 2 >")),
@@ -1320,7 +1317,7 @@ OPERATORS: list[Operator] = [
         "copy",
         "aten::reflection_pad1d aten::reflection_pad2d aten::reflection_pad3d"
         " aten::replication_pad1d aten::replication_pad2d aten::replication_pad3d",
-        padding(),
+        moves("0 >", new=padded),
     ),
     Operator("copy", "aten::copy_", moves("1 > 0"), _ALONE),
     Operator(
@@ -1404,9 +1401,13 @@ OPERATORS: list[Operator] = [
     ),
     Operator(
         "pooling",
-        "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d"
-        " aten::adaptive_max_pool2d aten::adaptive_max_pool3d",
-        pooling_to_size(),
+        "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d",
+        moves("0 >", 1, new=sized()),
+    ),
+    Operator(
+        "pooling",
+        "aten::adaptive_max_pool2d aten::adaptive_max_pool3d",
+        moves("0 >", 1, new=sized(places=True)),
     ),
     Operator(
         "pooling",
@@ -1416,9 +1417,13 @@ OPERATORS: list[Operator] = [
     ),
     Operator(
         "pooling",
-        "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward"
-        " aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
-        pooling_backward(),
+        "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward",
+        moves("0 7! > 1", 1),
+    ),
+    Operator(
+        "pooling",
+        "aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
+        moves("0 2! > 1", 1),
     ),
     Operator(
         "upsampling",

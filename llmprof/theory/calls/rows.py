@@ -7,7 +7,7 @@ from typing import Final
 
 from llmprof.names.dtypes import NUMBERED
 from llmprof.theory.calls.call import NoWorkError, OperatorCall
-from llmprof.theory.calls.elements import width_asked
+from llmprof.theory.calls.elements import NewResult, width_asked
 from llmprof.theory.calls.work import CallWork, cost
 
 
@@ -70,16 +70,6 @@ def pooling(call: OperatorCall) -> CallWork:
     )
 
 
-@cost
-def pooling_backward(call: OperatorCall) -> CallWork:
-    """1 a result; its gradient, places, and the gradient of the input once.
-
-    ``(gradient, input, …, places)`` into the gradient of the input.
-    """
-    grad, x = call.tensor(0), call.tensor(1)
-    return CallWork(float(grad.elements), grad.bytes + grad.elements * 8, x.stored)
-
-
 def _sized(call: OperatorCall, place: int) -> int:
     """Elements with the sizes of the last axes at a place, and the others of the first argument."""
     shape, sizes = call.tensor(0).shape, call.numbers(place)
@@ -88,14 +78,9 @@ def _sized(call: OperatorCall, place: int) -> int:
     return math.prod(shape[: len(shape) - len(sizes)]) * int(math.prod(sizes))
 
 
-@cost
-def pooling_to_size(call: OperatorCall) -> CallWork:
-    """1 an element; input, results and places of the largest once.
-
-    ``(input, sizes)``: each element of the input counts in a result; the largest has a place.
-    """
-    x, out = call.tensor(0), _sized(call, 1)
-    return CallWork(float(x.elements), x.bytes, out * (x.width + 8 * ("max" in call.operator)))
+def sized(*, places: bool = False) -> NewResult:
+    """Elements with the sizes of the last axes at the second place, maybe with a place of each."""
+    return lambda call: _sized(call, 1) * (call.tensor(0).width + 8 * places)
 
 
 @cost
@@ -113,19 +98,13 @@ def upsampling(call: OperatorCall) -> CallWork:
     return CallWork(2.0 * taps * (x.elements if back else out), read * x.width, out * x.width)
 
 
-@cost
-def padding(call: OperatorCall) -> CallWork:
-    """0; input and result once.
-
-    ``(input, rows before and after each axis, the last axis first)``.
-    """
+def padded(call: OperatorCall) -> float:
+    """The first argument with rows around each axis by the second, the last axis first."""
     x, around = call.tensor(0), call.numbers(1)
-    axes = x.shape[: len(x.shape) - len(around) // 2]
-    wide = [
-        size + sum(around[2 * at : 2 * at + 2])
-        for at, size in enumerate(x.shape[: len(axes) - 1 : -1])
-    ]
-    return CallWork(0.0, x.bytes, math.prod(axes) * math.prod(wide) * x.width)
+    sizes = list(x.shape)
+    for at in range(len(around) // 2):
+        sizes[-1 - at] += int(sum(around[2 * at : 2 * at + 2]))
+    return math.prod(sizes) * x.width
 
 
 @cost
@@ -166,13 +145,21 @@ _PAIRS: Final = ("aten::var_mean", "aten::std_mean", "aten::aminmax")
 
 
 @cost
-def reduction(call: OperatorCall) -> CallWork:
+def reduction(call: OperatorCall, *, keeps: bool = False) -> CallWork:
     """1 an element of the input, where numbers are floats; input and result once.
 
     One operation an element of the input; the result has an element for each of the other
-    axes.
+    axes, or as many as the input if it ``keeps`` them.
     """
     x = call.tensor(0)
+    floats = x.format.startswith(("fp", "bf"))
+    if keeps:
+        width = (
+            x.width + 8  # and its place
+            if call.operator in ("aten::cummax", "aten::cummin")
+            else width_asked(call, 2, x.width if floats else 8)
+        )
+        return CallWork(float(x.elements) if floats else 0.0, x.bytes, x.elements * width)
     everything = call.operator in (*_SUMS, "aten::mean") and len(call.arguments) == 2
     axes = None if everything else call.get(2 if "norm" in call.operator else 1)
     count = len(x.shape)
@@ -184,7 +171,6 @@ def reduction(call: OperatorCall) -> CallWork:
     }
     out = math.prod(size for axis, size in enumerate(x.shape) if gone and axis not in gone)
     out = out if gone else 1
-    floats = x.format.startswith(("fp", "bf"))
     width = 8 if "arg" in call.operator or (call.operator in _SUMS and not floats) else x.width
     if call.operator in ("aten::any", "aten::all"):
         width = 1
@@ -195,18 +181,6 @@ def reduction(call: OperatorCall) -> CallWork:
     elif call.operator in _PAIRS:
         width *= 2
     return CallWork(float(x.elements) if floats else 0.0, x.bytes, out * width)
-
-
-@cost
-def cumulative(call: OperatorCall) -> CallWork:
-    """1 an element, where numbers are floats; input and result once."""
-    x = call.tensor(0)
-    floats = x.format.startswith(("fp", "bf"))
-    if call.operator in ("aten::cummax", "aten::cummin"):
-        width = x.width + 8  # and its place
-    else:
-        width = width_asked(call, 2, x.width if floats else 8)
-    return CallWork(float(x.elements) if floats else 0.0, x.bytes, x.elements * width)
 
 
 @cost

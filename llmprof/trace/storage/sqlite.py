@@ -19,8 +19,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import polars as pl
-from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
-from adbc_driver_sqlite import connect as adbc_connect
 
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.trace.storage import arrow_stream, bounded
@@ -426,6 +424,10 @@ def _answer(
     path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None
 ) -> pl.DataFrame:
     """Result of a query, with a function applied to each batch."""
+    # imported here, so that other formats are read without
+    from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
+    from adbc_driver_sqlite import connect as adbc_connect
+
     source = Path(path)
     if not source.exists():
         raise ReadError(f"{source} does not exist", hint="check the path")

@@ -66,4 +66,4 @@ def interpreter(packages: Collection[str]) -> str:
 def script(job: Mapping[str, Any]) -> bytes:
     """Program of a job: a zip that Python runs."""
     chosen = engine(job["engine"], served=bool(job["served"]))
-    return packed("_job", run=chosen.run, job=dict(job))
+    return packed("job", run=chosen.run, job=dict(job))

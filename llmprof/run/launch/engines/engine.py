@@ -11,7 +11,7 @@ class Engine:
 
     To add an engine, write a module in :mod:`llmprof.run.workers` and one line in
     :mod:`llmprof.run.launch.engines`. The module imports others of its folder relatively
-    (``from ._job import RunRecord``), and must not import the engine at its top: it runs in a
+    (``from .job import RunRecord``), and must not import the engine at its top: it runs in a
     separate process with the Python in which the engine is installed.
     """
 
@@ -25,7 +25,7 @@ class Engine:
     run: str
     """Module of the workers and its function that runs a job: ``vllm_offline.run_vllm``.
 
-    It takes the job and a :class:`~llmprof.run.workers._job.RunRecord`.
+    It takes the job and a :class:`~llmprof.run.workers.job.RunRecord`.
     """
     times_operators: bool = False
     """Whether it has the mode ``ops``."""

@@ -14,7 +14,7 @@ from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.config.disclosure import SECRET, secret_arguments
 from llmprof.run.launch.config.options import OPS, SERVER, ExperimentConfig, setting
 from llmprof.run.launch.run.load import as_tokens, load, synthetic, texts
-from llmprof.run.workers._machine import SAFE, has_tokenizer
+from llmprof.run.workers.machine import SAFE, has_tokenizer
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.pseudonyms import REMOVED
 

@@ -24,7 +24,7 @@ from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.run.launch.monitors import nvml
-from llmprof.run.workers._machine import cpu_name
+from llmprof.run.workers.machine import cpu_name
 from llmprof.trace.storage import files, typed
 
 

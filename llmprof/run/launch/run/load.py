@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from llmprof.errors import ConfigError
 from llmprof.run.launch.config.options import ExperimentConfig, read_text, setting
-from llmprof.run.workers._server import arrivals as poisson
+from llmprof.run.workers.server import arrivals as poisson
 from llmprof.trace.storage import typed
 
 KINDS: Final = ("normal", "lognormal", "exponential")

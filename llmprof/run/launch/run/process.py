@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError, ReadError, needs
-from llmprof.run.workers._machine import is_survived, known_cause, tail
+from llmprof.run.workers.machine import is_survived, known_cause, tail
 from llmprof.text import Progress, plain
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.files import refused, regular
@@ -166,6 +167,17 @@ def run(
         if left_over:
             _note(out, log, f"ended what was left over: {', '.join(left_over)}")
     return Finished(process.returncode, seconds, left_over, told.last)
+
+
+def output_of(
+    argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float
+) -> tuple[int, list[str]]:
+    """Status of a program that is run to its end, and the lines that it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.txt")
+        status = run(argv, log=log, env=env, timeout_s=timeout_s).status
+        lines = log.read_text(errors="replace").strip().splitlines()
+    return status, [line for line in lines if not line.startswith("# ")]
 
 
 def _wait(

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import NotCapturedError
-from llmprof.run.workers._job import t95
+from llmprof.run.workers.job import t95
 from llmprof.trace.storage import typed
 from llmprof.units import NS_PER_S, format_share
 

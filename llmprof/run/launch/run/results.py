@@ -31,7 +31,7 @@ from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run import process, profilers, requests
 from llmprof.run.launch.run.folder import RunFolder
-from llmprof.run.workers._machine import known_cause, tail
+from llmprof.run.workers.machine import known_cause, tail
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ._job import RunRecord, name_gpus, version_of
-from ._machine import (
+from .job import RunRecord, name_gpus, version_of
+from .machine import (
     Refused,
     check_model,
     cpu_name,

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._machine import OwnLog, Refused, describe_failure, gpu_names, tail
+from .machine import OwnLog, Refused, describe_failure, gpu_names, tail
 
 _UNKNOWN = (
     *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
@@ -312,7 +312,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], RunRecord
         signal.signal(number, _interrupt)
     status = 0
     try:
-        work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
+        work({**job, "engine_args": with_secrets(job["engine_args"])}, record)
     except BaseException as error:
         record.document["error"] = error_record = describe_failure(
             error, tail(record.out / "server.log") + log.tail()
@@ -342,19 +342,18 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], RunRecord
     return status
 
 
-def _with_secrets(value: Any, name: str = "") -> Any:
+def with_secrets(value: Any, name: str = "") -> Any:
     """Arguments of the engine, with those from the environment that are not written into the
     script.
     """
     if isinstance(value, list):
-        return [_with_secrets(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return [with_secrets(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     variable = value.get("from_environment")
     if variable is None:
         return {
-            key: _with_secrets(item, f"{name}.{key}" if name else key)
-            for key, item in value.items()
+            key: with_secrets(item, f"{name}.{key}" if name else key) for key, item in value.items()
         }
     if variable not in os.environ:
         raise ValueError(

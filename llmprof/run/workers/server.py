@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._job import RunRecord, token_ids, turns
-from ._machine import Refused
+from .job import RunRecord, token_ids, turns
+from .machine import Refused
 
 HOST = "127.0.0.1"
 OK = 200
@@ -226,7 +226,7 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _end_of_talk(connection: socket.socket) -> None:
+def end_of_talk(connection: socket.socket) -> None:
     """End what is read of a connection; the answer may have ended or closed it meanwhile."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
@@ -283,7 +283,7 @@ class EngineServer:
         )
         connection.connect()
         # the limit of a socket is for single waits, which an answer in small pieces never reaches
-        end = threading.Timer(timeout_s, _end_of_talk, [connection.sock])
+        end = threading.Timer(timeout_s, end_of_talk, [connection.sock])
         end.start()
         try:
             data = None if body is None else json.dumps(body)

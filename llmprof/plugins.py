@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -70,6 +69,8 @@ def own() -> dict[str, dict[str, Any]]:
     """Tables ``kernels`` and ``operators`` of the user's own file; both empty without one."""
     tables: dict[str, dict[str, Any]] = {"kernels": {}, "operators": {}}
     if path := os.environ.get(OWN):
+        import tomllib
+
         try:
             given = tomllib.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -86,6 +87,12 @@ def own() -> dict[str, dict[str, Any]]:
 
 
 @cache
+def points() -> importlib.metadata.EntryPoints:
+    """Entry points of all installed packages."""
+    return importlib.metadata.entry_points()
+
+
+@cache
 def load(group: str) -> tuple[Plugin, ...]:
     """Objects that installed packages add under one group of entry points, by name; loaded once per
     process.
@@ -93,8 +100,7 @@ def load(group: str) -> tuple[Plugin, ...]:
     A warning names a plug-in that cannot be loaded; it is left out.
     """
     plugins = []
-    points = importlib.metadata.entry_points(group=group)
-    for point in sorted(points, key=lambda point: (point.name, point.value)):
+    for point in sorted(points().select(group=group), key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
             with foreign():

@@ -118,7 +118,7 @@ PAGES = {
         pl.DataFrame(WATCHED), WATCH, finding_rows(found.to_dicts()), every_s=0
     ),
 }
-WATCHED = {name: [1.0, None, 2.0] for name in live_page._LINES}
+WATCHED = {name: [1.0, None, 2.0] for name in live_page.LINES}
 WATCH = {"scrapes": 1, "lost": 0, "when": None, "holds": False, "says": None, "events": []}
 
 

@@ -6,7 +6,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
-from llmprof.analyze.step_times import steady_steps
+from llmprof.analyze.step_times import steady_steps, whole_steps
 from llmprof.errors import AnalysisError, Columns
 from llmprof.label.steps import steps as label_steps
 from llmprof.trace import Trace
@@ -49,7 +49,8 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     -------
     polars.DataFrame
         ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other),
-        ``start_ns, dur_ns`` (on the device, from the first event to the last; null if nothing ran),
+        ``start_ns, dur_ns`` (on the device, from the first event to that of the next step of the
+        rank, of the last step to its last event; null if nothing ran),
         ``host_start_ns, host_dur_ns`` (of the label on the host; null where the label is on the
         device only, and where inferred without host data), ``prefill_requests, prefill_tokens,
         decode_requests, decode_tokens`` (null where not said), ``source`` (vllm, sglang,
@@ -71,7 +72,10 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    rows = steady_steps(trace) if steady else label_steps.steps_of(trace)
+    rows = whole_steps(trace)
+    if steady:
+        key = ["rank", "step"]
+        rows = rows.join(steady_steps(trace), on=key, how="semi", maintain_order="left")
     return sums_of_groups(rows, by) if by else rows
 
 

@@ -136,16 +136,18 @@ def step_time(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (during compute),
         ``exposed communication``, ``exposed copy``, ``idle``; ``ns``, summed over the ranks and
-        steps of the phase; ``share`` of the phase's time; ``steps`` and ``ranks``. Steps without
-        work are left out, and so is the time between steps.
+        steps of the phase; ``share`` of the phase's time; ``steps`` and ``ranks``. A step lasts
+        until the next one starts; steps without work are left out.
 
     Examples
     --------
     >>> analyze.step_time(trace).columns
     ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
-    phases = steps_of(trace).select("rank", "step", "phase").filter(pl.col("phase") != "empty")
-    rows = overlap(trace).join(phases, on=["rank", "step"])
+    phases = whole_steps(trace).select("rank", "step", "phase", "dur_ns")
+    rows = overlap(trace).join(phases.filter(pl.col("phase") != "empty"), on=["rank", "step"])
+    between = pl.max_horizontal(pl.col("dur_ns") - pl.col("total_ns"), 0)
+    rows = rows.with_columns(pl.col("idle_ns") + between)
     sums = rows.group_by("phase").agg(
         *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
         steps=pl.col("step").n_unique().cast(pl.Int64),
@@ -180,6 +182,20 @@ WINDOWS = {
     "phase": pl.String(),
     **dict.fromkeys(("start_ns", "dur_ns", "span_ns"), pl.Int64()),
 }
+
+
+@per_trace
+def whole_steps(trace: Trace) -> pl.DataFrame:
+    """Steps, each from its first event on the device to that of the next step of its rank, so that
+    idle time between steps is a part of them; the last one to its last event.
+    """
+    rows = steps_of(trace)
+    following = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns")
+    end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
+    whole = rows.filter(pl.col("start_ns").is_not_null()).with_columns(
+        dur_ns=pl.max_horizontal(end - pl.col("start_ns"), 0)
+    )
+    return rows.update(whole.select("rank", "step", "dur_ns"), on=["rank", "step"])
 
 
 @per_trace
@@ -273,6 +289,15 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
         dur_ns=pl.col("last") - pl.col("first"),
         span_ns=pl.col("last") - pl.col("first"),
     ).sort(LANE)
+
+
+def used_windows(trace: Trace) -> pl.DataFrame:
+    """Time in which each device was in use: from its own first to its last event."""
+    first, end = pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max()
+    used = trace.events.group_by(LANE).agg(first, dur_ns=end - first, span_ns=end - first)
+    rows = recorded_windows(trace).drop("start_ns", "dur_ns", "span_ns")
+    rows = rows.join(used, on=LANE, nulls_equal=True)
+    return rows.filter(pl.col("dur_ns") > 0).select(list(WINDOWS)).sort(LANE)
 
 
 def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from llmprof.errors import Columns, refuse_unknown
 from llmprof.names.matching import by_distinct
 from llmprof.trace import Trace
 
-MATRIX_WORK = ("gemm", "attention", "moe_experts", "scan")
+MATRIX_WORK = ("gemm", "conv", "attention", "moe_experts", "scan")
 """Categories of kernels that can use tensor cores."""
 
 LEAST_KNOWN = 0.5

@@ -15,22 +15,25 @@ import polars as pl
 from llmprof.findings.facts import STEP_PARTS
 from llmprof.units import format_ns
 
-STYLE: Final = """
-.llmprof-bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:5px 10px;align-items:center}
-.llmprof-bars{margin:10px 0;font-size:13px;line-height:1.3;max-width:960px}
-.llmprof-bars .bar{display:flex;height:24px;gap:1px;min-width:0}
-.llmprof-bars i{display:block;font-style:normal;font-size:12px;line-height:24px;min-width:1px}
-.llmprof-bars i{color:#fff;text-align:center;overflow:hidden;white-space:nowrap}
-.llmprof-bars .sum{font-variant-numeric:tabular-nums;text-align:right}
-.llmprof-bars .keys{grid-column:1/-1;display:flex;flex-wrap:wrap;gap:2px 16px}
-.llmprof-bars .keys span{white-space:nowrap}
-.llmprof-bars .keys i{display:inline-block;width:11px;height:11px;border-radius:2px}
-.llmprof-bars .keys i{margin-right:5px;vertical-align:-1px}
-.llmprof-bars .compute{background:#24699a}.llmprof-bars .transfer,.llmprof-bars .either{background:#6f529b}
-.llmprof-bars .wait{background:repeating-linear-gradient(45deg,#8a5200 0 5px,#a05f00 5px 10px)}
-.llmprof-bars .copy{background:#1f756c}.llmprof-bars .late{background:#b83a26}.llmprof-bars .idle{background:#66717d}
-.llmprof-bars .after{border:2px dashed;box-sizing:border-box;line-height:20px;color:inherit}
-"""  # noqa: E501
+_COLOURS: Final = {
+    "compute": "#24699a",
+    "transfer": "#6f529b",
+    "wait or transfer": "#6f529b",
+    "wait": "#8a5200",
+    "copy": "#1f756c",
+    "late": "#b83a26",
+    "idle": "#66717d",
+}
+"""Colour of each part of a step. Styles stand in the elements: a notebook that is not trusted
+shows no style sheet.
+"""
+
+_FULL: Final = 99.5
+"""Percent of its room that the longest bar fills: parts that are rounded stay in one line."""
+
+_HEIGHT: Final = 18
+_SIDE: Final = 76
+"""Pixels of a bar, and on each side of it."""
 
 MOST_RANKS: Final = 8
 """Most ranks with a bar: those that wait least and those that wait most."""
@@ -60,14 +63,16 @@ def step_bars(
     if after := drawn.after:
         piece = _piece("after", after, drawn.longest, f"with the remedy: {format_ns(after)}")
         lines.append(_line("predicted", [piece], after))
+    key = "display:inline-block;margin-right:16px"
     keys = "".join(
-        f'<span><i class="{_CLASS.get(part, part)}"></i>{escape(words)}</span>'
+        f'<span style="{key}"><b style="color:{_COLOURS[part]}">■</b> {escape(words)}</span>'
         for part, words in STEP_PARTS.items()
         if part in used
     )
     if drawn.note:
         keys += f"<span>{drawn.note}</span>"
-    return f'<div class="llmprof-bars">{"".join(lines)}<div class="keys">{keys}</div></div>'
+    style = "margin:6px 0;max-width:960px;font-size:12px;line-height:1.5"
+    return f'<div class="llmprof-bars" style="{style}">{"".join(lines)}<div>{keys}</div></div>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +138,21 @@ def step_lines(
     return [*lines, *after, "   ".join([*keys, *([drawn.note] if drawn.note else ())])]
 
 
-_CLASS: Final = {"wait or transfer": "either"}
-
-
 def _piece(part: str, ns: float, longest: float, title: str) -> str:
     text = format_ns(ns) if ns >= _WITH_TEXT * longest else ""
-    width = f"{100 * ns / longest:.2f}%"
-    return (
-        f'<i class="{_CLASS.get(part, part)}" style="width:{width}"'
-        f' title="{escape(title)}">{text}</i>'
-    )
+    style = f"float:left;width:{_FULL * ns / longest:.2f}%;height:{_HEIGHT}px;overflow:hidden"
+    style += f";line-height:{_HEIGHT}px;font-size:11px;text-align:center;box-sizing:border-box"
+    colour = _COLOURS.get(part)
+    style += f";color:#fff;background-color:{colour}" if colour else ";border:1px dashed"
+    name = part.replace(" ", "-")
+    return f'<div class="{name}" style="{style}" title="{escape(title)}">{text}</div>'
 
 
 def _line(who: str, pieces: list[str], ns: float) -> str:
-    bar = f'<div class="bar">{"".join(pieces)}</div>'
-    return f'<div class="who">{who}</div>{bar}<div class="sum">{format_ns(ns)}</div>'
+    row, side = f"height:{_HEIGHT}px;margin:3px 0", f"width:{_SIDE - 8}px"
+    room = f"margin:0 {_SIDE}px;height:{_HEIGHT}px"
+    return (
+        f'<div style="{row}"><div style="float:left;{side}">{who}</div>'
+        f'<div class="sum" style="float:right;{side};text-align:right">{format_ns(ns)}</div>'
+        f'<div class="bar" style="{room}">{"".join(pieces)}</div></div>'
+    )

@@ -174,7 +174,7 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
     else:
         config = config_from(args)
         if args.dry_run:
-            return to_json(_commands(config)) if args.json else _commands_text(config)
+            return to_json(_commands(config)) if args.json else commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
     parts = _files(done, terminal) if args.report else []
     written = [file for made in parts for file in made or ()]
@@ -202,7 +202,8 @@ def _commands(config: ExperimentConfig) -> dict[str, Any]:
     }
 
 
-def _commands_text(config: ExperimentConfig) -> str:
+def commands_text(config: ExperimentConfig) -> str:
+    """What a run would do, as commands of a shell."""
     said = _commands(config)
     exported = " ".join(
         f"{name}={shlex.quote(value)}" for name, value in said["environment"].items()
@@ -452,7 +453,7 @@ def do_sweep(args: Namespace, terminal: Terminal) -> str:
                     {"points": [{"values": values} | _commands(point) for values, point in planned]}
                 )
             return "\n\n".join(
-                f"# point {k} of {len(planned)}: {label(values)}\n{_commands_text(point)}"
+                f"# point {k} of {len(planned)}: {label(values)}\n{commands_text(point)}"
                 for k, (values, point) in enumerate(planned, 1)
             )
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)

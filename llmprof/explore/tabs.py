@@ -18,7 +18,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.requests.requests import AnyRun
-from llmprof.charts.bars import STYLE, step_bars
+from llmprof.charts.bars import step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
@@ -71,7 +71,6 @@ _FRONT: Final = """<style>
 .llmprof-front.medium .figure{border-bottom:3px solid #c77700}
 .llmprof-front code{font-size:12px;background:rgba(128,128,128,.16);padding:0 4px;border-radius:3px;color:inherit}
 </style>"""  # noqa: E501
-_STYLE: Final = _FRONT.replace("</style>", f"{STYLE}</style>")
 
 
 class Front(ipywidgets.VBox):  # type: ignore[misc]
@@ -119,7 +118,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             lines += [self._line(row, fact_html(row)) for row in known]
         notes = [*times_in_words(found.frame, found.time_went), note]
         lines.append(ipywidgets.HTML(_facts(facts, notes)))
-        self.children = [ipywidgets.HTML(_STYLE), *lines]
+        self.children = [ipywidgets.HTML(_FRONT), *lines]
         self.add_class("llmprof-findings")
 
     @property

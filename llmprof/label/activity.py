@@ -156,6 +156,7 @@ _GEMM_NEIGHBOURS = (
         "moe_routing",
         "sampling",
         "embedding",
+        "conv",
     ),
 )
 """Categories that a kernel keeps in a linear module: it prepares or finishes the GEMM."""

@@ -32,6 +32,7 @@ CATEGORIES = (
         "attention",
         "scan",
         "gemm",
+        "conv",
         "norm",
         "rope",
         "kv_cache_write",
@@ -181,14 +182,19 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"rms_?norm|layer_?norm|l2_?norm|group_?norm|batch_?norm|RowwiseMoments|GammaBetaBackward|cudnn::bn_|_norm_kernel|fused_add_rms|add_norm_|\bnorm_f32",
     ),
     (
-        "gemm",
-        r"mul_mat_|(?:cudnn|cutlass).*(?:conv\d?d|winograd|wgrad|dgrad|fprop)|scudnn|wgrad_alg|implicit_convolve|"
-        r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im(?:2d)?2Col|Col2Im|_conv_fwd|grouped_conv|"
-        r"conv\w*_(?:fwd|bwd)_|convolve_|depthwise_conv|cudnn::cnn|cudnn.*convolve",
+        "conv",
+        r"(?:cudnn|cutlass|xmma|cask).*(?:conv\d?d|wgrad|dgrad|fprop)|\d(?:wgrad|dgrad|fprop)|winograd|scudnn|"
+        r"(?:wgrad|dgrad|fprop)(?:\dd|_(?:alg|optimized|analytic|implicit|grouped))|implicit_conv|miopen\w*conv|cudnn::cnn|"
+        r"cudnn.*convolve|\bigemm_(?:fwd|bwd|wrw)|Im(?:2d)?2Col|Col2Im|vol2col|col2vol|(?:^|[^a-z])convolve|"
+        r"(?:^|[^a-z])(?:naive|slow|grouped|depthwise|direct|gen\d*|xe\w*|brg|ref|implicit_gemm|nhwc)_?conv(?:[^e]|$)|"
+        r"conv(?:[^e\W]\w*)?_(?:fwd|bwd|forward|backward)|conv_?(?:depthwise|transpose)\w*\dd|"
+        r"(?:Grouped)?Conv(?:Fwd|Bwd|Nd|\dd|Uni|Direct)|\bconvolution|_convolution|^(?:fused_)*conv\dd|aten::conv\w*$",
     ),
-    # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
+    # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category, nor do
+    # types that are changed
     (
         "gemm",
+        r"mul_mat_|(?:quant|relu|gelu|silu|swish|swiglu)\w*(?:gem[mv]|matmul)|(?:gem[mv]|matmul)\w*(?:quant|relu|gelu|silu|swish|swiglu)|"
         r"cutlass::gemm|4gemm6kernel|dequant\w*(?:gem[mv]|matmul)|gemm\w*dequant|fused_\w*matmul|nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
         r"triton_tem_fused_\w*mm_|gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
     ),
@@ -214,8 +220,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "gemm",
         r"nvjet|^triton_b?mm|(?:^|[^b])gemm|gemv|cublas|triton_tem_|cutlass_\d+|splitK|split_k|xmma|matmul|Cijk_|_mm_|"
-        r"\bdot(?:_general)?(?:[._]\d+)*$|\bconvolution|wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum|conv\w*)$|"
-        r"weight_packed_linear|onednn_mm|linear_kernel|Conv2DForward|cask_cudnn",
+        r"\bdot(?:_general)?(?:[._]\d+)*$|wvSplitK|dot_kernel|marlin|machete|aten::(?:addmm|mm|linear|bmm|baddbmm|einsum)$|"
+        r"weight_packed_linear|onednn_mm|linear_kernel|cask_cudnn",
     ),
     ("fill", r"FillFunctor|\bfill_kernel|zero_kernel|aten::(?:zero_|fill_|zeros|full)$"),
     (
@@ -235,8 +241,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
 ]
 """Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
 
-Convolutions count as gemm; a fused kernel counts as its main purpose (norm or activation, not the
-quantization at its end).
+A convolution stays one if its name says how it multiplies; a fused kernel counts as its main
+purpose (norm or activation, not the quantization at its end).
 """
 
 _OWN = len(KERNEL_PATTERNS)

@@ -238,11 +238,13 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             r"MatMul\w*",
             r"Gemm\w*",
             r"FFN",
-            r"Conv(?:2D|3D|TransposeD?)\w*",
-            r"DepthwiseConv\w*",
             r"Linear\w*",
-            r"FusionOp_\w*(?:MatMul|Conv)\w*",
+            r"FusionOp_\w*MatMul\w*",
         ),
+    ),
+    (
+        "conv",
+        (r"Conv(?:[123]D|olution|Transpose\w*)\w*", r"DepthwiseConv\w*", r"FusionOp_\w*Conv\w*"),
     ),
     (
         "other",

@@ -127,7 +127,7 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     vague, or agrees.
     """
     vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
-    vague |= (by_operator == "moe_experts") & (by_name == "gemm")
+    vague |= by_operator.is_in(["moe_experts", "conv"]) & (by_name == "gemm")
     keeps = pl.any_horizontal(
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
     )

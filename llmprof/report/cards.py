@@ -388,7 +388,7 @@ def _findings(trace: Trace) -> Findings | None:
 def _step_picture(parts: pl.DataFrame | None, lead: Mapping[str, Any], ranks: int = 4) -> Markup:
     """Bars of the mean step of the ranks, and of the step that a finding's remedy would give."""
     picture = bars.step_bars(parts, lead, ranks)
-    return Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else "")  # noqa: S704 - it escapes its texts
+    return Markup(picture)  # noqa: S704 - it escapes its texts
 
 
 def number_of_ranks(number: int) -> str:
@@ -441,9 +441,7 @@ def _steps(trace: Trace) -> CardTable | None:
         ).iter_rows()
     ]
     inferred = "inferred" in steps["source"]
-    note = (
-        f"From a step's first to its last event, over {counted(steps['rank'].n_unique(), 'rank')}."
-    )
+    note = f"From step to step, over {counted(steps['rank'].n_unique(), 'rank')}."
     note += (
         " No labels of the engine: steps were inferred from the repetition of kernels."
         if inferred

@@ -292,11 +292,7 @@ def _step_timeline(trace: Trace) -> Drawn:
     events, words = _step(trace)
     ranks = events["rank"].unique().sort()
     events, note = fewer_ranks(events, 1, 16, "the trace")
-    low, high = extent(events)
-    title = (
-        f"Step {events['step'][0]}, {words}, takes {format_ns(high - low)} on"
-        f" {cards.number_of_ranks(ranks.len())}"
-    )
+    title = f"Step {events['step'][0]}, {words} of {cards.number_of_ranks(ranks.len())}"
     return charts.timeline(events, max_bars=MAX_BARS, title=title), note
 
 

@@ -89,8 +89,10 @@ def contents(
         frames.get("findings", pl.DataFrame()),
         page_sections(planned, figures, results, trace.capture.words),
     )
-    overview = [section for section in of_trace if section.anchor == OVERVIEW]
-    others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)
+    typical = [section for section in of_trace if section.anchor == TYPICAL]
+    folded = [section for section in of_trace if section.anchor != TYPICAL]
+    steps = [section for section in folded if section.anchor == OVERVIEW]
+    others = by_share([section for section in folded if section.anchor != OVERVIEW], found)
     return Contents(
         title=title or cards.headline(trace),
         facts=[
@@ -109,15 +111,17 @@ def contents(
         time_went=where_the_time_went(trace, requests),
         findings=found,
         parts=scope_parts(trace, found["scope"][0]) if found.height else None,
-        sections=[*first, *overview, *others],
+        sections=[*first, *typical, *(replace(one, stands=False) for one in (*steps, *others))],
         frames=frames,
         absent=absent,
         path=path,
     )
 
 
+TYPICAL: Final = "timeline"
+"""Anchor of the section that is not folded: a typical step."""
 OVERVIEW: Final = "steps"
-"""Anchor of the overview of a step, which comes before the other sections of a trace."""
+"""Anchor of the first of those that are."""
 
 
 SUMMARY = "summary.json"

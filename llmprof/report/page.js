@@ -79,6 +79,7 @@ function reachScrolled() {
 
 /** Paper is white: colours of dark charts become those of the light ones. */
 function forPaper() {
+  for (const fold of document.querySelectorAll("details.fold")) fold.open = true;
   if (!isDark()) return;
   const light = Object.fromEntries(Object.entries(darkColours).map(([a, b]) => [b, a]));
   for (const chart of document.querySelectorAll(".chart svg.marks")) chart.style.backgroundColor = "#ffffff";
@@ -165,6 +166,7 @@ function showKernel(name) {
 }
 
 function goTo(place, block) {
+  for (let fold = place.closest("details"); fold; fold = fold.parentNode.closest("details")) fold.open = true;
   place.setAttribute("tabindex", "-1");
   place.focus({preventScroll: true});
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -208,6 +210,7 @@ for (const button of document.querySelectorAll(".themes button")) {
 telephone.addEventListener("change", drawAll);
 night.addEventListener("change", () => root.dataset.theme === "auto" && drawAll());
 addEventListener("resize", reachScrolled);
+for (const fold of document.querySelectorAll("details.fold")) fold.addEventListener("toggle", reachScrolled);
 addEventListener("beforeprint", forPaper);
 addEventListener("afterprint", () => isDark() && drawAll());
 drawAll();

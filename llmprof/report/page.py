@@ -176,6 +176,8 @@ class Section:
     words: str
     blocks: list[ReportFigure | ReportTable | Absent] = field(default_factory=list)
     evidence: tuple[str, ...] = ()
+    stands: bool = True
+    """Whether it is shown at once, not folded."""
 
     @property
     def figures(self) -> list[ReportFigure]:
@@ -275,7 +277,7 @@ def page(contents: Contents) -> str:
         "page.html",
         contents=contents,
         policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
-        css=files("llmprof.report").joinpath("page.css").read_text("utf-8") + bars.STYLE,
+        css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
         bars=lambda lead: Markup(bars.step_bars(contents.parts, lead)),  # noqa: S704 - it escapes its texts
         missing_findings=next(
             (absent for absent in contents.absent if absent.part == "findings"), None

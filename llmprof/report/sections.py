@@ -49,7 +49,7 @@ SECTIONS: Final = (
     ),
     SectionPlan(
         "layers",
-        (ShownAnalysis("layers", figures=(figures.LAYERS,)),),
+        (ShownAnalysis("layers", figures=(figures.LAYERS, figures.LAYER_TIMELINE)),),
         "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark"
         " row is a layer that differs, a dark column a step that was held up.",
     ),
@@ -147,11 +147,7 @@ SECTIONS: Final = (
     ),
     SectionPlan(
         "timeline",
-        (
-            ShownAnalysis(
-                "events", figures=(figures.STEP_TIMELINE, figures.LAYER_TIMELINE), reported=False
-            ),
-        ),
+        (ShownAnalysis("events", figures=(figures.STEP_TIMELINE,), reported=False),),
         "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its"
         " {event} and length.",
         question="What does one step look like?",

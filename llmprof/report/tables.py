@@ -60,7 +60,7 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Re
     )
     caption = (
         "Steps by phase: means over steps and ranks, medians of tokens and requests; length is from"
-        " the first {event} to the end of the last"
+        " the first {event} to that of the next step"
     )
     caption = caption.format_map(words)
     return ReportTable("steps", caption, shown, rows, note=note)

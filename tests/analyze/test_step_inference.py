@@ -28,7 +28,7 @@ def test_kernels_only_three_forward_passes():
     trace = Trace({"kernels": pl.concat(frames)})
     found = steps(trace)
     assert found["start_ns"].to_list() == [0, 1000, 2000]
-    assert found["dur_ns"].to_list() == [270, 270, 270]
+    assert found["dur_ns"].to_list() == [1000, 1000, 270]
     assert found["source"].unique().to_list() == ["inferred"]
     assert found["phase"].unique().to_list() == ["other"]  # kernels do not say what is in a batch
     for unknown in (

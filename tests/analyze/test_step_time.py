@@ -8,6 +8,7 @@ from llmprof.analyze.step_times import step_windows
 from llmprof.cli.info import _phases
 from llmprof.errors import NotCapturedError
 from llmprof.findings.facts import run_facts
+from llmprof.label.steps.steps import steps_of
 from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -44,8 +45,8 @@ def test_parts_add_up_to_the_steps(trace):
     assert frame.columns == ["phase", "part", "ns", "share", "steps", "ranks"]
     assert frame["phase"].unique(maintain_order=True).to_list() == ["decode", "prefill"]
     decode = dict(frame.filter(phase="decode").select("part", "ns").rows())
-    overlap = analyze.overlap(trace, by=("rank", "step", "phase")).filter(phase="decode")
-    assert sum(decode.values()) == overlap["total_ns"].sum()
+    # on both ranks a step of 1,000 ns until the next, and the last one until its last event
+    assert sum(decode.values()) == 2 * (1_000 + 100)
     # 60 ns of compute and 20 of communication a step, 2 steps on 2 ranks
     assert decode["compute"] == 240
     assert decode["exposed communication"] == 80
@@ -63,13 +64,17 @@ def test_parts_add_up_to_the_steps(trace):
 
 def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition():
     run = sample("torch_tp4_eager_nccl")
-    ends = analyze.steps(run).drop_nulls("start_ns").sort("rank", "start_ns")
+    ends = steps_of(run).drop_nulls("start_ns").sort("rank", "start_ns")
     ends = ends.with_columns(apart=(pl.col("start_ns") + pl.col("dur_ns")).diff().over("rank"))
     steps, windows = (rows.filter(phase="decode") for rows in (ends, step_windows(run)))
-    steady = analyze.steps(run, steady=True)
-    assert steady.join(steps, on=["rank", "step", "dur_ns"], how="semi").height == steady.height
+    steady, whole = (analyze.steps(run, steady=steady) for steady in (True, False))
+    decode = whole.filter(phase="decode")["dur_ns"]
+    assert steady.join(whole, on=["rank", "step", "dur_ns"], how="semi").height == steady.height
     assert analyze.step_time(run).filter(phase="decode")["ns"].sum() == pytest.approx(
-        steps["dur_ns"].sum(), rel=1e-4
+        decode.sum(), rel=1e-4
+    )
+    assert format_ns(steady["dur_ns"].mean()) == format_ns(
+        windows.join(steady, on=["rank", "step"], how="semi")["dur_ns"].mean()
     )
     mean = format_ns(windows.join(steady, on=["rank", "step"], how="semi")["dur_ns"].mean())
     assert run_facts(run).row(by_predicate=pl.col("what") == "step time")[1] == mean
@@ -97,13 +102,12 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
         path, on=["step", "dur_ns"], how="semi"
     )
     assert apart["step"].to_list() == sorted(path["step"])
-    # from the first to the last event: tables of the card and of `llmprof info`, and the heat map
+    # from step to step: tables of the card and of `llmprof info`; to the last event: the heat map
     # of the ranks
     [row] = [row for table in (cards._steps(run),) for row in table.rows if row[0] == "decode"]
-    own = steps["dur_ns"]
-    assert row[1:] == ("10", *map(format_ns, (own.median(), own.min(), own.max())))
+    assert row[1:] == ("10", *map(format_ns, (decode.mean(), decode.min(), decode.max())))
     told = _phases(run).filter(phase="decode").row(0)
-    assert told[1:] == (10, own.median(), own.min(), own.max())
+    assert told[1:] == (10, decode.median(), decode.min(), decode.max())
     of_ranks = analyze.ranks(run, by="step").filter(phase="decode")
     assert of_ranks.join(steps, on=["rank", "step", "dur_ns"]).height == 40
     # mean from step to step of all decode steps: theory; streams side by side count twice there

@@ -104,7 +104,7 @@ def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next():
     tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 200, 50)])
     found = steps(Trace(tables))
     assert found.select("phase", "start_ns", "dur_ns").rows() == [
-        ("decode", 20, 10),
+        ("decode", 20, 120),
         ("empty", None, None),
         ("decode", 140, 90),
     ]
@@ -124,7 +124,7 @@ def test_labels_on_the_device_only():
     assert found.select(
         "step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns"
     ).rows() == [
-        (0, "prefill", None, None, 0, 50),
+        (0, "prefill", None, None, 0, 60),
         (1, "decode", None, None, 60, 50),
     ]
     assert step_of_events(trace).filter(pl.col("step") == 0).height == 4
@@ -217,9 +217,9 @@ def test_ranks_have_steps_of_their_own():
     )
     found = steps(Trace(tables))
     assert found.select("rank", "step", "start_ns", "dur_ns").rows() == [
-        (0, 0, 20, 10),
+        (0, 0, 20, 100),
         (0, 1, 120, 10),
-        (1, 0, 30, 50),
+        (1, 0, 30, 190),
         (1, 1, 220, 10),
     ]
 
@@ -248,7 +248,7 @@ def test_each_step_of_the_optimizer_ends_a_step():
     assert found.select(
         "step", "source", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns"
     ).rows() == [
-        (0, "optimizer", "other", 10, 90, 20, 85),
+        (0, "optimizer", "other", 10, 90, 20, 95),
         (1, "optimizer", "other", 100, 100, 115, 90),
     ]
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 0, 1, 1, None]

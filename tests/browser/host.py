@@ -250,3 +250,8 @@ def faults(page, selector, impacts=("moderate", "serious", "critical")):
 
 
 SKIPPED = {"comm", "keys", "layout", "tabbable", "tooltip", "tooltips"}
+
+
+def row_of(shown, kind):
+    """Number of the first row of a kind."""
+    return next(number for number, row in enumerate(shown.widget._data.rows) if row.kind == kind)

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from llmprof import explore
 from tests.analyze.builders import GEMM
 from tests.browser import drawn
+from tests.browser.host import row_of
 from tests.explore.test_timeline import FORWARD, NORMED, run_of
 
 SAMPLE = "torch_tp4_eager_nccl"
@@ -30,10 +31,6 @@ def shown(host, tmp_path):
     one.page.locator(".lpt[data-found]").wait_for()
     one.page.locator(".lpt-main .lpt-name", has_text="runtime").wait_for()
     return one
-
-
-def row_of(shown, kind):
-    return next(number for number, row in enumerate(shown.widget._data.rows) if row.kind == kind)
 
 
 def button(shown, name):

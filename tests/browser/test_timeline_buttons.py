@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
 from tests.browser.drawn import drag, exact, still, tab_to
+from tests.browser.host import row_of
 from tests.explore.test_timeline import run_of
 
 TEXTS = """() => { const paint = CanvasRenderingContext2D.prototype.fillText; window.painted = new Set();
@@ -45,10 +46,6 @@ def window(shown):
 
 def button(shown, name):
     return shown.page.get_by_role("button", name=name, exact=True)
-
-
-def row_of(shown, kind):
-    return next(number for number, row in enumerate(shown.widget._data.rows) if row.kind == kind)
 
 
 def place(shown, name):

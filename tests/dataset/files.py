@@ -2,6 +2,8 @@
 
 import json
 
+from polars.testing import assert_frame_equal
+
 _NONE = (0, 0, 0)
 
 
@@ -85,3 +87,10 @@ def run_folder(folder, ranks=3, **late_us):
     for rank in range(ranks):
         rank_file(folder, rank, world=ranks, late_us=late_us.get(f"rank{rank}", 0))
     return folder
+
+
+def same(one, other):
+    """Two traces have the same tables."""
+    assert one.table_names == other.table_names
+    for name in one.table_names:
+        assert_frame_equal(one.table(name), other.table(name))

@@ -27,16 +27,10 @@ from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage.dataset import MANIFEST
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.trace.storage.places import Place
-from tests.dataset.files import rank_file, run_folder
+from tests.dataset.files import rank_file, run_folder, same
 
 TABLES = ("kernels", "copies", "markers", "ops", "runtime")
 SAMPLES = ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph")
-
-
-def same(one, other):
-    assert one.table_names == other.table_names
-    for name in one.table_names:
-        assert_frame_equal(one.table(name), other.table(name))
 
 
 @pytest.fixture(scope="module", params=SAMPLES)

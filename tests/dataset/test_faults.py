@@ -28,7 +28,7 @@ from llmprof.errors import (
 from llmprof.report.dataset import cluster
 from llmprof.trace.storage.dataset import MANIFEST, PART_FILE, sealed_record
 from llmprof.trace.storage.places import UNFINISHED
-from tests.dataset.files import rank_file, run_folder
+from tests.dataset.files import rank_file, run_folder, same
 
 
 @pytest.fixture
@@ -58,12 +58,6 @@ def partition_of(folder, rank):
         for path in folder.glob(f"*/{PART_FILE}")
         if json.loads(path.read_text())["rank"] == rank
     )
-
-
-def same(one, other):
-    assert one.table_names == other.table_names
-    for name in one.table_names:
-        assert_frame_equal(one.table(name), other.table(name))
 
 
 def whole(folder):

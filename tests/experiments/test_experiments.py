@@ -134,7 +134,7 @@ class TestBandwidth:
             == '{"ranks": 2}'
         )
         assert "--nproc-per-node 4" in torchrun(tmp_path / "a.json", nodes=2, ranks=4)
-        with pytest.raises(LaunchError, match="no interpreter"):
+        with pytest.raises(LaunchError, match="cannot be started"):
             run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
 
 

@@ -363,9 +363,9 @@ def test_vtune_may_not_trace_under_a_narrow_ptrace_scope():
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        assert checks._port_free(number) is False
-    assert checks._port_free(number) is True
-    assert checks._port_free(0) is None
+        assert checks.is_port_free(number) is False
+    assert checks.is_port_free(number) is True
+    assert checks.is_port_free(0) is None
 
 
 def write_program(path, text):
@@ -378,17 +378,17 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     monkeypatch.setenv("PATH", str(bin_folder))
-    monkeypatch.setattr(checks, "_USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
-    assert checks._find_tool("nsys", asked=True) == Tool()
+    monkeypatch.setattr(checks, "USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
+    assert checks.find_tool("nsys", asked=True) == Tool()
     for version in ("2024", "2025"):
         (tmp_path / "opt" / version).mkdir(parents=True)
         write_program(tmp_path / "opt" / version / "nsys", "true")
-    assert checks._find_tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
+    assert checks.find_tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
     path = write_program(bin_folder / "nsys", "echo NVIDIA Nsight Systems version 2025.3.1")
-    assert checks._find_tool("nsys", asked=True) == Tool(
+    assert checks.find_tool("nsys", asked=True) == Tool(
         path=path, version="NVIDIA Nsight Systems version 2025.3.1"
     )
-    assert checks._find_tool("nsys", asked=False) == Tool(path=path)
+    assert checks.find_tool("nsys", asked=False) == Tool(path=path)
 
 
 @pytest.mark.parametrize(

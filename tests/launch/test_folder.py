@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli.output import to_json
-from llmprof.cli.run import _commands, _commands_text
+from llmprof.cli.run import _commands, commands_text
 from llmprof.errors import LaunchError, OutputError, ReadError
 from llmprof.run.launch import ExperimentConfig, RunFolder, clean, runs
 from llmprof.run.launch.config import disclosure
@@ -203,7 +203,7 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
     folder.write(made, commands=[], environment=variables, also=given.environment)
     values, _ = command.job(given, "random:tiny")
-    shown = [_commands_text(given), to_json(_commands(given))]
+    shown = [commands_text(given), to_json(_commands(given))]
     texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [
         json.dumps(values),
         *shown,

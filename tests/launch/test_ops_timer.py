@@ -447,7 +447,7 @@ def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypa
     monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
     config = SimpleNamespace(compilation_config=SimpleNamespace(**compilation))
     if words is None:
-        vllm_ops._check_eager(config, cuda=cuda)
+        vllm_ops.check_eager(config, cuda=cuda)
         return
     with pytest.raises(RuntimeError, match=words):
-        vllm_ops._check_eager(config, cuda=cuda)
+        vllm_ops.check_eager(config, cuda=cuda)

@@ -6,6 +6,7 @@ It runs in a process of its own: ``python stand_in.py FOLDER PORT``. How it beha
 whether its profiler is on, in ``FOLDER/on``.
 """
 
+import contextlib
 import gzip
 import json
 import os
@@ -16,6 +17,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+import psutil
 
 MODES = {
     "ranks": 1,
@@ -299,3 +302,13 @@ if __name__ == "__main__":
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
     server.serve_forever()
+
+
+def guards():
+    """Processes that guard a recording."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "llmprof.run.live.guard" in process.cmdline():
+                found.append(process.pid)
+    return found

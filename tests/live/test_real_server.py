@@ -13,7 +13,6 @@ import urllib.request
 from typing import Any
 
 import polars as pl
-import psutil
 import pytest
 
 import llmprof
@@ -23,6 +22,7 @@ from llmprof.run import launch
 from llmprof.run.launch.config import models
 from llmprof.run.live import history
 from llmprof.trace.storage import typed
+from tests.live.stand_in import guards
 
 pytestmark = pytest.mark.slow
 
@@ -127,15 +127,6 @@ def load(served):
     end.set()
     for thread in threads:
         thread.join()
-
-
-def guards():
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if "llmprof.run.live.guard" in process.cmdline():
-                found.append(process.pid)
-    return found
 
 
 def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):

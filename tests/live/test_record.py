@@ -3,7 +3,6 @@ or a recorder fails.
 """
 
 import base64
-import contextlib
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ import threading
 import time
 from typing import Any
 
-import psutil
 import pytest
 
 import llmprof
@@ -25,6 +23,7 @@ from llmprof.run.live import traces
 from llmprof.run.live.lock import Lock
 from llmprof.run.live.server import Address, LostError, ServerClient
 from llmprof.trace.storage import typed
+from tests.live.stand_in import guards
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
 SHORT = 5.0
@@ -42,15 +41,6 @@ def until(holds, seconds=30.0):
     while not holds():
         assert time.monotonic() < end, "it never came to hold"
         time.sleep(0.05)
-
-
-def guards():
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if "llmprof.run.live.guard" in process.cmdline():
-                found.append(process.pid)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -257,7 +247,7 @@ class TestFaults:
             recorded(url, timeout_s=SHORT)
 
     def test_a_start_that_hangs(self, server, monkeypatch):
-        monkeypatch.setattr(module, "_START_S", 0.5)
+        monkeypatch.setattr(module, "START_S", 0.5)
         url = server.start(dev=True, hang="/start_profile")
         with pytest.raises(LaunchError, match="did not answer"):
             recorded(url)
@@ -267,7 +257,7 @@ class TestFaults:
 
     @pytest.mark.slow
     def test_a_stop_that_hangs_is_tried_again(self, server, monkeypatch):
-        monkeypatch.setattr(module, "_STOP_S", 0.5)
+        monkeypatch.setattr(module, "STOP_S", 0.5)
         url = server.start(dev=True, hang="/stop_profile")
         timer = threading.Timer(2.0, lambda: server.how(dev=True))
         timer.start()
@@ -325,7 +315,7 @@ class TestFaults:
         def interrupted(self, from_s):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(module._Capture, "_wait", interrupted)
+        monkeypatch.setattr(module.ServerCapture, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             recorded(url)
         assert not server.on
@@ -358,10 +348,10 @@ class TestFaults:
 
     @pytest.mark.slow
     def test_a_recorder_that_is_stopped_is_seen_by_its_guard(self, server, monkeypatch):
-        monkeypatch.setattr(module, "_START_S", 1.0)
+        monkeypatch.setattr(module, "START_S", 1.0)
         url = server.start(dev=True)
         monkeypatch.setattr(
-            module._Capture, "_wait", lambda self, from_s: until(lambda: not server.on)
+            module.ServerCapture, "_wait", lambda self, from_s: until(lambda: not server.on)
         )
         with pytest.raises(
             CaptureError

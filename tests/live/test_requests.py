@@ -121,7 +121,7 @@ def test_places_for_spans():
 
 
 def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
-    monkeypatch.setattr(module, "_SPANS_S", 0.0)
+    monkeypatch.setattr(module, "SPANS_S", 0.0)
     port, url = free(), server.start(dev=True)
     now = time.time_ns()
     mine = [

@@ -86,7 +86,7 @@ def test_who_reads_slowly_is_cut_off(page):
 
 
 def test_few_connections_are_open_at_once(page, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_OPEN", 2)
+    monkeypatch.setattr(module, "MOST_OPEN", 2)
     before = threading.active_count()
     with contextlib.ExitStack() as stack:
         many = [stack.enter_context(connected(page)) for _ in range(6)]

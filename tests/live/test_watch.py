@@ -99,7 +99,7 @@ class TestLimits:
             "one that is larger than the limit keeps its findings"
         )
         assert (only / FINDINGS).is_file()
-        assert watching._size(watch.folder) < 1_000_000
+        assert watching.folder_bytes(watch.folder) < 1_000_000
 
     def test_each_capture_has_findings_and_what_changed(self, tmp_path, made):
         first = made(tmp_path / "before")
@@ -182,7 +182,7 @@ class TestFaults:
         drive(watch, [scrape(50, waiting=9)])
         assert made.count == 1
         watch.quiet(50.0, time.time_ns() + 10**15)  # a clock that was set back says nothing
-        assert watch._quiet_until_s == 110.0
+        assert watch.quiet_until_s == 110.0
 
     def test_a_capture_that_fails_is_told_and_leaves_nothing(self, tmp_path, made):
         made.error = LaunchError("the server is recorded by another process", hint="wait")
@@ -199,7 +199,7 @@ class TestFaults:
     ):
         watch = watched(tmp_path, made, cooldown_s=0)
         drive(watch, [scrape(5 * k, waiting=9) for k in range(1, 4)])
-        oldest = watching._by_age(watch.place)[0]
+        oldest = watching.by_age(watch.place)[0]
         made.error = OutputError("cannot write rank0: the disk is full", full=True)
         drive(watch, [scrape(20, waiting=9)])
         assert not oldest.exists()
@@ -314,7 +314,7 @@ def test_the_command_end_to_end(server, run, tmp_path):
     for path in (tmp_path / "w").rglob("*"):
         assert not path.is_file() or b"secret-path" not in path.read_bytes()
     assert not server.on
-    with watching._alone(tmp_path / "w"):
+    with watching.alone(tmp_path / "w"):
         code, _, err = run(f"watch {url} --for 1s -o w")
     assert code == 2
     assert "another watch" in err
@@ -358,7 +358,7 @@ def test_a_day_is_bounded_in_memory_and_on_disk(tmp_path, made):
     assert made.count == 50
     assert len(list(watch.place.iterdir())) == 5
     assert len(watch.events) <= 200
-    assert watching._size(watch.folder) < 20_000_000
+    assert watching.folder_bytes(watch.folder) < 20_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < half + 100_000, (
         "kB: no growth in the second half"
     )

@@ -275,8 +275,8 @@ def test_what_the_engine_refuses_is_recorded_and_not_combined(machine, monkeypat
 @pytest.mark.slow
 def test_a_point_that_hangs_is_recorded_and_the_study_goes_on(machine, monkeypatch):
     monkeypatch.setenv("STAND_IN_VLLM", json.dumps({"old": False, "hangs_at": 4}))
-    monkeypatch.setattr(tuning, "_LEAST_HANG_S", 5.0)
-    monkeypatch.setattr(tuning, "_HANG", 1.0)
+    monkeypatch.setattr(tuning, "LEAST_HANG_S", 5.0)
+    monkeypatch.setattr(tuning, "HANG", 1.0)
     study = tuned(machine, search={"batch_size": [2, 3, 4]})
     failed = study.points.filter(state="failed")
     assert failed["batch_size"].to_list() == [4]
@@ -361,7 +361,7 @@ def of_memory(**arguments):
     }
     machine_of["objective"] = objectives.parse_figure("tpot_ns")
     machine_of["points"] = [{"state": "finished", "result": {"peak_memory_bytes": 20_000_000_000}}]
-    made = tuning._Search.__new__(tuning._Search)
+    made = tuning.TuningSearch.__new__(tuning.TuningSearch)
     made.__dict__.update(machine_of)
     return made
 
@@ -378,7 +378,7 @@ def of_memory(**arguments):
 )
 def test_as_many_engines_as_the_memory_holds(monkeypatch, arguments, engines):
     monkeypatch.setattr(tuning, "machine", lambda: {"gpus": [{"memory_bytes": 80_000_000_000}]})
-    assert of_memory(**arguments)._at_once() == engines
+    assert of_memory(**arguments).at_once() == engines
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ CATEGORIES: dict[str, str] = {
     "attention": STAGES["attention"],
     "scan": STAGES["scan"],
     "gemm": "#1368AA",
+    "conv": "#5B7DB1",
     "norm": STAGES["norm"],
     "rope": STAGES["rope"],
     "kv_cache_write": STAGES["kv_cache_write"],

@@ -16,7 +16,7 @@ SHORT_KERNEL_NS: Final = 5_000
 takes the device.
 """
 
-NOT_TO_FUSE: Final = ("gemm", "attention", "moe_experts", "collective")
+NOT_TO_FUSE: Final = ("gemm", "conv", "attention", "moe_experts", "collective")
 """Categories whose short kernels cannot be fused into a neighbour."""
 
 MIN_KERNELS: Final = 10

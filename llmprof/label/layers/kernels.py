@@ -60,7 +60,7 @@ stream.
 
 _PLAIN: Final = ("other", "elementwise")
 _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "convolves": (("gemm",), r"(?i)conv|winograd|igemm_(?:fwd|bwd)|im2col"),
+    "convolves": (("conv",), ""),
     # GEMMs in single precision, sines and cosines compute the angles of rope
     "single": (("gemm",), r"(?i)sgemm|gemm_f32f32|Cijk_\w+?_S_?B_"),
     "rotates": (_PLAIN, r"(?i)\b(?:cos|sin)_kernel"),
@@ -99,7 +99,6 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 """Categories in which the name may have a role (none: all of them), and its pattern."""
 
 _UNLESS: Final = {
-    "convolves": r"(?i)convert|causal_conv",
     # these bring tokens to the experts or back
     "routes": "(?i)init_?routing|finali[sz]e|permute|re_?routing",
 }
@@ -165,7 +164,8 @@ def distinct_kernels(
     for role in _UNLESS:
         roles[role] &= ~has[f"unless {role}"]
     roles["roots"] |= category == "norm"
-    roles["gemm"] = ((category == "gemm") & ~has["helps a gemm"]) | (category == "moe_experts")
+    products = category.is_in(["gemm", "conv"]) & ~has["helps a gemm"]
+    roles["gemm"] = products | (category == "moe_experts")
     roles["returns"] &= ~roles["dispatches"]
     roles["backward"] = (
         category.is_in(["attention", "norm", "activation"]) & has["gradient"] | has["optimizer"]

@@ -404,7 +404,7 @@ class Stretch:
         # images have a convolution or a projection of their patches in place of a look-up
         looked_up = self.role_rows("embeds") or self.of("embedding")
         no_image = self.attends or self.role_rows("embeds_and_norms")
-        patches = [] if no_image else self.of("gemm", among=early)
+        patches = [] if no_image else self.of("gemm", "conv", among=early)
         self.patches = [] if looked_up else patches
         self.embedding = min((looked_up or patches)[:1], default=len(self.rows))
         while patches and self.embedding and self.kernels[self.embedding - 1].among("copy", "fill"):

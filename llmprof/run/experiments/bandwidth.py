@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
+from llmprof.run.launch.run import process
 from llmprof.run.workers import packed
 from llmprof.run.workers.bandwidth import SPEC
 from llmprof.text import Progress
@@ -141,7 +141,6 @@ def run_bandwidth(
         progress("measuring memory, matrix products and links", 0, 0)
     argv = bandwidth_command(path, python=python, spec=spec)
     _run(
-        "the measurement",
         argv,
         timeout_s=timeout_s,
         otherwise="check --device and ranks, or lower max_bytes of spec",
@@ -149,27 +148,18 @@ def run_bandwidth(
     return read_bandwidth(path)
 
 
-def _run(what: str, argv: list[str], *, timeout_s: float, otherwise: str = "") -> str:
-    """Run one of our scripts with another interpreter; what it printed."""
-    hint = "set python to an interpreter that has PyTorch"
+def _run(argv: list[str], *, timeout_s: float, otherwise: str = "") -> str:
+    """Run the measurement with another interpreter; the last line that it printed."""
     environment = {
         key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}
     }
-    try:
-        done = subprocess.run(  # noqa: S603 (our own script, no shell)
-            argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{what} took longer than {timeout_s:g} s", hint=otherwise) from error
-    except OSError as error:
-        raise LaunchError(
-            f"there is no interpreter {argv[0]}: {error.strerror}", hint=hint
-        ) from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it printed no message"])[-1]
-        advice = hint if "No module named 'torch'" in last else otherwise
-        raise LaunchError(f"{what} failed: {last[:300]}", hint=advice)
-    return done.stdout
+    status, lines = process.output_of(argv, env=environment, timeout_s=timeout_s)
+    last = lines[-1] if lines else "it printed no message"
+    if status:
+        alone = "No module named 'torch'" in last
+        hint = "set python to an interpreter that has PyTorch" if alone else otherwise
+        raise LaunchError(f"the measurement failed: {last[:300]}", hint=hint)
+    return last
 
 
 AGREES: Final = 0.05
@@ -183,8 +173,8 @@ def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "bandwidth.pyz")
         program.write_bytes(packed("bandwidth"))
-        printed = _run("the self-test", [python, str(program)], timeout_s=timeout_s)
-    document: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+        printed = _run([python, str(program)], timeout_s=timeout_s)
+    document: dict[str, Any] = json.loads(printed)
     profiled = document["profiler_us"]
     document["difference"] = document["timed_us"] / profiled - 1 if profiled else None
     document["agrees"] = (

@@ -25,7 +25,7 @@ HOST: Final = "127.0.0.1"
 _WIDTH, _HEIGHT = 640, 80
 _ROWS: Final = 720
 _EVERY_S: Final = 10
-_LINES: Final = {
+LINES: Final = {
     "ttft_p99": "first token, 99 % (s)",
     "tpot_mean": "further token, mean (s)",
     "running": "requests that run",
@@ -73,7 +73,7 @@ def watch_page(
     """
     rows = recent.tail(_ROWS)
     lines = [
-        line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None
+        line for name, words in LINES.items() if (line := _line(rows[name], words)) is not None
     ]
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         _TEMPLATE

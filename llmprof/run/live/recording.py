@@ -62,13 +62,13 @@ _AROUND_S: Final = (1.0, 5.0)
 without the profiler: as long as the window, since of fewer requests less is known.
 """
 _LOOK_S: Final = 0.25
-_SPANS_S: Final = 6.0
+SPANS_S: Final = 6.0
 """Seconds after the window until which spans are awaited:
 
 OpenTelemetry sends them every five seconds.
 """
-_START_S: Final = 120.0
-_STOP_S: Final = 600.0
+START_S: Final = 120.0
+STOP_S: Final = 600.0
 _KEPT_COSTS: Final = 10
 _HARMLESS_ENGINES: Final = ("vllm", "sglang", "tensorrt_llm")
 
@@ -261,7 +261,7 @@ def record_window(
     said.ranks = ranks or said.ranks
     if said.engine == "tgi":
         raise LaunchError(f"{address.url} cannot be recorded", hint=NEEDED["tgi"])
-    capture = _Capture(
+    capture = ServerCapture(
         server, said, seconds=seconds, steps=steps, timeout_s=timeout_s, progress=progress
     )
     lock = Lock(address)
@@ -321,7 +321,7 @@ def _config(said: About, results_dir: str | os.PathLike[str]) -> ExperimentConfi
     )
 
 
-class _Capture:
+class ServerCapture:
     """One window: the profiler on and off again, the traces, and the folder of the run."""
 
     def __init__(
@@ -364,7 +364,7 @@ class _Capture:
         time.sleep(self.around_s)
         self._read("before")
         self.place.remember()
-        within_s = _START_S + self.seconds + 2 * self.around_s
+        within_s = START_S + self.seconds + 2 * self.around_s
         guard = Guard(self.server.address, within_s=within_s, lock=descriptor)
         stopped = False
         lock.write(RECORDING, folder.path)
@@ -373,7 +373,7 @@ class _Capture:
             stage("start_profile")
             self._say("starting the profiler")
             try:
-                self.server.start(self.said.engine, self._body(), timeout_s=_START_S + self.seconds)
+                self.server.start(self.said.engine, self._body(), timeout_s=START_S + self.seconds)
             except LostError:
                 self.began = True
                 raise
@@ -465,7 +465,7 @@ class _Capture:
     def _stop(self) -> bool:
         began = time.monotonic()
         try:
-            answer: HttpAnswer = self.server.stop(timeout_s=_STOP_S)
+            answer: HttpAnswer = self.server.stop(timeout_s=STOP_S)
         except LostError:
             return stop(self.server, within_s=5.0)
         finally:
@@ -628,7 +628,7 @@ class _Capture:
         start_ns, end_ns = self.window
         if isinstance(told, Spans):
             self._say("waiting for the spans of requests")
-            time.sleep(max(0.0, _SPANS_S - (time.time_ns() - end_ns) / NS_PER_S))
+            time.sleep(max(0.0, SPANS_S - (time.time_ns() - end_ns) / NS_PER_S))
             if told.refused:
                 self.notes.append(
                     f"{counted(told.refused, 'request')} of the spans' sender could not be read"
@@ -663,7 +663,7 @@ class _Capture:
             self._progress(what, done, total)
 
 
-def _remember(path: Path, costs: list[dict[str, Any]], capture: _Capture) -> None:
+def _remember(path: Path, costs: list[dict[str, Any]], capture: ServerCapture) -> None:
     """Keep what a capture cost, for the words of the next one."""
     start_ns, end_ns = capture.window
     seconds = (end_ns - start_ns) / NS_PER_S

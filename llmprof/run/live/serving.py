@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from llmprof.errors import LaunchError
 
-_MOST_OPEN: Final = 32
+MOST_OPEN: Final = 32
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ class PatientHttpServer(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Refuse a connection while too many are open."""
-        return len(self._until) < _MOST_OPEN
+        return len(self._until) < MOST_OPEN
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin a thread."""

@@ -101,7 +101,7 @@ class Watch:
         )
         self._baseline = None if baseline is None else open_run(baseline)
         self._readings: deque[Scrape] = deque(maxlen=1000)
-        self._quiet_until_s = -1.0
+        self.quiet_until_s = -1.0
         self._stored_s: float | None = None
         earlier = typed.read_or_set_aside(self.folder / STATE, typed.WatchJson) or {}
         self.events = (earlier.get("events") or [])[-_MOST_EVENTS:]
@@ -118,7 +118,7 @@ class Watch:
         """
         passed_s = (time.time_ns() - since_ns) / NS_PER_S
         if 0 <= passed_s < self._cooldown_s:  # a clock that was set back says nothing
-            self._quiet_until_s = now_s + self._cooldown_s - passed_s
+            self.quiet_until_s = now_s + self._cooldown_s - passed_s
 
     def take(self, scrape: Scrape | None) -> bool:
         """Take a reading (None: the server did not answer); whether a capture is due now."""
@@ -141,7 +141,7 @@ class Watch:
             return self._ask({}, scrape.at_s)
         self.history.add(between(last, scrape))
         self.row = between(self._readings[0], scrape)
-        return self._ask(self.row, scrape.at_s) and scrape.at_s >= self._quiet_until_s
+        return self._ask(self.row, scrape.at_s) and scrape.at_s >= self.quiet_until_s
 
     def _ask(self, row: dict[str, Any], now_s: float) -> bool:
         """Whether the condition holds; an empty row, of which nothing is known, breaks what has
@@ -171,7 +171,7 @@ class Watch:
             self._event("capture failed", found=str(files.refused(self.place, error)))
         self._drop_failed()
         self._limit()
-        self._quiet_until_s = now_s() + self._cooldown_s
+        self.quiet_until_s = now_s() + self._cooldown_s
         self.store()
         return made if made is not None and made.is_dir() else None
 
@@ -278,7 +278,7 @@ class Watch:
                 shutil.rmtree(run.path, ignore_errors=True)
 
     def _drop_oldest(self, least: int = 0) -> bool:
-        kept = _by_age(self.place)
+        kept = by_age(self.place)
         if len(kept) <= least:
             return False
         shutil.rmtree(kept[0], ignore_errors=True)
@@ -287,12 +287,12 @@ class Watch:
 
     def _limit(self) -> None:
         """Keep the newest captures, as many and as large as the limits allow."""
-        while len(_by_age(self.place)) > self._keep:
+        while len(by_age(self.place)) > self._keep:
             self._drop_oldest()
-        while _size(self.folder) > self._disk_bytes and self._drop_oldest(least=1):
+        while folder_bytes(self.folder) > self._disk_bytes and self._drop_oldest(least=1):
             pass
-        newest = _by_age(self.place)[-1:]
-        if newest and _size(self.folder) > self._disk_bytes:
+        newest = by_age(self.place)[-1:]
+        if newest and folder_bytes(self.folder) > self._disk_bytes:
             shutil.rmtree(newest[0] / "traces", ignore_errors=True)
             self._event(
                 "traces dropped",
@@ -332,14 +332,15 @@ def capture_findings(run: Run) -> pl.DataFrame:
     )
 
 
-def _by_age(place: Path) -> list[Path]:
+def by_age(place: Path) -> list[Path]:
     """Captures, the oldest first."""
     return sorted(
         (run.path for run in runs(place)), key=lambda path: (path.stat().st_mtime_ns, path.name)
     )
 
 
-def _size(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the files below a folder."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -479,11 +480,11 @@ def watch(
         tell=tell if webhook else None,
     )
     server = ServerClient(address)
-    with _alone(home), spans:
+    with alone(home), spans:
         server.metrics()
         if isinstance(requests, str) and requests.startswith(SCHEME):
             told = spans.enter_context(received(requests))
-        captures = _by_age(watched.place)
+        captures = by_age(watched.place)
         if captures:
             watched.quiet(time.monotonic(), captures[-1].stat().st_mtime_ns)
         page = contextlib.nullcontext("") if port is None else served(watched, port)
@@ -530,7 +531,7 @@ def _loop(
 
 
 @contextlib.contextmanager
-def _alone(home: Path) -> Any:
+def alone(home: Path) -> Any:
     """Lock of the folder of a watch."""
     busy = LaunchError(
         f"another watch works in {home}", hint="end it, or choose another folder with output="

@@ -106,7 +106,7 @@ class OperatorTiming:
         """
         with tempfile.TemporaryDirectory(prefix="llmprof-replay-") as folder:
             place = Path(folder)
-            results, log = place / "results.json", place / "log.txt"
+            results = place / "results.json"
             command = [
                 python or sys.executable,
                 str(self.write(place / "replay.py")),
@@ -114,14 +114,11 @@ class OperatorTiming:
                 str(results),
             ]
             command += ["--seconds", f"{seconds:g}", *(["--device", device] if device else [])]
-            ended = process.run(
-                command, log=log, env=dict(os.environ), cwd=place, timeout_s=timeout_s
-            )
+            status, lines = process.output_of(command, env=os.environ, timeout_s=timeout_s)
             if not results.exists():
-                last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise LaunchError(
-                    f"the script ended with status {ended.status}:"
-                    f" {plain(last[0]) if last else 'it printed nothing'}",
+                    f"the script ended with status {status}:"
+                    f" {plain(lines[-1]) if lines else 'it printed nothing'}",
                     hint=(
                         "give an interpreter that has PyTorch (and vLLM for its operators) by"
                         " python="

@@ -51,8 +51,8 @@ from llmprof.trace.storage import files
 VERSION: Final = 1
 _NEAR: Final = 0.02
 """A search ends where no open point can be better than the best by more than this share."""
-_HANG: Final = 10.0
-_LEAST_HANG_S: Final = 120.0
+HANG: Final = 10.0
+LEAST_HANG_S: Final = 120.0
 """A point has hung if it takes ten times as long as the slowest one that ran, and at least two
 minutes.
 """
@@ -188,7 +188,7 @@ def tune(
     }
     with alone(where):
         state = _state(where, base, space, head)
-        work = _Search(
+        work = TuningSearch(
             Study(where, state), base, progress=progress, most=most_points, engines=engines
         )
         work.prepare(budget_s, origin, check=check)
@@ -257,7 +257,7 @@ def _state(
     return state
 
 
-class _Search:
+class TuningSearch:
     """Chooses and measures points until the budget, the space or the bound ends."""
 
     def __init__(
@@ -297,6 +297,7 @@ class _Search:
         return self._spent + time.monotonic() - self._began
 
     def store(self) -> None:
+        """Write the state, with the time that was spent."""
         self.mine["spent_s"] = self.spent_s
         self.work.store()
 
@@ -447,7 +448,7 @@ class _Search:
             point["values"] for point in self.points if point["state"] not in {"finished", "failed"}
         ]
         while begun:  # what an interrupted call had chosen
-            self._measure(groups := self._groups(begun, begun, self._at_once()))
+            self._measure(groups := self._groups(begun, begun, self.at_once()))
             begun = [values for values in begun if not any(values in group for group in groups)]
         while not (reason := self._ended()):
             self._measure(self._next())
@@ -506,7 +507,7 @@ class _Search:
             return 0.0
         return min(self.budget_s * _RESERVE, 6 * self._typical_s())
 
-    def _at_once(self) -> int:
+    def at_once(self) -> int:
         """Engines that may be loaded at the same time."""
         if self.objective.column == GOODPUT:
             return 1
@@ -545,7 +546,7 @@ class _Search:
             ahead = (
                 1 if planned else 0
             )  # kept for the best values together, worth more than one more value alone
-            engines = int(max(1, min(self._at_once(), room - ahead, fits - ahead)))
+            engines = int(max(1, min(self.at_once(), room - ahead, fits - ahead)))
         if planned and not last:
             return self._groups(planned, left, engines, room)
         together = self.chooser.together(self._done(), self.study.ahead)
@@ -676,7 +677,7 @@ class _Search:
         ]
         if not took:
             return config.timeout_s
-        limit = min(max(_LEAST_HANG_S, _HANG * max(took)), max(1.0, self.budget_s - self.spent_s))
+        limit = min(max(LEAST_HANG_S, HANG * max(took)), max(1.0, self.budget_s - self.spent_s))
         return round(min(limit, config.timeout_s or math.inf), 1)
 
     def _goodput(self, place: int, config: ExperimentConfig) -> None:
@@ -809,6 +810,7 @@ class _Search:
         return found
 
     def note(self, words: str) -> None:
+        """Add a note once."""
         if words not in self.mine["notes"]:
             self.mine["notes"].append(words)
 

@@ -41,7 +41,7 @@ class LlmprofOps(LlmprofWorker):
             bool(torch.cuda.is_available())
             and getattr(self, "device", torch.device("cpu")).type == "cuda"
         )
-        _check_eager(self.vllm_config, cuda=cuda)
+        check_eager(self.vllm_config, cuda=cuda)
         timer = OpsTimer(
             torch, self.model_runner.get_model(), options, cuda=cuda, rank=int(self.rank)
         )
@@ -105,7 +105,7 @@ class LlmprofOps(LlmprofWorker):
         }
 
 
-def _check_eager(config: Any, *, cuda: bool) -> None:
+def check_eager(config: Any, *, cuda: bool) -> None:
     """Raise RuntimeError if modules do not run as Python code: their times would be missing or
     wrong.
     """

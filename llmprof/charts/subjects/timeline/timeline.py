@@ -146,6 +146,9 @@ def timeline(
         tips = {"busy_ns": "time in the slice (ns)", "share": "share"}
         parts.append(drawing.bars(shown, color, palette, tips))
     chart = theme.layered(*parts, drawing.names(lanes, heads)).properties(width=plot, height=bottom)
+    # dragged along the time, and turned nearer with Shift: without it the wheel is the page's
+    nearer = alt.selection_interval(bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]")
+    chart = chart.add_params(nearer)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
     return theme.finish_chart(
         chart,

@@ -228,7 +228,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
 
 
 _SYS_ADMIN: Final = 1 << 21
-_USUAL: Final = {
+USUAL: Final = {
     "nsys": ("/opt/nvidia/nsight-systems/*/bin/nsys", "/usr/local/cuda*/bin/nsys"),
     "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu"),
 }
@@ -262,13 +262,13 @@ def gather_facts(config: ExperimentConfig | None = None) -> Facts:
     return Facts(
         **facts,
         visible=visible,
-        nsys=_find_tool("nsys", asked="nsys" in mode),
-        ncu=_find_tool("ncu", asked="ncu" in mode),
+        nsys=find_tool("nsys", asked="nsys" in mode),
+        ncu=find_tool("ncu", asked="ncu" in mode),
         restricted=None if restricted is None else restricted[1] != "0",
         administrator=bool(int(rights[1], 16) & _SYS_ADMIN) if rights else os.geteuid() == 0,
         paranoid=int(paranoid) if paranoid and paranoid.lstrip("-").isdigit() else None,
-        perf=_find_tool("perf", asked=sampler == "perf"),
-        vtune=_find_tool("vtune", asked=sampler == "vtune"),
+        perf=find_tool("perf", asked=sampler == "perf"),
+        vtune=find_tool("vtune", asked=sampler == "vtune"),
         ptrace_scope=int(scope) if scope and scope.strip().isdigit() else None,
         governors=tuple(sorted({text for file in of_cores if (text := _text(file))})) or None,
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
@@ -280,25 +280,26 @@ def gather_facts(config: ExperimentConfig | None = None) -> Facts:
         memory_free_bytes=int(available[1]) * 1024 if available else None,
         disk=str(place),
         disk_writable=os.access(place, os.W_OK | os.X_OK),
-        port_free=_port_free(config.server.get("port", 0)) if config and config.served else None,
+        port_free=is_port_free(config.server.get("port", 0)) if config and config.served else None,
         interpreter=ask_engine(config) if config else None,
     )
 
 
-def _find_tool(name: str, *, asked: bool) -> Tool:
+def find_tool(name: str, *, asked: bool) -> Tool:
+    """A program and its version, on the path or where it is usually installed."""
     path = shutil.which(name)
     if path is not None:
         return Tool(path=path, version=tool_version(name) if asked else None)
     places = (
         place
-        for usual in _USUAL.get(name, ())
+        for usual in USUAL.get(name, ())
         for place in sorted(Path("/").glob(usual[1:]), reverse=True)
     )
     first = next((place for place in places if os.access(place, os.X_OK)), None)
     return Tool(elsewhere=str(first.parent) if first else None)
 
 
-def _port_free(number: int) -> bool | None:
+def is_port_free(number: int) -> bool | None:
     """Whether a port can be opened; None for 0, which means any free port."""
     try:
         return None if not number else free_port(number) == number

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -166,6 +167,17 @@ def run(
         if left_over:
             _note(out, log, f"ended what was left over: {', '.join(left_over)}")
     return Finished(process.returncode, seconds, left_over, told.last)
+
+
+def output_of(
+    argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float
+) -> tuple[int, list[str]]:
+    """Status of a program that is run to its end, and the lines that it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.txt")
+        status = run(argv, log=log, env=env, timeout_s=timeout_s).status
+        lines = log.read_text(errors="replace").strip().splitlines()
+    return status, [line for line in lines if not line.startswith("# ")]
 
 
 def _wait(

@@ -87,12 +87,6 @@ def own() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def points() -> importlib.metadata.EntryPoints:
-    """Entry points of all installed packages."""
-    return importlib.metadata.entry_points()
-
-
-@cache
 def load(group: str) -> tuple[Plugin, ...]:
     """Objects that installed packages add under one group of entry points, by name; loaded once per
     process.
@@ -100,7 +94,8 @@ def load(group: str) -> tuple[Plugin, ...]:
     A warning names a plug-in that cannot be loaded; it is left out.
     """
     plugins = []
-    for point in sorted(points().select(group=group), key=lambda point: (point.name, point.value)):
+    points = importlib.metadata.entry_points(group=group)
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
             with foreign():

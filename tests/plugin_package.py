@@ -42,7 +42,6 @@ def write(
 
 def forget():
     """Look for plug-ins again."""
-    plugins.points.cache_clear()
     plugins.load.cache_clear()
     plugins.own.cache_clear()
     registry.added.cache_clear()

@@ -883,7 +883,7 @@ def _work(
 
     @cache
     def parsed(
-        texts: tuple[str | None, ...], known: Lengths | None, kernel: str, inside: str | None
+        texts: tuple[Any, ...], known: Lengths | None, kernel: str, inside: str | None
     ) -> tuple[OperatorCall, CallWork]:
         call = parse_call(*texts, lengths=known, kernel=kernel, inside=calls_of_text(inside))
         return call, work_of(call)

@@ -291,6 +291,15 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
     ).sort(LANE)
 
 
+def used_windows(trace: Trace) -> pl.DataFrame:
+    """Time in which each device was in use: from its own first to its last event."""
+    first, end = pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max()
+    used = trace.events.group_by(LANE).agg(first, dur_ns=end - first, span_ns=end - first)
+    rows = recorded_windows(trace).drop("start_ns", "dur_ns", "span_ns")
+    rows = rows.join(used, on=LANE, nulls_equal=True)
+    return rows.filter(pl.col("dur_ns") > 0).select(list(WINDOWS)).sort(LANE)
+
+
 def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Time of each window in parts that add up to it: compute by stage, then communication,
     copies, idle.

@@ -120,7 +120,7 @@ def times_in_words(findings: pl.DataFrame, went: Sequence[str]) -> list[str]:
     ``went``.
     """
     own = denominators(findings).get(findings["scope"][0]) if findings.height else None
-    whole = [own] if own and ": " in own and not own.startswith("the recorded time: ") else []
+    whole = [own] if own and ": " in own else []
     return [*(omit_share(each, went) for each in whole), *went]
 
 

@@ -82,6 +82,8 @@ class Measurement:
     figures: Figures
     gain_ns: float | None = None
     """Most that removing it could gain, if that is less than its time."""
+    whole_ns: float | None = None
+    """What its share is of, if not the time of the scope: all that was recorded."""
     each_ns: float | None = None
     """Its time of one step, if the steps of the scope are not all that it happens in."""
     where: str = "true"

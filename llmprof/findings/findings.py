@@ -34,9 +34,9 @@ def findings(
     unknown or below its threshold. Each phase with 10 % of the time of all steps has findings
     of its own (its steps are the scope; the steady decode steps stand for decode if they take
     the time of all its steps within 10 %, and steps that take 1.5 times as long or more have
-    findings of their own); without steps the scope is
-    the recorded time of host and device. ``denominator`` says what a share is of: the time from
-    step to step of the scope, summed over the devices, or over the ranks that a finding names
+    findings of their own); without steps the scope is the time from the first to the last event
+    of each device. ``denominator`` says what a share is of: the time from step to step of the
+    scope, summed over the devices, or over the ranks that a finding names
     alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not overlap.
     The other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names)
     measure parts of these again. What follows from another finding names it in

@@ -25,6 +25,9 @@ UNPREDICTED: Final = 0.5
 all of it.
 """
 
+ALL: Final = "all that was recorded of host and device"
+"""Denominator of what lies before the first and after the last event of a device."""
+
 FOLLOWS: Final = "It follows from another finding, which says what its remedy gains."
 """In place of the gain of a finding that has its cause in another one."""
 
@@ -92,7 +95,8 @@ def _measure(cause: Cause, scope: Scope) -> Measurement | None:
         if others_ns:
             own = measured.by_rank.filter(pl.col("rank").is_in(ranks))
             measured = replace(measured, ns=sum_of(own, "dur_ns"), own=ranks, others_ns=others_ns)
-    return measured if measured.ns >= cause.min_share * scope.of(measured.own).span_ns else None
+    span_ns = measured.whole_ns or scope.of(measured.own).span_ns
+    return measured if measured.ns >= cause.min_share * span_ns else None
 
 
 def _context(
@@ -129,7 +133,7 @@ def _row(
     follows: str | None,
 ) -> dict[str, object]:
     of = scope.of(measured.own)
-    share = min(1.0, measured.ns / of.span_ns)
+    share = min(1.0, measured.ns / (measured.whole_ns or of.span_ns))
     time_ns = measured.ns / of.parts if measured.each_ns is None else measured.each_ns
     context = _context(measured, scope, time_ns, share, follows)
     gain = time_ns if measured.gain_ns is None else measured.gain_ns / of.parts
@@ -158,7 +162,7 @@ def _row(
         "change": known and measured.change,
         "prediction": without if known is None else known.words,
         "scope": scope.words,
-        "denominator": of.denominator,
+        "denominator": ALL if measured.whole_ns else of.denominator,
         "evidence": cause.evidence,
         "where": measured.where,
         "rank": measured.rank,

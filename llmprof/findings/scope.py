@@ -20,6 +20,7 @@ from llmprof.analyze.step_times import (
     steady_steps,
     step_windows,
     time_parts,
+    used_windows,
     without_long_first,
 )
 from llmprof.errors import AnalysisError
@@ -193,10 +194,7 @@ class Scope:
         if not self.recorded_ns:  # of some ranks
             mean = format_ns(self.span_ns / self.parts)
             ranks_named = ranks_in_words(self.windows["rank"].unique().sort().to_list())
-            return (
-                f"{'the recorded time' if self.steps is None else self.part} of {ranks_named}:"
-                f" {mean}"
-            )
+            return f"{USED if self.steps is None else self.part} of {ranks_named}: {mean}"
         ranks = self.windows["rank"].n_unique()
         where = (
             f"on {counted(ranks, 'rank')}"
@@ -204,7 +202,7 @@ class Scope:
             else "on the only rank"
         )
         if self.steps is None:
-            return f"the recorded time: {format_ns(self.span_ns / self.parts)} {where}"
+            return f"{USED}: {format_ns(self.span_ns / self.parts)} {where}"
         number = self.windows["step"].n_unique()
         single = (
             self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
@@ -421,9 +419,10 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         step_rows["start_ns"].null_count() < step_rows.height
     )  # a label may hold no work of a device
     if not ran and step is None:
+        used = used_windows(trace)
         if has_lost(trace):  # what is not complete gets no cause
-            recorded = recorded.clear()
-        return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
+            used = used.clear()
+        return [Scope(trace, "whole recording", None, used, recorded_ns)]
     windows = step_windows(trace)
     if step is not None:
         every = _working_steps(step_rows, windows)
@@ -451,6 +450,9 @@ def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.Data
 
 MUCH = 0.1
 """Least share of the time of all steps for a phase to have findings of its own."""
+
+USED: Final = "the time from the first to the last event of a device"
+"""Denominator of the shares of a recording without steps."""
 
 INDUCTOR: Final = r"^triton_(?:poi|per|red|tem|mm)_"
 """Names of kernels that torch.compile has made."""

@@ -1073,6 +1073,22 @@ def test_the_scope_says_what_the_shares_are_of():
     assert found["scope"].unique().to_list() == ["whole recording"]
 
 
+def test_shares_without_steps_are_of_the_time_in_which_the_device_was_in_use():
+    """The host loads for 10 ms; then six kernels of 50 us run with five pauses of 30 us."""
+    run = kernels([GEMM] * 6, start=10_000_000, dur=50_000, pause=30_000)
+    calls = launches(run, lead=5_000)
+    loads = calls.head(1).with_columns(
+        start_ns=0 * pl.col("start_ns"), name=pl.lit("cuInit"), correlation=None
+    )
+    calls = pl.concat([calls, loads], how="vertical_relaxed")
+    trace = Trace({"kernels": run, "runtime": calls})
+    late, ends = the(trace, "host_bound"), the(trace, "idle_at_the_ends")
+    assert (late["figure"], late["share"]) == (150_000, pytest.approx(150 / 450))
+    assert late["recorded_share"] == pytest.approx(150 / 10_450)
+    assert (ends["figure"], ends["share"]) == (10_000_000, pytest.approx(10_000 / 10_450))
+    assert ends["denominator"] != late["denominator"]
+
+
 def test_phases_of_some_length_have_findings_of_their_own():
     """Of 12.4 ms decode takes 8.8 without a pause; a prefill and a mixed step take 1.8 each, 1.5
     of them idle.

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.idle.host import host_spans, innermost_within
-from llmprof.analyze.step_times import edges
+from llmprof.analyze.step_times import edges, recorded_windows
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of
@@ -59,7 +59,8 @@ def _measure(scope: Scope) -> Measurement | None:
     ends = scope.events.group_by("rank").agg(
         first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
     )
-    both = scope.windows.join(ends, on="rank").select(
+    windows = recorded_windows(scope.trace)
+    both = windows.join(ends, on="rank").select(
         "rank",
         before=pl.col("first") - pl.col("start_ns"),
         after=pl.col("start_ns") + pl.col("dur_ns") - pl.col("last"),
@@ -81,7 +82,8 @@ def _measure(scope: Scope) -> Measurement | None:
         who if in_who >= MOSTLY else None,
         in_who,
     )
-    return Measurement.of(both, figures, ns=scope.time("idle", "outside"))
+    ns = sum_of(both, "before") + sum_of(both, "after")
+    return Measurement.of(both, figures, ns=ns, whole_ns=sum_of(windows, "dur_ns"))
 
 
 IDLE_AT_THE_ENDS: Final = Cause("idle_at_the_ends", _measure, "events", min_share=0.05, info=True)

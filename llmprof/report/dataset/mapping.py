@@ -24,6 +24,7 @@ from llmprof.analyze.step_times import (
     steady_steps,
     step_windows,
     time_parts,
+    used_windows,
     without_long_first,
 )
 from llmprof.errors import (
@@ -89,7 +90,7 @@ def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
     a phase) or whole recording).
     """
     if words == "whole recording":
-        return recorded_windows(trace)
+        return used_windows(trace)
     windows = step_windows(trace)
     if words == "steps":
         return without_long_first(windows)
@@ -216,6 +217,7 @@ def findings_of_ranks(
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
+        (recorded_windows, results.get("recorded_windows"), {}),
         (layers, results.get("layers_of_rank"), {}),
     ]
     for function, frame, options in kept:

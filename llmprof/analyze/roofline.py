@@ -135,7 +135,7 @@ def roofline(
         bound_share`` (bound over total)``, mfu, mbu`` (of the peaks)``, gap_ns`` (total minus
         bound)``, reason`` and ``explained`` (whether theory knows what the stage does). ``reason``
         is: at the roof; kernel below the roof; fixed cost of kernels; wait for others (a collective
-        beyond its fastest rank); launch gap (idle); no bound. Experts are counted as an even
+        beyond its fastest rank); idle; no bound. Experts are counted as an even
         routing would touch them on average; see :func:`llmprof.theory.work.distinct_experts`.
 
     Raises
@@ -625,7 +625,7 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
     mean = pl.col("total_ns") / pl.col("kernels").clip(lower_bound=1)
     waits = pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("total_ns"))
     cases = {
-        "launch gap": pl.col("stage") == IDLE,
+        "idle": pl.col("stage") == IDLE,
         "at the roof": pl.col("bound_share") >= AT_ROOF,
         "wait for others": waits,
         "no bound": pl.col("bound_by").is_null(),

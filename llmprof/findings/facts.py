@@ -186,7 +186,7 @@ STEP_PARTS: Final = {
     "wait or transfer": "communication",
     "wait": "waiting for ranks",
     "copy": "copies",
-    "late": "idle, the host is late",
+    "late": "idle, host-bound",
     "idle": "idle, other causes",
 }
 """Parts of a step in a picture, in the order of its bars, in words."""

@@ -77,7 +77,7 @@ def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
     count = len(forward(2, DENSE))
     # up to the next step; within the last one, the pauses between kernels
     assert idle["total_ns"].to_list() == [999_000 - count * 10_000, (count - 1) * 1000]
-    assert idle["reason"].unique().to_list() == ["launch gap"]
+    assert idle["reason"].unique().to_list() == ["idle"]
     assert found.filter(pl.col("stage") == "attention")["tokens"].to_list() == [10, 2]
 
 

@@ -511,7 +511,7 @@ REASONS = {
     "kernel below the roof": "#8FB8DE",
     "fixed cost of kernels": "#D9B300",
     "wait for others": theme.WAIT,
-    "launch gap": theme.CAUSES["host_bound"],
+    "idle": theme.CAUSES["host_bound"],
     "at the roof": "#C7DCEF",
     "no bound": theme.REST,
 }

@@ -73,30 +73,23 @@ def npu_product(call: OperatorCall) -> CallWork:
 def npu_moves(call: OperatorCall, part: str = "", in_place: int = 0) -> CallWork:
     """Not known (copies: 0); inputs and results once, of the shapes of the kernel.
 
-    A part of the operators read only as much as the ``result`` has, or ``nothing``. Where an
-    operator writes its first inputs in place, ``in_place`` is their number.
+    A part of the operators read only as much as the ``result`` has, ``nothing``, or of a table and
+    indices these and the ``rows`` that they name (at most the whole table). Where an operator
+    writes its first inputs in place, ``in_place`` is their number.
     """
     inputs, results = call.listed(0), call.listed(1)
     if part:
         out = _given(call, 1, 0).bytes
-        return CallWork(0.0, out if part == "result" else 0.0, out, "", "", _SOURCE)
+        read = 0.0 if part == "nothing" else out
+        if part == "rows":
+            read = min(_given(call, 0, 0).bytes, out) + _given(call, 0, 1).bytes
+        return CallWork(0.0, read, out, "", "", _SOURCE)
     if in_place:
         results = tuple(_given(call, 0, place) for place in range(in_place))
     if not _bytes(inputs + results):
         raise NoWorkError(f"neither inputs nor results of {call.operator} were recorded")
     written = _bytes(results)
     return CallWork(None, _bytes(inputs), written, "", "" if written else _IN_PLACE, _SOURCE)
-
-
-@cost
-def npu_gather(call: OperatorCall) -> CallWork:
-    """0; indices, the rows that they name (at most the whole table) and the result once.
-
-    ``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and
-    the result.
-    """
-    table, indices, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
-    return CallWork(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
 
 
 def _sizes(

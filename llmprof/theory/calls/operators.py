@@ -68,7 +68,6 @@ from llmprof.theory.calls.experts import (
 )
 from llmprof.theory.calls.npu import (
     npu_attention,
-    npu_gather,
     npu_moves,
     npu_product,
 )
@@ -83,7 +82,6 @@ from llmprof.theory.calls.products import (
 from llmprof.theory.calls.rows import (
     dequantize,
     grid_sampling,
-    largest,
     norm_backward,
     padded,
     picked_loss,
@@ -91,6 +89,8 @@ from llmprof.theory.calls.rows import (
     reduction,
     rms_norm,
     sized,
+    sorted_values,
+    top_values,
     upsampling,
 )
 from llmprof.theory.calls.scans import (
@@ -1280,8 +1280,8 @@ OPERATORS: list[Operator] = [
         "cann::ReduceSum cann::ReduceMean cann::ReduceMax cann::ReduceMin cann::LpNormV2",
         npu_moves(),
     ),
-    Operator("top_k", "aten::topk", largest(), _ALONE),
-    Operator("top_k", "aten::sort", largest(sort=True), _ALONE),
+    Operator("top_k", "aten::topk", moves("0 >", new=top_values), _ALONE),
+    Operator("top_k", "aten::sort", moves("0 >", new=sorted_values), _ALONE),
     Operator("top_k", "cann::Sort cann::TopKV2", npu_moves()),
     Operator(
         "gather",
@@ -1301,7 +1301,7 @@ OPERATORS: list[Operator] = [
         "aten::masked_select aten::nonzero aten::bincount",
         moves("0 1 >", assumed="results left out"),
     ),
-    Operator("gather", "cann::GatherV2", npu_gather()),
+    Operator("gather", "cann::GatherV2", npu_moves("rows")),
     Operator(
         "scatter",
         "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_"

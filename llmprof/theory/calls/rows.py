@@ -183,15 +183,16 @@ def reduction(call: OperatorCall, *, keeps: bool = False) -> CallWork:
     return CallWork(float(x.elements) if floats else 0.0, x.bytes, out * width)
 
 
-@cost
-def largest(call: OperatorCall, *, sort: bool = False) -> CallWork:
-    """0; input, values and places once."""
-    x = call.tensor(0)
-    many = call.number(1) if not sort else x.shape[-1] if x.shape else 1
-    axis = -1 if sort else call.number(2, -1)
+def top_values(call: OperatorCall) -> float:
+    """As many values, with their places, as a number says, along an axis."""
+    x, axis = call.tensor(0), call.number(2, -1)
     along = x.shape[int(axis)] if -len(x.shape) <= axis < len(x.shape) else 1
-    out = x.elements / max(1, along) * many
-    return CallWork(0.0, x.bytes, out * (x.width + 8))
+    return x.elements / max(1, along) * call.number(1) * (x.width + 8)
+
+
+def sorted_values(call: OperatorCall) -> float:
+    """All values, with their places."""
+    return call.tensor(0).elements * (call.tensor(0).width + 8)
 
 
 @cost

@@ -147,7 +147,12 @@ def timeline(
         parts.append(drawing.bars(shown, color, palette, tips))
     chart = theme.layered(*parts, drawing.names(lanes, heads)).properties(width=plot, height=bottom)
     # dragged along the time, and turned nearer with Shift: without it the wheel is the page's
-    nearer = alt.selection_interval(bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]")
+    nearer = alt.selection_interval(
+        name=f"nearer_{abs(lo)}_{abs(hi)}",
+        bind="scales",
+        encodings=["x"],
+        zoom="wheel![event.shiftKey]",
+    )
     chart = chart.add_params(nearer)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
     return theme.finish_chart(

@@ -20,7 +20,7 @@ from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.charts.bars import step_bars
 from llmprof.errors import LlmprofError, listed
-from llmprof.explore.base.widget import Explorer, show_kept, smaller
+from llmprof.explore.base.widget import PICKS, Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import PageCall, tryings
 from llmprof.findings.card import (
@@ -551,7 +551,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         name = _tab_of(row)
         explorer = self[name]
         for trait, value in filters_of(row).items():
-            if trait == "category" and explorer.has_trait("search"):
+            if trait in PICKS and trait in explorer.narrows:
+                explorer.only = {trait: value}  # what the finding sums, not all
+            elif trait == "category" and explorer.has_trait("search"):
                 explorer.set_trait("search", value)
             elif explorer.has_trait(trait):
                 explorer.set_trait(trait, value)
@@ -693,8 +695,9 @@ def open(  # noqa: A001
     """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives,
     ranks, kernels, compare.
 
-    The tabs are linked: a choice in one of them (window, rank, step, layer, stage) applies to all.
-    Above them each filter is a chip that removes it, and ``←`` and ``→`` (Alt + arrows, the side
+    Selecting in one tab (a window, rank, step, layer or stage) highlights in the others and narrows
+    none; ``Only this`` makes a filter of it. Above the tabs each filter is a chip that removes it,
+    grey where the visible tab cannot be narrowed so, and ``←`` and ``→`` (Alt + arrows, the side
     buttons of a mouse) lead back and forward through the views. A tab is made when it is first
     shown. Its computations run in the background and can be cancelled.
 

@@ -67,7 +67,7 @@ def test_what_a_user_has_in_hand_stays_while_the_widget_is_drawn_anew(host, samp
     summary = page.get_by_text("What differs between the runs")
     summary.click()
     summary.focus()
-    widget.rank = 0
+    widget.only = {"rank": 0}
     page.wait_for_function(
         "JSON.parse(document.querySelector('[data-story]').dataset.story).rank === 0"
     )

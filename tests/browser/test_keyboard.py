@@ -70,7 +70,7 @@ def test_layers(show, sample_trace):
     press(shown, "ArrowDown", "Enter")
     stage = shown.wait(lambda: widget.stage)
     assert set(widget.selected["stage"]) == {stage}
-    drawn.settled(shown, ".lp-layers", stage=stage)
+    drawn.settled(shown, ".lp-layers", stage=None, cell=[3, step, layer, stage])
 
 
 @pytest.mark.smoke

@@ -46,7 +46,7 @@ def test_gestures_end_in_frames(notebook):
     bars.click(position={"x": 60, "y": 6 * 22 + 11})  # all_reduce is the seventh
     shown.wait("w.stage == 'all_reduce'")
     assert shown.python("w.selected['category'].unique().to_list()") == ["collective"]
-    settled(shown, stage="all_reduce", cell=[0, 4, 5, "all_reduce"])
+    settled(shown, stage=None, cell=[0, 4, 5, "all_reduce"])
     bars.click(position={"x": 60, "y": 6 * 22 + 11})
     shown.wait("w.stage is None")
 

@@ -56,12 +56,15 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
         painted(opened.page)
         opened.shot(f"open_{name}_{theme}", opened.output())
 
-    # what is chosen in one holds for all
+    # what is picked in one is shown in all
     opened.run("w['layers'].layer = 5; w['layers'].rank = 3")
     opened.wait("w['kernels'].layer == 5 and w['timeline'].rank == 3")
     tabs.get_by_role("tab", name="Kernels").click()
     kernels = opened.output().locator(".lp:not(.lph):visible").first
-    expect(kernels.get_by_role("combobox", name="layer", exact=True)).to_have_value("5")
+    layer = kernels.get_by_role("combobox", name="layer", exact=True)
+    expect(layer).to_have_value("\0any")  # shown, and nothing is narrowed
+    opened.output().get_by_role("button", name="Only this").click()
+    expect(layer).to_have_value("5")
     kernels.locator("tr[data-row]").first.click()
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
 
@@ -94,12 +97,19 @@ def test_chips_name_the_filters_and_alt_arrows_and_mouse_buttons_lead_back(noteb
         [box["x"] + 40, box["y"] + 60],
     )
     expect(chips).to_have_count(0)
-    opened.wait("w['kernels'].stage is None")
+    opened.wait("w['kernels'].only == {}")
     output.get_by_role("button", name="Forward to the next view").click()
-    opened.wait("w['kernels'].stage == 'attention'")
+    opened.wait("w['kernels'].only == {'stage': 'attention'}")
     assert opened.faults(".lph") == []
     opened.run("w['layers'].layer, w['timeline'].rank = 5, 3")
+    output.get_by_text("Picked: rank 3, layer 5").wait_for()
+    expect(chips).to_have_count(1)
+    output.get_by_role("button", name="Only this").click()
     expect(chips).to_have_count(3)
+    tabs.get_by_role("tab", name="Timeline").click()
+    expect(output.locator(".lph-idle")).to_have_count(3)  # it cannot be narrowed
+    tabs.get_by_role("tab", name="Kernels").click()
+    expect(output.locator(".lph-idle")).to_have_count(0)
     opened.page.set_viewport_size({"width": 390, "height": 1300})
     names = tabs.locator(".lm-TabBar-tabLabel")
     shown = names.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
@@ -109,4 +119,4 @@ def test_chips_name_the_filters_and_alt_arrows_and_mouse_buttons_lead_back(noteb
     opened.shot("open_chips_1400", output)
     output.get_by_role("button", name="Clear all").click()
     expect(chips).to_have_count(0)
-    opened.wait("(w['layers'].layer, w['timeline'].rank, w['kernels'].stage) == (None, None, None)")
+    opened.wait("(w['layers'].layer, w['timeline'].rank, w['kernels'].only) == (None, None, {})")

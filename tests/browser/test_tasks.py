@@ -319,6 +319,7 @@ def test_ten_tasks(notebook, root, sample_trace, pointer):
             tab(opened, "Findings").focus()
         hand = Hand(opened, pointer=pointer)
         do(hand, trace)
+        expect(opened.output(1).locator(".lph-chip")).to_have_count(0)  # nothing narrows unasked
         opened.shot(
             f"task-{task[:30].replace(' ', '_')}-{'pointer' if pointer else 'keyboard'}",
             opened.output(1),

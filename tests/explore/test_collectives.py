@@ -99,6 +99,9 @@ def test_kinds_phases_and_windows(sample_trace):
     assert shown.kind == "all_reduce"
     gathers = explore.collectives(trace, kind="all_gather", phase="decode", rank=2)
     assert gathers.selected["rank"].unique().to_list() == [2]
+    gathers.rank, gathers.only = None, {"rank": 3, "window": [0, decode["start_ns"].median()]}
+    assert gathers.selected["rank"].unique().to_list() == [3]
+    assert gathers.selected.height < decode.height
     assert gathers.picture().startswith(b"\x89PNG")
     shown = explore.collectives(two_ranks(), kind="gossip")
     ask(shown, "choices")

@@ -21,9 +21,9 @@ def chips(opened):
 def test_each_filter_is_a_chip_that_removes_it(opened):
     kernels = opened["kernels"]
     assert chips(opened) == {}
-    opened["layers"].layer = 3
-    kernels.stage, kernels.search = "attention", "flash"
-    opened["timeline"].window = [2e6, 5e6]
+    opened["layers"].only = {"layer": 3}
+    kernels.only, kernels.search = {**kernels.only, "stage": "attention"}, "flash"
+    opened["timeline"].only = {**kernels.only, "window": [2e6, 5e6]}
     assert chips(opened) == {
         "layer": "layer 3",
         "stage": "stage attention",
@@ -32,22 +32,63 @@ def test_each_filter_is_a_chip_that_removes_it(opened):
     }
     opened.header.remove("layer")
     opened.header.remove("kernels.search")
-    assert (kernels.layer, opened["layers"].layer, kernels.search) == (None, None, "")
+    assert (set(opened["layers"].only), kernels.search) == ({"stage", "window"}, "")
     opened.header.remove("theme")  # no filter
     opened.header.clear()
     assert chips(opened) == {}
-    assert (kernels.stage, opened["timeline"].window) == (None, None)
+    assert kernels.only == opened["timeline"].only == {}
 
 
-def test_the_kind_of_collective_that_comes_first_is_no_filter(opened):
-    calls = opened["collectives"]
-    assert calls.unfiltered("kind") is None
-    calls._first_kind = calls.kind = "all_reduce"
-    assert chips(opened) == {}
-    calls.kind = "all_gather"
-    assert chips(opened) == {"collectives.kind": "Collectives: kind all_gather"}
+def test_a_pick_narrows_nothing_until_it_is_asked_for(opened):
+    kernels, layers, timeline = opened["kernels"], opened["layers"], opened["timeline"]
+    rows = kernels.table.height
+    calls = kernels.table["count"].sum()
+    timeline.window = [2e6, 5e6]
+    timeline.rank, timeline.step, timeline.layer, timeline.stage = 0, 2, 3, "attention"
+    assert (layers.step, layers.layer, kernels.stage) == (2, 3, "attention")
+    assert (chips(opened), kernels.table.height) == ({}, rows)
+    opened.header.narrow()
+    assert set(chips(opened)) == {"rank", "step", "layer", "stage"}  # its window says no more
+    assert kernels.table["count"].sum() < calls
+    assert opened.header.picked == ""
+    layers.layer = 4
+    assert opened.header.picked == "layer 4"
+    assert kernels.only["layer"] == 3
     opened.header.clear()
-    assert (calls.kind, chips(opened)) == ("all_reduce", {})
+    assert (kernels.table.height, layers.layer, timeline.window) == (rows, None, None)
+    timeline.window = [2e6, 5e6]
+    opened.header.narrow()
+    assert set(chips(opened)) == {"window"}
+
+
+@pytest.mark.parametrize(
+    ("tab", "narrowed"),
+    [
+        ("kernels", {"rank", "stage", "window", "kernels.search"}),
+        ("collectives", {"rank", "window"}),
+        ("layers", {"stage"}),
+        ("timeline", set()),
+        ("findings", set()),
+    ],
+)
+def test_a_chip_says_where_it_narrows_nothing(opened, tab, narrowed):
+    opened[tab] if tab != "findings" else None
+    opened["kernels"].only = {"rank": 0, "stage": "attention", "window": [2e6, 5e6]}
+    opened["kernels"].search = "flash"
+    opened.show(tab)
+    held = opened.header.chips
+    assert len(held) == 4
+    assert {chip["name"] for chip in held if not chip["idle"]} == narrowed
+
+
+def test_what_a_tab_has_to_show_one_of_is_no_filter(opened):
+    opened["collectives"].kind = "all_gather"
+    opened["timeline"].search = "flash"  # hits are marked, nothing is left out
+    assert chips(opened) == {}
+    opened["collectives"].phase = "decode"
+    assert chips(opened) == {"collectives.phase": "Collectives: phase decode"}
+    opened.header.clear()
+    assert (opened["collectives"].phase, chips(opened)) == (None, {})
 
 
 def test_back_and_forward_lead_through_tabs_filters_and_selections(opened):
@@ -56,9 +97,9 @@ def test_back_and_forward_lead_through_tabs_filters_and_selections(opened):
     opened.show("timeline")
     timeline.window = [0.0, 1e6]
     opened.show("kernels")
-    kernels.stage = "attention"
+    kernels.only = {"stage": "attention"}
     opened.header.go(-1)
-    assert (kernels.stage, opened.selected_index) == (None, opened.titles.index("Kernels"))
+    assert (kernels.only, opened.selected_index) == ({}, opened.titles.index("Kernels"))
     opened.header.go(-1)
     assert (timeline.window, opened.titles[opened.selected_index]) == ([0.0, 1e6], "Timeline")
     opened.header.go(-1)

@@ -27,7 +27,6 @@ VIEW = {
     "search": "",
     "sort": "-total_ns",
     "window": None,
-    "in_window": False,
 }
 
 
@@ -59,7 +58,9 @@ def test_table_is_what_the_analysis_returns(eager):
     widget = explore.kernels(eager)
     columns = ["name", "count", "total_ns", "p99_ns", "phases"]
     assert widget.table.select(columns).equals(kernels_within(eager).select(columns))
-    widget.stage, widget.by, widget.sort = "attention", ["phase"], "count"
+    widget.stage = "attention"  # a pick narrows nothing
+    assert widget.table["count"].sum() == eager.events.height
+    widget.only, widget.by, widget.sort = {"stage": "attention"}, ["phase"], "count"
     found = widget.table
     assert found["count"].is_sorted()
     assert set(found["phase"]) == {"prefill", "mixed", "decode"}
@@ -76,7 +77,7 @@ def test_table_is_what_the_analysis_returns(eager):
         widget.by = ["colour"]
     widget = explore.kernels(SMALL, window=[15.0, 55.0])
     assert widget.table["count"].sum() == 4
-    widget.in_window = True
+    widget.only = {"window": [15.0, 55.0]}
     assert widget.table.select("name", "count").rows() == [("b", 1)]
 
 

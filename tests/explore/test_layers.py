@@ -143,7 +143,9 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window():
     assert (shown.rank, shown.step, shown.layer) == (0, 1, 3)
     place = (pl.col("step") == 1) & (pl.col("layer") == 3)
     assert shown.selected.equals(trace.events.filter(place))
-    shown.stage = "attention"
+    shown.only = {"stage": "attention"}
+    assert shown.selected["name"].to_list() == [ATTENTION]
+    shown.stage, shown.only = "attention", {}
     assert shown.selected["name"].to_list() == [ATTENTION]
     message, _ = ask(shown, "cell", rank=0, step=1, layer=3, stage="attention")
     assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (

@@ -188,13 +188,14 @@ def test_findings_come_first_each_with_a_button_that_shows_it():
     )
     assert (collectives.rank, collectives.kind) == (first["rank"], "all_reduce")
     assert collectives.window == timeline.window
+    assert opened.header.chips == []  # a finding is picked, and narrows no tab
     opened.selected_index = 0
     assert opened.selected.height == collectives_of(opened._given.trace)
 
     stage = found.filter(rule="heaviest_stage").row(0, named=True)
     opened.show_finding(stage["order"])
     assert opened.titles[opened.selected_index] == "Kernels"
-    assert opened["kernels"].stage == filters_of(stage)["stage"]
+    assert opened["kernels"].only == filters_of(stage)
     idle = found.filter(rule="host_bound").row(0, named=True)
     opened.show_finding(idle["order"])
     assert opened.titles[opened.selected_index] == "Timeline"

@@ -95,7 +95,10 @@ BUNDLES: Final = Path(__file__).parents[1] / "bundles"
 bundles``).
 """
 
-LINKED = ("window", "rank", "step", "layer", "stage")
+PICKS: Final = ("window", "rank", "step", "layer", "stage")
+"""What is picked, and shown, in all linked explorers; it narrows none."""
+
+LINKED: Final = (*PICKS, "only")
 
 
 class Link:
@@ -111,8 +114,8 @@ class Link:
 
 
 def link(*widgets: Any) -> Link:
-    """Link the window, rank, step, layer and stage of explorers: a choice in one of them applies to
-    all.
+    """Link explorers: a window, rank, step, layer or stage that is picked in one of them is shown
+    in all, and the filters ``only`` hold in all.
 
     If their values differ, the value of the first one that has any is used. ``unlink()`` of the
     result ends it.
@@ -130,7 +133,7 @@ def link(*widgets: Any) -> Link:
     links = []
     for trait in LINKED:
         members = [widget for widget in widgets if widget.has_trait(trait)]
-        leader = next((widget for widget in members if getattr(widget, trait) is not None), None)
+        leader = next((w for w in members if getattr(w, trait) not in (None, {})), None)
         members.sort(key=lambda widget: widget is not leader)
         links += [traitlets.link((members[0], trait), (other, trait)) for other in members[1:]]
     return Link(links)
@@ -244,6 +247,11 @@ class Explorer(anywidget.AnyWidget):
     step: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     layer: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     stage: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    only = traitlets.Dict(key_trait=traitlets.Enum(PICKS)).tag(sync=True)
+    """Filters by name of what can be picked, such as ``{"rank": 3}``: they narrow the
+    explorers that name them in ``narrows``.
+    """
+
     theme = traitlets.Enum(["auto", "light", "dark"], default_value="auto").tag(sync=True)
     busy = traitlets.Unicode("").tag(sync=True)
     """Description of the running computation; empty if there is none."""
@@ -252,6 +260,9 @@ class Explorer(anywidget.AnyWidget):
 
     handlers: ClassVar[Mapping[str, Any]] = {}
     """Methods that answer requests, by name of the request."""
+
+    narrows: ClassVar[tuple[str, ...]] = ()
+    """Names of the filters that narrow what is shown: of those in ``only``, and of own traits."""
 
     _width: ClassVar[int] = 1000
     """Width of the picture (px)."""
@@ -285,9 +296,7 @@ class Explorer(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         chosen = [
-            f"{name} {getattr(self, name)}"
-            for name in LINKED[1:]
-            if getattr(self, name) is not None
+            f"{name} {getattr(self, name)}" for name in PICKS[1:] if getattr(self, name) is not None
         ]
         if self.window is not None:
             chosen.insert(0, f"{format_ns(self.window[0])} to {format_ns(self.window[1])}")
@@ -304,10 +313,6 @@ class Explorer(anywidget.AnyWidget):
         to draw.
         """
         return None
-
-    def unfiltered(self, name: str) -> Any:
-        """Value of a filter that leaves nothing out."""
-        return self.traits()[name].default_value
 
     @traitlets.validate("window")
     def _valid_window(self, proposal: Mapping[str, Any]) -> list[float] | None:

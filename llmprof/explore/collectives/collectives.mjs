@@ -5,7 +5,7 @@ import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPanel, plotPart, plotTable } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, setTraits } from "../base/js/wire.mjs";
+import { ask, setFilter, setTraits } from "../base/js/wire.mjs";
 import { callBandwidth, callLatency, callSize, callSizes } from "./charts.mjs";
 import { callArrivals, callRanks, callsOverTime, ranksSpread, spreadToggled } from "./ranks.mjs";
 
@@ -75,7 +75,8 @@ function render({ model, el }) {
   const overTime = add(
     callsOverTime({
       ...options,
-      window: () => (model.get("in_window") ? null : model.get("window")),
+      rank: () => model.get("only").rank ?? null,
+      window: () => model.get("window"),
       light: () => theme.name() === "light",
       pick,
       setWindow: (window) => set({ window }),
@@ -119,8 +120,8 @@ function render({ model, el }) {
   const load = async () => {
     const kind = model.get("kind");
     if (kind === null) return;
-    const window = model.get("in_window") ? model.get("window") : null;
-    const args = { kind, phase: model.get("phase"), rank: model.get("rank"), window };
+    const { rank = null, window = null } = model.get("only");
+    const args = { kind, phase: model.get("phase"), rank, window };
     try {
       const { msg } = await ask(model, "view", args);
       view = msg;
@@ -133,7 +134,7 @@ function render({ model, el }) {
   const loadSpread = async () => {
     const kind = model.get("kind");
     if (!many || kind === null) return;
-    const window = model.get("in_window") ? model.get("window") : null;
+    const { window = null } = model.get("only");
     const call = model.get("spread_of") === "call" ? model.get("call") : null;
     const args = { measure: model.get("spread"), kind, phase: model.get("phase"), window, call, ranks: among };
     try {
@@ -160,10 +161,9 @@ function render({ model, el }) {
   };
   /** @param {import("./charts.mjs").View} view */
   const drawView = (view) => {
+    const { rank = null } = model.get("only");
     says.error("");
-    const parts = [
-      `${formatNumber(view.count)} kernels${model.get("rank") === null ? " on all ranks" : ` on rank ${model.get("rank")}`}.`,
-    ];
+    const parts = [`${formatNumber(view.count)} kernels${rank === null ? " on all ranks" : ` on rank ${rank}`}.`];
     parts.push(
       view.matched
         ? "Wait: from a rank's own start until the last rank has started the same call; transfer: the rest."
@@ -284,30 +284,26 @@ function render({ model, el }) {
       phase: labelled("Phase", optional(choices.phases), model.get("phase") ?? "", (value) =>
         set({ phase: value || null }),
       ),
-      rank: labelled("Rank", optional(choices.ranks), model.get("rank") ?? "", (value) =>
-        set({ rank: value === "" ? null : Number(value) }),
+      rank: labelled("Rank", optional(choices.ranks), model.get("only").rank ?? "", (value) =>
+        setFilter(model, "rank", value === "" ? null : Number(value)),
       ),
     };
-    const within = h("input", { type: "checkbox", onchange: () => set({ in_window: within.checked }) });
-    within.checked = model.get("in_window");
-    for (const name of /** @type {const} */ (["kind", "phase", "rank"])) {
+    for (const name of /** @type {const} */ (["kind", "phase"])) {
       model.on(`change:${name}`, () => {
         selects[name].select.value = String(model.get(name) ?? "");
         load();
-        if (name === "rank") return;
         loadCall();
         loadSpread();
       });
     }
-    model.on("change:in_window", () => {
-      within.checked = model.get("in_window");
+    model.on("change:only", () => {
+      selects.rank.select.value = String(model.get("only").rank ?? "");
       load();
       loadSpread();
     });
-    model.on("change:window", () => {
-      if (!model.get("in_window")) return overTime.redraw();
-      load();
-      return loadSpread();
+    model.on("change:window change:rank", () => {
+      arrivals.redraw();
+      overTime.redraw();
     });
     model.on("change:call", () => {
       loadCall();
@@ -349,14 +345,7 @@ function render({ model, el }) {
       labelledButton("Pick none", "Pick no ranks", () => set({ picked: [] })),
     );
     const speeds = plotLegend(["algorithm bandwidth", "bus bandwidth"].map((name) => [name, colour(name)]));
-    const bar = h(
-      "div",
-      { class: "lp-bar" },
-      selects.kind.el,
-      selects.phase.el,
-      selects.rank.el,
-      h("label", { class: "lp-label" }, within, h("span", { text: "only calls in the window" })),
-    );
+    const bar = h("div", { class: "lp-bar" }, selects.kind.el, selects.phase.el, selects.rank.el);
     places = {
       legend: h("div", {}),
       sizes: plotPart("By message size: median, 10th to 90th percentile", sizes.el).el,

@@ -294,8 +294,7 @@ class Collectives(Explorer, room="collectives"):
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps whose calls are shown; all if None."""
 
-    in_window = traitlets.Bool(default_value=False).tag(sync=True)
-    """Whether only the calls in ``window`` are shown."""
+    narrows = ("rank", "window", "phase")
 
     call = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     """Number of the picked call, which is the same on all its ranks."""
@@ -312,12 +311,7 @@ class Collectives(Explorer, room="collectives"):
     """Ranks that were picked in the histogram; none if empty."""
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
-        self._first_kind: str | None = None
         super().__init__(trace, **{"colours": COLOURS | {"collective": _COLOURS}} | traits)
-
-    def unfiltered(self, name: str) -> Any:
-        """One kind is always shown: the one that comes first is no filter."""
-        return self._first_kind if name == "kind" else super().unfiltered(name)
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -331,11 +325,8 @@ class Collectives(Explorer, room="collectives"):
         rows = self._rows() if call is None else call_by_rank(self.trace, call).drop("aligned_ns")
         if self.picked:
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
-        return (
-            rows
-            if call is not None or self.rank is None
-            else rows.filter(pl.col("rank") == self.rank)
-        )
+        rank = self.only.get("rank") if self.rank is None else self.rank
+        return rows if call is not None or rank is None else rows.filter(pl.col("rank") == rank)
 
     def timeline(self) -> Timeline:
         """The picked ranks alone in a timeline, at the window that is shown."""
@@ -349,11 +340,8 @@ class Collectives(Explorer, room="collectives"):
         return charts.to_png_bytes(charts.collectives(rows, kind=kind))
 
     def _rows(self) -> pl.DataFrame:
-        window = (
-            (round(self.window[0]), round(self.window[1]))
-            if self.in_window and self.window
-            else None
-        )
+        only = self.only.get("window")
+        window = (round(only[0]), round(only[1])) if only else None
         return calls_in_window(self.trace, kind=self.kind, phase=self.phase, window=window)
 
     @request_handler(
@@ -365,9 +353,9 @@ class Collectives(Explorer, room="collectives"):
     def _on_choices(self) -> Reply:
         offered = collective_choices(self.trace)
         names = [kind for kind, _ in offered["kinds"]]
-        self._first_kind = "all_reduce" if "all_reduce" in names else next(iter(names), None)
         if self.kind not in names and names:
-            self.kind = self._first_kind if self.kind is None else names[0]
+            common = self.kind is None and "all_reduce" in names
+            self.kind = "all_reduce" if common else names[0]
         return offered, []
 
     @request_handler(
@@ -455,8 +443,7 @@ class Collectives(Explorer, room="collectives"):
             first, last = extent(rows)
             with self.hold_sync():
                 self.call, self.step, self.layer = call, rows["step"][0], rows["layer"][0]
-                if not self.in_window:
-                    self.window = [float(first), float(last)]
+                self.window = [float(first), float(last)]
         before, after = neighbouring_calls(
             calls_in_window(self.trace, kind=kind, phase=phase), call
         )
@@ -480,7 +467,7 @@ def collectives(trace: Trace, *, kind: str | None = None, **traits: Any) -> Coll
         all_reduce (the default, if there is one), all_gather, reduce_scatter, all_to_all,
         broadcast, send_recv …
     **traits
-        Initial values of ``phase, in_window, call, rank, spread, spread_of, picked, window,
+        Initial values of ``phase, only, call, rank, spread, spread_of, picked, window,
         theme``.
     """
     return Collectives(trace, kind=kind, **traits)

@@ -37,9 +37,9 @@ export type Traits = {
   busy: string;
   call: number | null;
   colours: Record<string, any>;
-  in_window: boolean;
   kind: string | null;
   layer: number | null;
+  only: Record<string, any>;
   phase: string | null;
   picked: number[];
   rank: number | null;

@@ -5,7 +5,7 @@ import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { inHand, whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits, table } from "../base/js/wire.mjs";
+import { ask, Superseded, setFilter, setTraits, table } from "../base/js/wire.mjs";
 import { compareChange, compareColumns } from "./columns.mjs";
 import { compareSteps } from "./steps.mjs";
 import { tracksPanel } from "./tracks.mjs";
@@ -57,7 +57,8 @@ function render({ model, el }) {
     (group === "compute" && (colours().stage[part ?? ""] ?? colours().category[part ?? ""])) ||
     (group === "idle" && colours().cause[part ?? ""]) ||
     colours().part[group];
-  const chosen_pair = () => ({ pair: model.get("pair"), phase: model.get("phase"), rank: model.get("rank") });
+  const rank = () => model.get("only").rank ?? null;
+  const chosen_pair = () => ({ pair: model.get("pair"), phase: model.get("phase"), rank: rank() });
 
   // Above: how long a step takes, and what the change is made of
   /** @param {"from" | "to"} label */
@@ -68,7 +69,7 @@ function render({ model, el }) {
     });
   const [fromRun, toRun] = [runs("from"), runs("to")];
   const phases = labelled("phase", [], "", (text) => set({ phase: text, place: null, zoom: null, picked: null }));
-  const ofRank = labelled("rank", [], "", (text) => set({ rank: text === "" ? null : Number(text) }));
+  const ofRank = labelled("rank", [], "", (text) => setFilter(model, "rank", text === "" ? null : Number(text)));
   /** @param {Story} msg */
   const showRuns = (msg) => {
     const numbered = model.get("names").map((name, number) => [String(number), name]);
@@ -80,7 +81,7 @@ function render({ model, el }) {
     const named = msg.phases.map((p) => [p, p]);
     phases.update(named, msg.phase);
     const ranks = [["", "all, their mean"], ...msg.ranks.map((rank) => [String(rank), String(rank)])];
-    ofRank.update(ranks, msg.ranks.some((rank) => rank === model.get("rank")) ? String(model.get("rank")) : "");
+    ofRank.update(ranks, msg.ranks.some((one) => one === rank()) ? String(rank()) : "");
     const several = numbered.length > 2;
     fill(
       runBar,
@@ -339,13 +340,17 @@ function render({ model, el }) {
     const picked = model.get("picked");
     return picked !== null && Object.entries(picked).every(([name, value]) => row[name] === value);
   };
-  /** @type {(keyof import("./messages").ComparisonView)[]} */
-  const viewed = ["pair", "by", "tolerance", "phase", "rank", "status", "search", "sort"];
+  /** @type {(keyof import("./messages").Traits & keyof import("./messages").ComparisonView)[]} */
+  const viewed = ["pair", "by", "tolerance", "phase", "status", "search", "sort"];
   /**
    * What is asked about goes with the request: traits may reach the kernel after it.
    * @returns {import("./messages").ComparisonView}
    */
-  const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
+  const view = () =>
+    /** @type {any} */ ({
+      ...Object.fromEntries(viewed.map((name) => [name, model.get(name)])),
+      rank: rank(),
+    });
   let shown = view(); // that of the rows which are on the screen
   const newGrid = () => {
     grid = tableGrid({
@@ -415,7 +420,7 @@ function render({ model, el }) {
         picked,
         tolerance: model.get("tolerance"),
         pair: model.get("pair"),
-        rank: model.get("rank"),
+        rank: rank(),
       });
       if (mine !== round) return;
       const names = pair();
@@ -496,21 +501,21 @@ function render({ model, el }) {
       }
     });
   };
-  model.on("change:phase change:status change:search change:sort change:tolerance change:pair change:rank", () => {
+  model.on("change:phase change:status change:search change:sort change:tolerance change:pair change:only", () => {
     search.follow(model.get("search"));
     mark();
     controls();
     grid.wait();
     later(show);
   });
-  model.on("change:pair change:phase change:rank", () => later(story, loadTracks));
+  model.on("change:pair change:phase change:only", () => later(story, loadTracks));
   model.on("change:place change:layer change:zoom", () => {
     showStep();
     later(loadTracks);
   });
   model.on("change:by", () => later(newGrid, show));
   model.on("change:pair", () => later(newGrid, show, detail));
-  model.on("change:rank", () => later(detail));
+  model.on("change:only", () => later(detail));
   model.on("change:picked", () => later(detail));
   later(story, loadTracks, show, detail);
   return () => {

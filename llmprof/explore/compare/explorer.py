@@ -509,7 +509,7 @@ def _plain(cell: Any) -> Any:
     return cell[:_MOST_TEXT] if isinstance(cell, str) else cell
 
 
-_VIEW = ("pair", "by", "tolerance", "phase", "rank", "status", "search", "sort")
+_VIEW = ("pair", "by", "tolerance", "phase", "status", "search", "sort")
 
 PARTS: Final = {
     "waiting": theme.WAIT,
@@ -570,6 +570,13 @@ class Compare(Explorer, room="compare"):
         self._kept: dict[tuple[Any, ...], pl.DataFrame] = {}
         super().__init__(runs[0], statuses=_statuses_of(runs), **traits)
 
+    narrows = ("rank", "status", "search")
+
+    @property
+    def only_rank(self) -> int | None:
+        """The only rank that is compared; None if all are."""
+        return self.only.get("rank")
+
     _known_column = sorted_by(["phase", "stage", "category", "layer", "name", "status", *NUMBERS])
 
     @traitlets.validate("pair")
@@ -584,12 +591,14 @@ class Compare(Explorer, room="compare"):
     @property
     def changes(self) -> pl.DataFrame:
         """All rows of :func:`llmprof.analyze.compare.times.diff_events`, aligned as ``by`` says."""
-        return self._diff((self.pair[0], self.pair[1]), tuple(self.by), self.tolerance, self.rank)
+        return self._diff(
+            (self.pair[0], self.pair[1]), tuple(self.by), self.tolerance, self.only_rank
+        )
 
     @property
     def table(self) -> pl.DataFrame:
         """The rows that the table shows, in its order."""
-        return self._rows({name: getattr(self, name) for name in _VIEW})
+        return self._rows({name: getattr(self, name) for name in _VIEW} | {"rank": self.only_rank})
 
     @property
     def waterfall(self) -> pl.DataFrame:
@@ -598,7 +607,7 @@ class Compare(Explorer, room="compare"):
         ``analyze.diff(a, b, part="waterfall")`` of the two runs.
         """
         return waterfall_rows(
-            self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase
+            self._times((self.pair[0], self.pair[1]), self.only_rank), phase=self.phase
         )
 
     @property
@@ -611,7 +620,7 @@ class Compare(Explorer, room="compare"):
             return nothing_of(self.trace)
         sides = [(self.names[number], self.runs[number]) for number in self.pair]
         return pl.concat(
-            _events_of(t, self.picked, self._rank(t, self.rank)).select(
+            _events_of(t, self.picked, self._rank(t, self.only_rank)).select(
                 pl.lit(n).alias("trace"), pl.all()
             )
             for n, t in sides
@@ -619,7 +628,7 @@ class Compare(Explorer, room="compare"):
 
     def picture(self) -> bytes | None:
         """PNG image of the waterfall from one step time to the other."""
-        frame = self._times((self.pair[0], self.pair[1]), self.rank)
+        frame = self._times((self.pair[0], self.pair[1]), self.only_rank)
         return charts.to_png_bytes(charts.diff_waterfall(frame, phase=self.phase), scale=1.25)
 
     def _rank(self, trace: Trace, rank: int | None) -> int | None:
@@ -821,7 +830,7 @@ def compare(
     names : sequence of str, optional
         Their names; by default those of the folders or files that were read.
     **traits
-        Initial values of ``pair, by, tolerance, phase, rank, place, layer, status, search, sort,
+        Initial values of ``pair, by, tolerance, phase, only, place, layer, status, search, sort,
         picked`` and ``theme``.
 
     Returns

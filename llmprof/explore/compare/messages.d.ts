@@ -109,6 +109,7 @@ export type Traits = {
   colours: Record<string, any>;
   layer: number | null;
   names: string[];
+  only: Record<string, any>;
   pair: [number, number];
   phase: string | null;
   picked: Record<string, any> | null;

@@ -6,16 +6,17 @@ from typing import Any, Final, Literal
 
 import traitlets
 
-from llmprof.explore.base.widget import LINKED, Explorer, link, request_handler
+from llmprof.explore.base.widget import LINKED, PICKS, Explorer, link, request_handler
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
-FILTERS: Final = ("phase", "category", "stream", "status", "search", "kind")
-"""Filters that a tab has for itself, beside those that all tabs share."""
-
 SEEN: Final = (
-    *FILTERS,
-    "in_window",
+    "phase",
+    "category",
+    "stream",
+    "status",
+    "search",
+    "kind",
     "by",
     "kernel",
     "of",
@@ -88,7 +89,12 @@ class Header(Explorer, room="header"):
     """
 
     chips = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """Filters that hold, each with the ``name`` by which it is removed, and its ``text``."""
+    """Filters that hold, each with the ``name`` by which it is removed, its ``text``, and
+    ``idle``: why it does not narrow the visible tab; empty if it does.
+    """
+
+    picked = traitlets.Unicode("").tag(sync=True)
+    """What is picked and no filter, in words."""
 
     back = traitlets.Bool(default_value=False).tag(sync=True)
     forward = traitlets.Bool(default_value=False).tag(sync=True)
@@ -119,6 +125,7 @@ class Header(Explorer, room="header"):
         self._say_all()
 
     def _say_all(self) -> None:
+        self.picked = ", ".join(_words(name, value) for name, value in self._picked().items())
         self.chips, self.back, self.forward = (
             self._chips(),
             self._history.back,
@@ -138,25 +145,44 @@ class Header(Explorer, room="header"):
         }
 
     def _chips(self) -> list[dict[str, str]]:
+        visible = self._shown()
+        shown, explorer = self._tabs.get(visible, ("This tab", None))
+        narrows = explorer.narrows if explorer is not None else ()
         chips = [
-            (name, f"{name} {value}")
-            for name in LINKED[1:]
-            if (value := getattr(self, name)) is not None
-        ]
-        if self.window is not None:
-            first, last = self.window
-            chips.append(("window", f"window {format_ns(last - first)} from {format_ns(first)}"))
-        for tab, (title, explorer) in self._tabs.items():
-            own = {
-                trait: getattr(explorer, trait) for trait in FILTERS if explorer.has_trait(trait)
+            {
+                "name": name,
+                "text": _words(name, value),
+                "idle": "" if name in narrows else f"{shown} cannot be narrowed to a {name}.",
             }
+            for name, value in self.only.items()
+        ]
+        for tab, (title, owner) in self._tabs.items():
             held = {
                 name: value
-                for name, value in own.items()
-                if value not in (None, "", explorer.unfiltered(name))
+                for name in owner.narrows
+                if name not in PICKS and (value := getattr(owner, name)) not in (None, "")
             }
-            chips += [(f"{tab}.{name}", f"{title}: {name} {value}") for name, value in held.items()]
-        return [{"name": name, "text": text} for name, text in chips]
+            idle = "" if tab == visible else f"It narrows {title} alone."
+            chips += [
+                {"name": f"{tab}.{name}", "text": f"{title}: {name} {value}", "idle": idle}
+                for name, value in held.items()
+            ]
+        return chips
+
+    def _picked(self) -> State:
+        """What is picked and no filter yet; a window only where no step or layer tells it."""
+        told = self.step is not None or self.layer is not None
+        picked = {name: getattr(self, name) for name in (PICKS[1:] if told else PICKS)}
+        return {
+            name: value
+            for name, value in picked.items()
+            if value is not None and self.only.get(name) != value
+        }
+
+    @request_handler()
+    def narrow(self) -> None:
+        """Make filters of what is picked."""
+        self.only = {**self.only, **self._picked()}
 
     @request_handler()
     def go(self, by: Literal[-1, 1]) -> None:
@@ -176,15 +202,24 @@ class Header(Explorer, room="header"):
     def remove(self, name: str) -> None:
         """Remove a filter."""
         tab, _, trait = name.rpartition(".")
-        owner = self._tabs[tab][1] if tab in self._tabs else self
-        if owner.has_trait(trait) and trait in (*LINKED, *FILTERS):
-            owner.set_trait(trait, owner.unfiltered(trait))
+        if not tab:
+            self.only = {name: value for name, value in self.only.items() if name != trait}
+        elif trait in (owner := self._tabs[tab][1]).narrows:
+            owner.set_trait(trait, owner.traits()[trait].default_value)
 
     @request_handler()
     def clear(self) -> None:
-        """Remove all filters."""
+        """Remove all filters, and pick nothing."""
         for chip in self._chips():
             self.remove(chip["name"])
+        _set(self, dict.fromkeys(PICKS))
+
+
+def _words(name: str, value: Any) -> str:
+    if name != "window":
+        return f"{name} {value}"
+    first, last = value
+    return f"window {format_ns(last - first)} from {format_ns(first)}"
 
 
 def _set(explorer: Explorer, traits: Mapping[str, Any]) -> None:

@@ -21,17 +21,18 @@ function render({ model, el }) {
   const show = () => {
     back.disabled = !model.get("back");
     forward.disabled = !model.get("forward");
-    const held = model.get("chips");
+    const [held, picked] = [model.get("chips"), model.get("picked")];
+    const narrow = () => ask(model, "narrow").catch(state.failed);
     const clear = () => ask(model, "clear").catch(state.failed);
     fill(
       chips,
-      held.map(({ name, text }) =>
+      held.map(({ name, text, idle }) =>
         h(
           "button",
           {
             type: "button",
-            class: "lph-chip",
-            title: `${text}: remove this filter`,
+            class: idle ? "lph-chip lph-idle" : "lph-chip",
+            title: `${idle || text} Click to remove this filter.`,
             "aria-label": `Remove the filter ${text}`,
             onclick: () => ask(model, "remove", { name }).catch(state.failed),
           },
@@ -39,9 +40,15 @@ function render({ model, el }) {
           h("b", { text: "×" }),
         ),
       ),
-      held.length
+      picked
+        ? [
+            h("span", { class: "lph-picked", text: `Picked: ${picked}` }),
+            labelledButton("Only this", `Only this: narrow the tabs to ${picked}`, narrow),
+          ]
+        : null,
+      held.length || picked
         ? h("button", { type: "button", text: "Clear all", onclick: clear })
-        : h("span", { class: "lph-none", text: "No filter: a pick in one tab filters the others." }),
+        : h("span", { class: "lph-none", text: "Selecting here highlights in the other tabs." }),
     );
   };
   /** @param {any} event */
@@ -57,7 +64,7 @@ function render({ model, el }) {
   };
   const types = ["keydown", "mousedown", "mouseup"];
   for (const type of types) document.addEventListener(type, way, true);
-  model.on("change:chips change:back change:forward", show);
+  model.on("change:chips change:picked change:back change:forward", show);
   fill(el, back, forward, chips, state.el);
   show();
   return () => {

@@ -2,6 +2,10 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 export type Messages = {
+  narrow: {
+    asks: Record<string, never>;
+    answers: Record<string, never>;
+  };
   go: {
     asks: { by: -1 | 1 };
     answers: Record<string, never>;
@@ -23,6 +27,8 @@ export type Traits = {
   colours: Record<string, any>;
   forward: boolean;
   layer: number | null;
+  only: Record<string, any>;
+  picked: string;
   rank: number | null;
   stage: string | null;
   step: number | null;

@@ -43,9 +43,9 @@ export function detailRange(rows, condensed) {
  * @param {Kernel} msg
  * @param {DataView[]} buffers
  * @param {{colours: () => import("../base/js/theme.mjs").Colours, colour: () => string, chosen: () => number | null,
- *   pick: (event: number) => void}} options
+ *   pick: (event: number) => void, alike: () => {name: string, value: any}[]}} options alike() are the labels of what is picked
  */
-export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) {
+export function detailLaunches(msg, buffers, { colours, colour, chosen, pick, alike }) {
   const rows = table(msg.columns, buffers);
   /** @type {Chart["draw"]} */
   const draw = (context, width, height, now) => {
@@ -79,8 +79,9 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
     /** @type {import("../base/js/plot.mjs").Mark<number>[]} */
     const marks = [];
     context.fillStyle = colour();
-    context.globalAlpha = rows.length > 2000 ? 0.55 : 0.8;
+    const [strong, labels] = [rows.length > 2000 ? 0.55 : 0.8, msg.condensed ? [] : alike()];
     for (let i = 0; i < rows.length; i += 1) {
+      context.globalAlpha = labels.every(({ name, value }) => rows.get(name, i) === value) ? strong : 0.2;
       const at = x.to(rows.get("start_ns", i));
       if (msg.condensed) {
         const [top, bottom] = [y.to(rows.get("most_ns", i)), y.to(rows.get("least_ns", i))];

@@ -25,7 +25,7 @@ from llmprof.explore.base.messages import (
     array,
     pack,
 )
-from llmprof.explore.base.widget import Explorer, Reply, request_handler, sorted_by
+from llmprof.explore.base.widget import PICKS, Explorer, Reply, request_handler, sorted_by
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.names.mangled import demangled
@@ -83,14 +83,12 @@ class KernelsView(MessageRecord):
     search: str = ""
     sort: str = "-total_ns"
     window: TimeRange | None = None
-    in_window: bool = False
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Self:
-        """View that the browser requested, by known labels and with a window only if that holds."""
+        """View that the browser requested, by known labels."""
         by = tuple(label for label in SPLITS if label in message.get("by", ()))
-        window = message.get("window") if message.get("in_window") else None
-        return msgspec.convert({**message, "by": by, "window": window}, cls)
+        return msgspec.convert({**message, "by": by}, cls)
 
     @property
     def where(self) -> dict[str, int | str]:
@@ -581,12 +579,17 @@ _SERIES = "time over the trace of each row (u1), the same number of points a row
 
 
 PROGRAM: Final = ("python", "program.py")
+OWN: Final = ("phase", "stream", "category", "by", "search", "sort")
+"""Parts of the view that no other explorer shares."""
+
 _TOP: Final = 18
 _MOST_TITLE: Final = 90
 
 
 class Kernels(Explorer, room="kernels"):
     """Widget of :func:`kernels`."""
+
+    narrows = (*PICKS, "phase", "stream", "category", "search")
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
@@ -599,9 +602,6 @@ class Kernels(Explorer, room="kernels"):
 
     sort = traitlets.Unicode("-total_ns").tag(sync=True)
     """Column that the table is sorted by; with ``-`` the largest value comes first."""
-
-    in_window = traitlets.Bool(default_value=False).tag(sync=True)
-    """Whether only the launches of the window count."""
 
     kernel = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Name of the kernel that is picked."""
@@ -664,12 +664,7 @@ class Kernels(Explorer, room="kernels"):
 
     @property
     def _view(self) -> KernelsView:
-        return KernelsView.of(
-            {
-                name: getattr(self, name)
-                for name in (*FILTERS, "by", "search", "sort", "window", "in_window")
-            }
-        )
+        return KernelsView.of({name: getattr(self, name) for name in OWN} | self.only)
 
     def _rows(self, view: KernelsView) -> pl.DataFrame:
         key, frame = self._kept  # another request may replace it meanwhile
@@ -764,8 +759,7 @@ class Kernels(Explorer, room="kernels"):
             start, length = rows.select("start_ns", "dur_ns").row(0)
             around = max(4 * length, 5_000)
             self.event = event
-            if not self.in_window:
-                self.window = [float(start - around), float(start + length + around)]
+            self.window = [float(start - around), float(start + length + around)]
 
     @request_handler(
         asks={"view": KernelsView},
@@ -860,7 +854,8 @@ class Kernels(Explorer, room="kernels"):
 def kernels(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Kernels:
     """Table of all kernels, with launches, shapes and hardware metrics of the picked one.
 
-    Rows can be filtered by rank, step, phase, layer, stage, stream, category, text and window,
+    Rows can be filtered by phase, stream, category, text, and ``only`` a rank, step, layer, stage
+    or window (``{"stage": "attention"}``),
     divided by some of these labels, and sorted by any column. A click (or Enter) picks a kernel.
 
     Parameters
@@ -871,8 +866,8 @@ def kernels(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> K
     metrics : Metrics, optional
         What Nsight Compute measured of its kernels (:func:`llmprof.read_metrics`).
     **traits
-        Initial values of ``rank, step, phase, layer, stage, stream, category, search, by, sort,
-        window, in_window, kernel, program`` and ``theme``.
+        Initial values of ``only, phase, stream, category, search, by, sort, window, kernel,
+        program`` and ``theme``.
 
     Returns
     -------

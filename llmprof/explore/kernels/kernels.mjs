@@ -5,7 +5,7 @@ import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, Superseded, setTraits } from "../base/js/wire.mjs";
+import { ask, Superseded, setFilter, setTraits } from "../base/js/wire.mjs";
 import { kernelColumns, kernelRows } from "./columns.mjs";
 import { detailGrids, detailLaunches, detailShapes } from "./details.mjs";
 import { metricView } from "./metrics.mjs";
@@ -13,6 +13,8 @@ import { metricView } from "./metrics.mjs";
 /** @type {("rank" | "step" | "phase" | "layer" | "stage" | "stream" | "category")[]} */
 const KERNEL_FILTERS = ["rank", "step", "phase", "layer", "stage", "stream", "category"];
 const KERNEL_NUMBERS = ["rank", "step", "layer", "stream"];
+/** @type {("rank" | "step" | "layer" | "stage")[]} */
+const KERNEL_PICKS = ["rank", "step", "layer", "stage"];
 const KERNEL_SPLITS = ["phase", "stage", "layer", "stream", "rank"];
 const KERNEL_TEXT = 2000; // characters of a name that a row carries
 const KERNEL_ANY = "\u0000any";
@@ -60,13 +62,17 @@ function render({ model, el }) {
   const { failed } = state;
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
-  /** @type {(keyof import("./messages").KernelsView)[]} */
-  const viewed = [...KERNEL_FILTERS, "by", "search", "sort", "window", "in_window"];
+  /** @type {(keyof import("./messages").Traits & keyof import("./messages").KernelsView)[]} */
+  const own = ["phase", "stream", "category", "by", "search", "sort"];
   /**
    * What is asked about goes with the request: traits may reach the kernel after it.
    * @returns {import("./messages").KernelsView}
    */
-  const view = () => /** @type {any} */ (Object.fromEntries(viewed.map((name) => [name, model.get(name)])));
+  const view = () =>
+    /** @type {any} */ ({
+      ...Object.fromEntries(own.map((name) => [name, model.get(name)])),
+      ...model.get("only"),
+    });
   let shown = view(); // that of the rows which are on the screen
   const picked = () => ({ kernel: model.get("kernel") ?? "", of: model.get("of") });
   const grid = tableGrid({
@@ -122,13 +128,21 @@ function render({ model, el }) {
     text: model.get("search"),
     changed: (text) => set({ search: text }),
   });
-  const inWindow = h("input", { type: "checkbox", onchange: () => set({ in_window: inWindow.checked }) });
-  const windowed = h("label", { class: "lp-label" }, inWindow, h("span", { text: "only in the window" }));
+  /** @typedef {typeof KERNEL_FILTERS[number]} Filter */
+  /** @param {Filter} name */
+  const isOwn = (name) => own.some((one) => one === name);
+  /** @param {Filter} name */
+  const held = (name) => (isOwn(name) ? model.get(name) : (model.get("only")[name] ?? null));
+  /**
+   * @param {Filter} name
+   * @param {string | number | null} value
+   */
+  const choose = (name, value) => (isOwn(name) ? set({ [name]: value }) : setFilter(model, name, value));
   const narrow = Object.fromEntries(
     KERNEL_FILTERS.map((name) => {
       /** @param {string} text */
       const chosen = (text) => (text === KERNEL_ANY ? null : KERNEL_NUMBERS.includes(name) ? Number(text) : text);
-      return [name, labelled(name, [], "", (text) => set({ [name]: chosen(text) }))];
+      return [name, labelled(name, [], "", (text) => choose(name, chosen(text)))];
     }),
   );
   const split = labelled("split by", [], "", (text) =>
@@ -136,9 +150,9 @@ function render({ model, el }) {
   );
   /** @param {Table["options"]} options */
   const fillFilters = (options) => {
-    const offered = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || model.get(name) !== null);
+    const offered = KERNEL_FILTERS.filter((name) => (options[name] ?? []).length > 1 || held(name) !== null);
     for (const name of offered) {
-      const now = model.get(name);
+      const now = held(name);
       const known = [...(options[name] ?? [])];
       if (now !== null && !known.includes(now)) known.push(now);
       const choices = [[KERNEL_ANY, "all"], ...known.map((value) => [String(value), String(value)])];
@@ -153,10 +167,8 @@ function render({ model, el }) {
     ];
     if (!splits.some(([key]) => key === by.join(","))) splits.push([by.join(","), by.join(", ")]);
     split.update(splits, by.join(","));
-    inWindow.checked = model.get("in_window");
-    windowed.hidden = model.get("window") === null && !model.get("in_window");
     const made = offered.map((name) => narrow[name].el);
-    fill(filters, search.el, made, split.el, windowed, menu);
+    fill(filters, search.el, made, split.el, menu);
   };
 
   const show = async () => {
@@ -308,6 +320,8 @@ function render({ model, el }) {
         colours: theme.now,
         colour: () => colour,
         chosen: () => model.get("event"),
+        alike: () =>
+          KERNEL_PICKS.map((name) => ({ name, value: model.get(name) })).filter(({ value }) => value !== null),
         pick: (event) => ask(model, "launch", { event }).catch(failed),
       });
       panels.push(launches);
@@ -330,7 +344,7 @@ function render({ model, el }) {
       hardware(place, mine).catch(failed);
       const found = await ask(model, "shapes", {
         kernel: picked().kernel,
-        rank: model.get("of").rank ?? model.get("rank"),
+        rank: model.get("of").rank ?? held("rank"),
       });
       if (mine !== round) return;
       const part = detailShapes(found.msg, {
@@ -360,7 +374,7 @@ function render({ model, el }) {
   const order = () => grid.order(model.get("sort")); // at once: a second click on a head turns what the first asked for
   order();
   model.on("change:sort", order);
-  const narrowing = [...KERNEL_FILTERS, "search", "by", "sort", "in_window"].map((name) => `change:${name}`).join(" ");
+  const narrowing = [...own, "only"].map((name) => `change:${name}`).join(" ");
   let queued = false;
   const later = () => {
     grid.wait();
@@ -374,10 +388,7 @@ function render({ model, el }) {
     });
   };
   model.on(narrowing, later);
-  model.on("change:window", () => {
-    if (model.get("in_window")) later();
-    else windowed.hidden = model.get("window") === null;
-  });
+  model.on(KERNEL_PICKS.map((name) => `change:${name}`).join(" "), () => panels[0]?.redraw());
   let another = false;
   model.on("change:kernel change:of", () => {
     if (another) return;

@@ -14,7 +14,6 @@ export type KernelsView = {
   search?: string;
   sort?: string;
   window?: [number, number] | null;
-  in_window?: boolean;
 };
 
 /** Column of a packed frame: llmprof.explore.base.messages.pack. */
@@ -101,10 +100,10 @@ export type Traits = {
   event: number | null;
   has_metrics: boolean;
   hidden_columns: string[];
-  in_window: boolean;
   kernel: string | null;
   layer: number | null;
   of: Record<string, any>;
+  only: Record<string, any>;
   phase: string | null;
   program: string;
   rank: number | null;

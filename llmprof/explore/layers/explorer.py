@@ -227,6 +227,8 @@ class Layers(Explorer, room="layers"):
     default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     """Rank that is shown while none is chosen."""
 
+    narrows = ("stage", "phase")
+
     _slack = False
 
     @property
@@ -238,20 +240,17 @@ class Layers(Explorer, room="layers"):
         every step.
         """
         rank = self.rank if self.rank is not None else self.default_rank
-        return cell_events(
-            self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage
-        )
+        stage = self.only.get("stage") if self.stage is None else self.stage
+        return cell_events(self.trace, rank=rank, step=self.step, layer=self.layer, stage=stage)
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map of the chosen ranks, stage and phase; None if there are no
         layers.
         """
-        ranks = layer_choices(self.trace)["ranks"]
+        ranks, stage = layer_choices(self.trace)["ranks"], self.only.get("stage")
         ranks_drawn = ranks if self.rank is None else [rank for rank in ranks if rank == self.rank]
         made = [
-            layer_cells(
-                self.trace, measure=self.measure, rank=rank, stage=self.stage, phase=self.phase
-            )
+            layer_cells(self.trace, measure=self.measure, rank=rank, stage=stage, phase=self.phase)
             for rank in ranks_drawn[:MOST_RANKS]
         ]
         panels = []
@@ -297,7 +296,7 @@ class Layers(Explorer, room="layers"):
         return cells_picture(
             panels,
             scales,
-            f"{title} of {f'{self.stage} in ' if self.stage else ''}each layer",
+            f"{title} of {f'{stage} in ' if stage else ''}each layer",
             notes,
         )
 
@@ -407,6 +406,6 @@ def layers(trace: Trace, **traits: Any) -> Layers:
     trace : Trace
         Any trace; the widget says so if it has no layers.
     **traits
-        Initial values of ``measure, phase, rank, step, layer, stage, window, theme``.
+        Initial values of ``measure, phase, only, rank, step, layer, stage, window, theme``.
     """
     return Layers(trace, **traits)

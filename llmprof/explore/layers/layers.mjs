@@ -4,7 +4,7 @@ import { formatNumber } from "../base/js/format.mjs";
 import { layerCut, layerHeat, layerNext } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
-import { ask, setTraits, typed } from "../base/js/wire.mjs";
+import { ask, setFilter, setTraits, typed } from "../base/js/wire.mjs";
 import { cellParts } from "./cell.mjs";
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
@@ -26,6 +26,7 @@ function render({ model, el }) {
   let whole = null; // first and last step of all, once they are known
 
   const chosenRank = () => model.get("rank") ?? model.get("default_rank");
+  const onlyStage = () => model.get("only").stage ?? null;
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
 
@@ -96,7 +97,7 @@ function render({ model, el }) {
     const args = {
       measure: model.get("measure"),
       rank,
-      stage: model.get("stage"),
+      stage: onlyStage(),
       phase: model.get("phase"),
       steps: range,
     };
@@ -136,7 +137,7 @@ function render({ model, el }) {
       return fill(detail, h("p", { class: "lp-note", text: "Pick a cell to see its stages, kernels and operators." }));
     }
     try {
-      const { msg } = await ask(model, "cell", { rank, step, layer, stage: model.get("stage") });
+      const { msg } = await ask(model, "cell", { rank, step, layer, stage: model.get("stage") ?? onlyStage() });
       drawDetail(msg);
     } catch (error) {
       says.failed(error);
@@ -215,18 +216,24 @@ function render({ model, el }) {
       phase: labelled("Phase", all(msg.phases, "all"), model.get("phase") ?? "", (value) =>
         set({ phase: value || null }),
       ),
-      stage: labelled("Stage", all(msg.stages, "whole layer"), model.get("stage") ?? "", (value) =>
-        set({ stage: value || null }),
+      stage: labelled("Stage", all(msg.stages, "whole layer"), onlyStage() ?? "", (value) =>
+        setFilter(model, "stage", value || null),
       ),
     };
-    for (const name of /** @type {const} */ (["measure", "rank", "phase", "stage"])) {
+    for (const name of /** @type {const} */ (["measure", "rank", "phase"])) {
       model.on(`change:${name}`, () => {
         selects[name].select.value = String((name === "rank" ? chosenRank() : model.get(name)) ?? "");
         if (name === "phase") range = null;
         refresh();
-        if (name === "rank" || name === "stage") inside();
+        if (name === "rank") inside();
       });
     }
+    model.on("change:stage", inside);
+    model.on("change:only", () => {
+      selects.stage.select.value = onlyStage() ?? "";
+      refresh();
+      inside();
+    });
     for (const name of ["step", "layer"]) {
       model.on(`change:${name}`, () => {
         heat.redraw();

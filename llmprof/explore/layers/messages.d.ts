@@ -47,6 +47,7 @@ export type Traits = {
   default_rank: number | null;
   layer: number | null;
   measure: "time" | "busy" | "exposed" | "gap" | "host";
+  only: Record<string, any>;
   phase: string | null;
   rank: number | null;
   stage: string | null;

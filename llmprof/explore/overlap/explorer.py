@@ -356,6 +356,8 @@ _PIXELS = 4_000
 class Overlap(Explorer, room="overlap"):
     """Compute, communication, copies and idle time. Made by :func:`overlap`."""
 
+    narrows = ("phase",)
+
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps whose bars are shown; all if None."""
 

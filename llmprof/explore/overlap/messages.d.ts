@@ -65,6 +65,7 @@ export type Traits = {
   colours: Record<string, any>;
   default_rank: number | null;
   layer: number | null;
+  only: Record<string, any>;
   phase: string | null;
   rank: number | null;
   stage: string | null;

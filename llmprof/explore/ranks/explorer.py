@@ -109,6 +109,8 @@ class Ranks(Explorer, room="ranks"):
     measure = traitlets.Enum(list(MEASURES), default_value="step").tag(sync=True)
     """Measure that the colour shows: step (its time), wait, idle or exposed (communication)."""
 
+    narrows = ("phase",)
+
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
 

@@ -42,6 +42,7 @@ export type Traits = {
   colours: Record<string, any>;
   layer: number | null;
   measure: "step" | "wait" | "idle" | "exposed";
+  only: Record<string, any>;
   phase: string | null;
   picked: number[];
   rank: number | null;

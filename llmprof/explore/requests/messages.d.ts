@@ -37,6 +37,7 @@ export type Traits = {
   busy: string;
   colours: Record<string, any>;
   layer: number | null;
+  only: Record<string, any>;
   picked: number | null;
   rank: number | null;
   sort: string;

@@ -213,6 +213,7 @@ export type Traits = {
   layer: number | null;
   marks: Record<string, any>[];
   notes_problem: string;
+  only: Record<string, any>;
   rank: number | null;
   search: string;
   selection: Record<string, any> | null;

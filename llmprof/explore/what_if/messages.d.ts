@@ -64,6 +64,7 @@ export type Traits = {
   changes: string[];
   colours: Record<string, any>;
   layer: number | null;
+  only: Record<string, any>;
   rank: number | null;
   stage: string | null;
   step: number | null;

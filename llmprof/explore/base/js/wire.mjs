@@ -64,6 +64,17 @@ export function setTraits(model, values) {
 }
 
 /**
+ * Set a filter of this explorer and of those that are linked with it; null removes it.
+ * @param {import("./model").Model} model
+ * @param {string} name
+ * @param {unknown} value
+ */
+export function setFilter(model, name, value) {
+  const { [name]: _, ...rest } = model.get("only");
+  setTraits(model, { only: value === null ? rest : { ...rest, [name]: value } });
+}
+
+/**
  * Give up a request that is computed in the background, and those that wait behind it.
  * @param {import("./model").Model} model
  * @param {string} what

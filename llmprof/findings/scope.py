@@ -18,6 +18,7 @@ from llmprof.analyze.step_times import (
     recorded_windows,
     slow_steps,
     steady_steps,
+    step_parts,
     step_windows,
     time_parts,
     used_windows,
@@ -272,7 +273,11 @@ class Scope:
     @cached_property
     def times(self) -> pl.DataFrame:
         """Parts that add up to the windows: :func:`~llmprof.analyze.step_times.time_parts`."""
-        return time_parts(self.trace, self.windows)
+        if self.steps is None:
+            return time_parts(self.trace, self.windows)
+        own = self.windows.select(*LANE, "step").with_row_index("window")
+        parts = own.join(step_parts(self.trace), on=[*LANE, "step"], maintain_order="left_right")
+        return parts.drop(*LANE, "step")
 
     @cached_property
     def _sums(self) -> list[tuple[int, str, str, int]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -70,6 +69,8 @@ def own() -> dict[str, dict[str, Any]]:
     """Tables ``kernels`` and ``operators`` of the user's own file; both empty without one."""
     tables: dict[str, dict[str, Any]] = {"kernels": {}, "operators": {}}
     if path := os.environ.get(OWN):
+        import tomllib
+
         try:
             given = tomllib.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:

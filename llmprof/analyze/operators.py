@@ -5,7 +5,8 @@ the device.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from llmprof.theory.calls import (
     Lengths,
     NoWorkError,
     Operator,
+    OperatorCall,
     costed_operator,
     parse_call,
     work_of,
@@ -851,8 +853,8 @@ class _Bound:
         if rate and work.flops:
             times[work.matrix] = work.flops / rate * 1e9
         by = max(times, key=lambda name: times[name])
-        cache = self.peaks.cache_bytes
-        return times[by], by, None if cache is None else moved <= cache
+        size = self.peaks.cache_bytes
+        return times[by], by, None if size is None else moved <= size
 
 
 def _work(
@@ -878,6 +880,14 @@ def _work(
     rows = rows.with_columns(
         inside=pl.when(known).then(texts_inside(rows["owner"], ops)).otherwise("inside")
     )
+
+    @cache
+    def parsed(
+        texts: tuple[Any, ...], known: Lengths | None, kernel: str, inside: str | None
+    ) -> tuple[OperatorCall, CallWork]:
+        call = parse_call(*texts, lengths=known, kernel=kernel, inside=calls_of_text(inside))
+        return call, work_of(call)
+
     made = []
     for row in rows.iter_rows(named=True):
         operator = None if row["operator"] is None else costed_operator(row["operator"])
@@ -887,6 +897,7 @@ def _work(
                 operator,
                 [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]],
                 bound,
+                parsed,
             )
         except NoWorkError as error:
             one = {"reason": str(error).split(";")[0].rstrip(".")}
@@ -908,6 +919,7 @@ def _one(
     operator: Operator | None,
     lengths: list[tuple[Lengths | CallWork | None, int]],
     bound: _Bound,
+    parsed: Callable[..., tuple[OperatorCall, CallWork]],
 ) -> dict[str, Any]:
     """Columns of a row's work and bound; the reason where it has none."""
     if row["category"] == "collective":
@@ -921,14 +933,14 @@ def _one(
         raise NoWorkError(BETWEEN)
     if operator and operator.kind == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
-    texts, inner = [row[name] for name in _TEXTS], calls_of_text(row["inside"])
+    texts = tuple(row[name] for name in _TEXTS)
     found: list[tuple[int, CallWork]] = []
     for known, count in lengths:
         if isinstance(known, CallWork):
             found.append((count, known))
             continue
-        call = parse_call(*texts, lengths=known, kernel=row["kernel"], inside=inner)
-        found.append((count, work_of(call)))
+        call, work = parsed(texts, known, row["kernel"], row["inside"])
+        found.append((count, work))
     whole = sum(count for count, _ in found)
     bounds = [(count, *bound.of(work, row["kernels"])) for count, work in found]
     flops = (

@@ -201,7 +201,8 @@ def whole_steps(trace: Trace) -> pl.DataFrame:
 @per_trace
 def step_windows(trace: Trace) -> pl.DataFrame:
     """Time of each step, from its first event to that of the next step of the rank, so that idle
-    time counts once; without steps of which events were launched that were not recorded.
+    time counts once; to its own end if no request runs after it. Without steps of which events
+    were launched that were not recorded.
     """
     step_rows = steps_of(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
@@ -213,6 +214,8 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     step_rows = step_rows.filter(
         (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
     )
+    last = pl.when(_is_last_of_requests()).then("span_ns").otherwise("dur_ns")
+    step_rows = step_rows.with_columns(dur_ns=last)
     step_rows = step_rows.join(incomplete_steps(trace), on=["rank", "step"], how="anti")
     lanes = trace.events.select(LANE).unique()
     return (
@@ -220,6 +223,33 @@ def step_windows(trace: Trace) -> pl.DataFrame:
         .select(list(WINDOWS))
         .sort(*LANE, "start_ns")
     )
+
+
+def _is_last_of_requests() -> pl.Expr:
+    """Whether all requests of a decode step end with it: the next step reads prompts, and what
+    decodes after it are at most these.
+    """
+    # engines that read prompts apart from decoding go on with the other requests after it
+    reads = pl.col("phase") == "prefill"
+    read = pl.col("prefill_requests").fill_null(0).cum_sum()
+    following, upto = (
+        pl.when(~reads).then(value).shift(-1).backward_fill().over("rank")
+        for value in (pl.col("decode_requests"), read - pl.col("prefill_requests").fill_null(0))
+    )
+    is_last = (pl.col("phase") == "decode") & reads.shift(-1).over("rank")
+    return (is_last & (following <= upto - read.over("rank"))).fill_null(value=False)
+
+
+def request_pauses(windows: pl.DataFrame) -> pl.DataFrame:
+    """Windows of the time in which no request runs, after the steps of :func:`step_windows` with
+    which the last ones end.
+    """
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    pause = pl.col("start_ns").shift(-1).over(LANE) - end
+    whole = pl.col("dur_ns") == pl.col("span_ns")
+    then = pl.col("phase").shift(-1).over(LANE) == "prefill"
+    is_last = (pl.col("phase") == "decode") & then & whole & (pause > 0)
+    return windows.with_columns(start_ns=end, dur_ns=pause, span_ns=pause).filter(is_last)
 
 
 def edges(trace: Trace) -> pl.DataFrame:
@@ -368,6 +398,15 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         .select("window", "kind", pl.col("part").fill_null("other"), pl.col("ns").cast(pl.Int64))
         .sort("window", "kind", "part")
     )
+
+
+@per_trace
+def step_parts(trace: Trace) -> pl.DataFrame:
+    """The same of the windows of all steps: ``rank, device, step, kind, part, ns``."""
+    windows = step_windows(trace)
+    keys = windows.select(*LANE, "step").with_row_index("window")
+    parts = time_parts(trace, windows)
+    return keys.join(parts, on="window", maintain_order="left_right").drop("window")
 
 
 _KIND = pl.Enum(["compute", "communication", "copy", "wait", "transfer"])

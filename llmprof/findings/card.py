@@ -14,8 +14,14 @@ from llmprof.units import format_ns
 
 SLOW_STEPS: Final = "slow decode steps"
 USUAL_STEPS: Final = "usual decode steps"
-PHASE_SCOPES: Final = ("decode steps", "mixed steps", "prefill steps", SLOW_STEPS, USUAL_STEPS)
-"""Scopes whose steps are called by their phase, or as slow or usual ones."""
+REQUEST_PAUSES: Final = "request pauses"
+PHASE_SCOPES: Final = (
+    *("decode steps", "mixed steps", "prefill steps"),
+    *(SLOW_STEPS, USUAL_STEPS, REQUEST_PAUSES),
+)
+"""Scopes whose steps are called by their phase, or as slow or usual ones, and pauses in which no
+request runs.
+"""
 
 AMONG_LOSSES: Final = (INCOMPLETE, "heaviest_stage")
 """Rules of facts that are told among the losses."""

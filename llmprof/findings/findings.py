@@ -78,8 +78,8 @@ def findings(
           it; ``prediction``: in words. Null without a prediction; ``prediction`` then says why. The
           prediction is below ``gain_ns`` if something else sets the pace, and above it if the
           change also removes other losses;
-        - ``scope`` (steady, usual or slow decode steps, mixed steps, steps, a step, whole
-          recording), ``denominator`` (what shares are of, in words);
+        - ``scope`` (steady, usual or slow decode steps, mixed steps, steps, a step, request pauses:
+          no request runs in them, whole recording), ``denominator`` (what shares are of, in words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL
           condition for its rows: ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it)
           and ``start_ns, end_ns`` (when it is worst there; null where no moment stands out);

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import LlmprofError
-from llmprof.findings.card import SLOW_STEPS
+from llmprof.findings.card import REQUEST_PAUSES, SLOW_STEPS
 from llmprof.findings.cause import Measurement
 from llmprof.findings.scope import Scope
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
@@ -24,6 +24,10 @@ NOTHING: Final = 0.01
 
 TINY: Final = 0.001
 """A replay whose time differs by less than this share of it gains nothing."""
+
+
+_WITH_PAUSES: Final = (SLOW_STEPS, REQUEST_PAUSES)
+"""Scopes of pauses, which a replay counts to the step after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def _gain(
         # a replay counts a pause to the step after it
         after_own = own.shift(fill_value=False).over("rank")
         rows = rows.sort("rank", "step")
-        rows = rows.filter(own | after_own if scope.words == SLOW_STEPS else own)
+        rows = rows.filter(own | after_own if scope.words in _WITH_PAUSES else own)
     if (
         not rows.height
         and change.startswith("no-host-delay")
@@ -111,7 +115,7 @@ def _gain(
     )
     profiled, recorded, *after = means.row(0)
     slowed = profiled / recorded if recorded else 1.0
-    if scope.words == SLOW_STEPS:
+    if scope.words in _WITH_PAUSES:
         mean_ns = scope.span_ns / scope.parts / slowed
         each = rows.height / steps.height
         after = [mean_ns - (recorded - value) * each for value in after]

@@ -8,10 +8,12 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import NotCapturedError
+from llmprof.findings.card import REQUEST_PAUSES
 from llmprof.findings.cause import Cause, Context, Measurement
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.frame import SCHEMA
 from llmprof.findings.gain import Gain, gains_of
+from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import Scope, ranks_with_most, sum_of
 from llmprof.label.completeness import has_lost
 from llmprof.trace import Trace
@@ -34,11 +36,15 @@ FOLLOWS: Final = "It follows from another finding, which says what its remedy ga
 
 def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     """Findings of the causes in a scope, not in order."""
+    # while no request runs a device waits for one, unless the host is known to do something else
+    causes = CAUSES
+    if scope.words == REQUEST_PAUSES:
+        causes = tuple(cause for cause in CAUSES if cause.name in REASONS)
     # calls of ranks are matched in their order, which lost ones shift
     uneven = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
         cause.name: (cause, measured)
-        for cause in CAUSES
+        for cause in causes
         if not (uneven and cause.evidence == "collectives")
         if (measured := _measure(cause, scope)) is not None
     }

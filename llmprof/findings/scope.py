@@ -16,15 +16,17 @@ from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     LANE,
     recorded_windows,
+    request_pauses,
     slow_steps,
     steady_steps,
+    step_parts,
     step_windows,
     time_parts,
     used_windows,
     without_long_first,
 )
 from llmprof.errors import AnalysisError
-from llmprof.findings.card import PHASE_SCOPES, SLOW_STEPS, USUAL_STEPS
+from llmprof.findings.card import PHASE_SCOPES, REQUEST_PAUSES, SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
@@ -272,7 +274,11 @@ class Scope:
     @cached_property
     def times(self) -> pl.DataFrame:
         """Parts that add up to the windows: :func:`~llmprof.analyze.step_times.time_parts`."""
-        return time_parts(self.trace, self.windows)
+        if self.steps is None:
+            return time_parts(self.trace, self.windows)
+        own = self.windows.select(*LANE, "step").with_row_index("window")
+        parts = own.join(step_parts(self.trace), on=[*LANE, "step"], maintain_order="left_right")
+        return parts.drop(*LANE, "step")
 
     @cached_property
     def _sums(self) -> list[tuple[int, str, str, int]]:
@@ -436,9 +442,14 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
             )
         ]
     return [
-        Scope(trace, words, chosen, _step_windows(windows, chosen), recorded_ns, of_ns)
+        Scope(trace, words, chosen, windows_of(words, windows, chosen), recorded_ns, of_ns)
         for words, chosen, of_ns in choose_scopes(step_rows, windows, steady_steps(trace))
     ]
+
+
+def windows_of(words: str, windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
+    """Windows of the chosen steps, or of the pauses after them."""
+    return _step_windows(request_pauses(windows) if words == REQUEST_PAUSES else windows, chosen)
 
 
 def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
@@ -501,6 +512,10 @@ def choose_scopes(
             chosen.append(("steps", warm, None))
         else:
             chosen.append((f"{phase} steps", every.filter(pl.col("phase") == phase), ns))
+    pauses = request_pauses(windows)
+    paused_ns = int(pauses["dur_ns"].sum())
+    if paused_ns >= MUCH * (paused_ns + int(windows["dur_ns"].sum())):
+        chosen.append((REQUEST_PAUSES, _working_steps(step_rows, pauses), paused_ns))
     return chosen
 
 

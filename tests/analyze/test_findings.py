@@ -1370,3 +1370,45 @@ def test_a_range_around_others_is_named_with_them(blocking):
     assert around.share == pytest.approx(1.0 if blocking else 50 / 50.012, abs=0.001)
     steady = next(one for one in scopes_of(trace) if one.words == "steady decode steps")
     assert range_around(steady, steady.events) is None  # forward is the work itself
+
+
+@pytest.mark.parametrize(
+    ("then", "waiting"),
+    [(4, False), (5, True), (None, True)],
+    ids=["new ones", "others", "unknown"],
+)
+def test_a_pause_between_requests_is_no_slow_step(then, waiting):
+    """Two batches of four requests: a prefill of 1 ms and six decode steps of 1 ms each; between
+    them no request runs for 20 ms, in 15 of which a text is tokenised, unless more than the four
+    new ones decode after it.
+    """
+    prefill = "execute_context_4(64)_generation_0(0)"
+    names = [
+        prefill,
+        *[DECODE] * 6,
+        prefill,
+        *[f"execute_context_0(0)_generation_{then}({then})"] * 6,
+    ]
+    names = [DECODE if "None" in name else name for name in names]
+    runs, calls, marks, start = [], [], [], 1_000_000
+    for n, name in enumerate(names):
+        if n == 7:
+            paused, start = start, start + 20_000_000
+        runs.append(kernels([GEMM] * 10, start=start, dur=100_000, pause=0, first=1 + 1000 * n))
+        calls.append(launches(runs[-1], lead=10_000))
+        marks.append((name, start - 10_001, 1000))
+        start = end(runs[-1]) + 1_000
+    host = ops([("tokenizer.encode", paused + 1_000_000, 15_000_000, 0)])
+    tables = {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    if then is None:
+        tables["markers"] = tables["markers"].filter(~pl.col("name").str.contains("context_4"))
+    trace = Trace(tables | {"ops": host})
+    words = [scope.words for scope in scopes_of(trace)]
+    assert ("request pauses" in words) == (not waiting)
+    assert ("slow decode steps" in words) == waiting
+    found = findings(trace).filter(scope="request pauses")
+    if not waiting:
+        [pause] = [scope for scope in scopes_of(trace) if scope.words == "request pauses"]
+        assert pause.windows["dur_ns"].to_list() == [20_001_000]
+        assert found.filter(pl.col("severity") != "info")["rule"].to_list() == ["input_preparation"]
+        assert found["figure"][0] == pytest.approx(15_000_000)

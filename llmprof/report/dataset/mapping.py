@@ -20,6 +20,7 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.step_times import (
     recorded_windows,
+    request_pauses,
     slow_steps,
     steady_steps,
     step_windows,
@@ -35,7 +36,7 @@ from llmprof.errors import (
     bound,
     checked,
 )
-from llmprof.findings.card import SLOW_STEPS, USUAL_STEPS
+from llmprof.findings.card import REQUEST_PAUSES, SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
@@ -94,6 +95,8 @@ def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
     windows = step_windows(trace)
     if words == "steps":
         return without_long_first(windows)
+    if words == REQUEST_PAUSES:
+        return request_pauses(windows)
     if words not in (STEADY, SLOW_STEPS, USUAL_STEPS):
         return windows.filter(pl.col("phase") == words.removesuffix(" steps"))
     chosen = steady_steps(trace)

@@ -19,7 +19,6 @@ import importlib
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from .device_clock import DeviceClock
+from .machine import write_document
+from .server import HOST, free_port
 
 GUARDS = {
     "NCCL_NVLS_ENABLE": "0",
@@ -506,11 +507,11 @@ class Kept:
             self.parts[name] = work()
             self.document["earlier"] = [part for part in self.document["earlier"] if part != name]
             self.document["seconds"] += time.perf_counter() - began
-            _write(self.path, self.document)
+            write_document(self.path, self.document)
 
     def finish(self) -> None:
         """Mark the file as finished: the next experiment measures all parts again."""
-        _write(self.path, {**self.document, "finished": True})
+        write_document(self.path, {**self.document, "finished": True})
 
 
 def _gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -598,7 +599,7 @@ def main() -> int:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         _work(rank, world, spec, str(folder), "")
         if rank == 0:
-            _write(args.out, _gather(str(folder), world, spec))
+            write_document(args.out, _gather(str(folder), world, spec))
         return 0
     count = torch.cuda.device_count() if spec["device"] == "cuda" else 2
     world = int(spec["ranks"]) or count
@@ -608,18 +609,9 @@ def main() -> int:
     if world == 1:
         _work(0, 1, spec, str(folder), "")
     else:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        meeting = f"tcp://127.0.0.1:{port}"
+        meeting = f"tcp://{HOST}:{free_port(0)}"
         spawn = importlib.import_module("torch.multiprocessing").spawn
         spawn(_work, (world, spec, str(folder), meeting), nprocs=world)
-    _write(args.out, _gather(str(folder), world, spec))
+    write_document(args.out, _gather(str(folder), world, spec))
     shutil.rmtree(folder, ignore_errors=True)
     return 0
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    part.replace(path)

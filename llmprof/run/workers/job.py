@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .machine import OwnLog, Refused, describe_failure, gpu_names, tail
+from .machine import OwnLog, Refused, describe_failure, gpu_names, tail, write_document
 
 _UNKNOWN = (
     *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
@@ -197,9 +197,7 @@ class RunRecord:
 
     def write(self) -> None:
         """Write ``worker.json``; if that fails, an earlier file stays as it was."""
-        part = self.out / f".worker.json.{os.getpid()}"
-        part.write_text(json.dumps(self.document, indent=1), encoding="utf-8")
-        part.replace(self.out / "worker.json")
+        write_document(self.out / "worker.json", self.document)
 
 
 def _append(path: Path, values: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ for its errors.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -391,6 +392,13 @@ def has_tokenizer(model: str) -> bool:
     """Whether a model comes with a tokenizer; a model on the hub is assumed to have one."""
     folder = Path(model)
     return not folder.is_dir() or any((folder / name).exists() for name in _TOKENIZERS)
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write JSON to a file, which appears complete or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    part.replace(path)
 
 
 def gpu_names() -> list[str] | None:

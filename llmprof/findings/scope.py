@@ -277,7 +277,12 @@ class Scope:
         if self.steps is None:
             return time_parts(self.trace, self.windows)
         own = self.windows.select(*LANE, "step").with_row_index("window")
-        parts = own.join(step_parts(self.trace), on=[*LANE, "step"], maintain_order="left_right")
+        parts = own.join(  # operators of a host have no device
+            step_parts(self.trace),
+            on=[*LANE, "step"],
+            nulls_equal=True,
+            maintain_order="left_right",
+        )
         return parts.drop(*LANE, "step")
 
     @cached_property

@@ -125,7 +125,7 @@ def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
     named = [
         (file, name) for file, words in steps for name in re.findall(r"`(\w+(?:\.\w+)?)`", words)
     ]
-    assert len({file for file, _ in steps}) == len(steps) <= 12
+    assert len({file for file, _ in steps}) == len(steps) <= 9
     called = {}
 
     def note(frame, event, _):

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.errors import NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError
 from tests.samples import sample
 
 nbformat = pytest.importorskip("nbformat")
@@ -21,6 +21,7 @@ papermill = pytest.importorskip("papermill")
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SAMPLES = ROOT / "sample_traces"
+VEGA_LITE = "application/vnd.vegalite.v5+json"
 on_others = pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 
 
@@ -62,7 +63,7 @@ def here(monkeypatch):
     cell_number = 0
 
     def note(result):  # before the extension passes over what was not recorded
-        if isinstance(result.error_in_exec, NotCapturedError):
+        if isinstance(result.error_in_exec, NotCapturedError | AnalysisError):
             executed.refused[cell_number] = result.error_in_exec
 
     shell.events.register("post_run_cell", note)
@@ -129,6 +130,17 @@ def test_committed_notebooks_are_executed_and_clean(path):
         "a cell that refused"
     )
     assert "papermill" not in json.dumps(notebook.metadata)
+    assert not [c for c in code if "raises-exception" in c.metadata.tags]
+    for cell, data in ((c, o.data) for c in code for o in c.outputs if "data" in o):
+        if "image/png" in data:  # explorers need a kernel: without one they are their picture
+            assert VEGA_LITE in data or re.search(
+                "explore|timeline$|layers$|kernels$|compare", cell.source
+            )
+        heads, *rows = re.findall(r"<tr>(.*?)</tr>", data.get("text/html", ""), re.DOTALL) or [""]
+        columns = re.findall(r"<th>(.*?)</th>", heads)
+        for cells in (re.findall(r"<td>(.*?)</td>", row) for row in rows):
+            for column, value in zip(columns, cells, strict=False):
+                assert not (column.endswith("_ns") and re.fullmatch(r"[\d.]+", value)), column
     sources = "\n".join(c.source for c in notebook.cells)
     shown = json.dumps([list(c.outputs) for c in code])
     pictures = re.sub(r'"image/png": "[^"]*"', "", shown)
@@ -196,6 +208,7 @@ def test_explorers_have_a_picture_each(tmp_path):
 
 # Of its own recordings a notebook refuses nothing: (data frames, charts, widgets) that it shows.
 OWN = {
+    "00_my_trace": (1, 2, 0),
     "01_gpu_timeline": (8, 8, 0),
     "02_kernel_drilldown": (1, 5, 0),
     "04_explorers": (3, 0, 7),
@@ -224,6 +237,11 @@ def test_a_notebook_shows_all_of_its_own_recordings(here, name):
 # What other recordings do not hold: the number of cells that say so.
 _REAL = "chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 OTHERS = [
+    ("00_my_trace", "torch_tp1_cudagraph", 0),
+    ("00_my_trace", "nsys_transformers_generate", 0),
+    ("00_my_trace", "ascend/msinsight_level1/text", 0),
+    ("00_my_trace", _REAL, 0),
+    ("00_my_trace", "torch_cpu_tp2_layer_annotations", 0),
     ("01_gpu_timeline", "torch_tp1_cudagraph", 1),  # no collective
     ("01_gpu_timeline", "nsys_transformers_generate", 3),  # no operators either
     (

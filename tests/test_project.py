@@ -17,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import llmprof
+from tests.readers.traces import kernel, text_of, write
 
 # Where conda-forge has another name than PyPI.
 CONDA_NAMES = {
@@ -156,6 +157,15 @@ def test_importing_the_package_loads_nothing_heavy():
     )
     drawing = {"altair", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "matplotlib"}
     assert drawing & set(json.loads(run_python(code))) == set()
+
+
+def test_reading_a_file_imports_what_it_uses(tmp_path):
+    path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    code = f"import llmprof, sys, json; llmprof.read({str(path)!r}, cache=False); print(json.dumps(sorted(sys.modules)))"
+    loaded = set(json.loads(run_python(code)))
+    assert "llmprof.readers.chrome.reader" in loaded
+    unused = {"llmprof.readers.nsys.reader", "adbc_driver_sqlite", "numpy", "llmprof.run.launch"}
+    assert unused & loaded == set()
 
 
 def test_names_of_the_package_resolve_and_are_listed():

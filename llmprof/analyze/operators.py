@@ -853,8 +853,8 @@ class _Bound:
         if rate and work.flops:
             times[work.matrix] = work.flops / rate * 1e9
         by = max(times, key=lambda name: times[name])
-        cache = self.peaks.cache_bytes
-        return times[by], by, None if cache is None else moved <= cache
+        size = self.peaks.cache_bytes
+        return times[by], by, None if size is None else moved <= size
 
 
 def _work(

@@ -400,6 +400,15 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@per_trace
+def step_parts(trace: Trace) -> pl.DataFrame:
+    """The same of the windows of all steps: ``rank, device, step, kind, part, ns``."""
+    windows = step_windows(trace)
+    keys = windows.select(*LANE, "step").with_row_index("window")
+    parts = time_parts(trace, windows)
+    return keys.join(parts, on="window", maintain_order="left_right").drop("window")
+
+
 _KIND = pl.Enum(["compute", "communication", "copy", "wait", "transfer"])
 
 

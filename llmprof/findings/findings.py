@@ -11,9 +11,10 @@ from llmprof.analyze.operator_times import refuse_samples
 from llmprof.findings.facts import mean_step_parts, where_the_time_went
 from llmprof.findings.first_tokens import first_token_finding
 from llmprof.findings.frame import Findings
+from llmprof.findings.gain import replay_ahead
 from llmprof.findings.incomplete import incomplete_finding
 from llmprof.findings.ranking import rank_findings
-from llmprof.findings.rows import scope_findings
+from llmprof.findings.rows import losses_of, measured_causes, scope_findings
 from llmprof.findings.scope import scopes_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace, results_of
@@ -112,10 +113,12 @@ def _each_scope(
     trace: Trace, *, step: int | None = None
 ) -> list[tuple[str, pl.DataFrame, pl.DataFrame | None]]:
     """The words, the findings and the parts of a mean step of each scope."""
+    measured = [(scope, measured_causes(scope)) for scope in scopes_of(trace, step=step)]
+    replay_ahead(trace, [(scope, [*losses_of(causes).values()]) for scope, causes in measured])
     return [
         (scope.words, found, mean_step_parts(scope) if found.height else None)
-        for scope in scopes_of(trace, step=step)
-        for found in [scope_findings(scope)]
+        for scope, causes in measured
+        for found in [scope_findings(scope, causes)]
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,13 +55,9 @@ def gains_of(
     """Gain of the remedy of each measure alone, in the scope of the findings; at most its limit
     (ns of the unit).
     """
-    changes = [
-        item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else "" for item in measures
-    ]
+    changes = [_change(scope, item) for item in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
-    predicted = tuple(sorted({change for change in changes if change}))
-    pairs = zip(measures, changes, strict=True)
-    named = tuple(sorted({item.rank for item, change in pairs if change and item.rank is not None}))
+    predicted, named = _asked([(scope, measures)])
     of_part = ""
     if predicted:
         try:
@@ -74,6 +71,30 @@ def gains_of(
         _gain(scope, limit, change, None if change is None else replays.get(change), of_part)
         for limit, change in zip(limits, changes, strict=True)
     ]
+
+
+def replay_ahead(trace: Trace, measured: Sequence[tuple[Scope, Sequence[Measurement]]]) -> None:
+    """Replay the remedies of all scopes at once, where the whole trace is replayed: its calls are
+    gone through once, for all of them.
+    """
+    changes, named = _asked(measured)
+    with suppress(LlmprofError):
+        if changes and replayed_part(trace, named).trace is trace:
+            replay_changes(trace, changes, named)
+
+
+def _asked(
+    measured: Sequence[tuple[Scope, Sequence[Measurement]]],
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The changes to replay, and the ranks that they are about."""
+    items = [(item, _change(scope, item)) for scope, measures in measured for item in measures]
+    ranks = {item.rank for item, change in items if change and item.rank is not None}
+    return tuple(sorted({change for _, change in items if change})), tuple(sorted(ranks))
+
+
+def _change(scope: Scope, item: Measurement) -> str | None:
+    """The remedy as a change; empty where the loss is too small for it to be replayed."""
+    return item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else ""
 
 
 def _gain(

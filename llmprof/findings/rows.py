@@ -34,8 +34,12 @@ FOLLOWS: Final = "It follows from another finding, which says what its remedy ga
 """In place of the gain of a finding that has its cause in another one."""
 
 
-def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
-    """Findings of the causes in a scope, not in order."""
+MeasuredCauses = dict[str, tuple[Cause, Measurement]]
+"""Causes that are findings of a scope, by name."""
+
+
+def measured_causes(scope: Scope) -> MeasuredCauses:
+    """The causes of a scope that were captured and exceed their thresholds."""
     # while no request runs a device waits for one, unless the host is known to do something else
     causes = CAUSES
     if scope.words == REQUEST_PAUSES:
@@ -48,12 +52,23 @@ def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
         if not (uneven and cause.evidence == "collectives")
         if (measured := _measure(cause, scope)) is not None
     }
-    found = {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
-    losses = {
+    return {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
+
+
+def losses_of(found: MeasuredCauses) -> dict[str, Measurement]:
+    """Those that are losses, and no facts."""
+    return {
         name: measured
         for name, (cause, measured) in found.items()
         if not (cause.info or measured.is_fact)
     }
+
+
+def scope_findings(
+    scope: Scope, found: MeasuredCauses, *, whole: Trace | None = None
+) -> pl.DataFrame:
+    """Findings of the causes in a scope, not in order."""
+    losses = losses_of(found)
     follows = {
         name: of if (of := measured.follows_from or cause.follows_from) in found else None
         for name, (cause, measured) in found.items()

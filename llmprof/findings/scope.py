@@ -19,6 +19,7 @@ from llmprof.analyze.step_times import (
     request_pauses,
     slow_steps,
     steady_steps,
+    step_parts,
     step_windows,
     time_parts,
     used_windows,
@@ -273,7 +274,16 @@ class Scope:
     @cached_property
     def times(self) -> pl.DataFrame:
         """Parts that add up to the windows: :func:`~llmprof.analyze.step_times.time_parts`."""
-        return time_parts(self.trace, self.windows)
+        if self.steps is None:
+            return time_parts(self.trace, self.windows)
+        own = self.windows.select(*LANE, "step").with_row_index("window")
+        parts = own.join(  # operators of a host have no device
+            step_parts(self.trace),
+            on=[*LANE, "step"],
+            nulls_equal=True,
+            maintain_order="left_right",
+        )
+        return parts.drop(*LANE, "step")
 
     @cached_property
     def _sums(self) -> list[tuple[int, str, str, int]]:

@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import numpy as np
-
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import Reader
 from llmprof.trace import Trace
@@ -178,6 +176,8 @@ def _decode_alone(requests: list[typed.RequestJson]) -> float | None:
     """
     # A prompt is read from the end of the queue, or of its arrival where that is not known, to the
     # first token. Tokens of one step reach their clients within half a step.
+    import numpy as np  # when a run is read: other reading needs no numpy
+
     known = [
         (ns, ttft, row)
         for row in requests

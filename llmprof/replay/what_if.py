@@ -223,33 +223,40 @@ def median_rank(count: int) -> int:
 
 
 @per_trace
+def _replayed(_: Trace) -> dict[str, pl.DataFrame | LlmprofError]:
+    """What was replayed of a trace already, by change."""
+    return {}
+
+
 def replay_changes(
     trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
-    """Time of every step of every rank, as recorded and under each of several changes; cached
-    with the trace.
+    """Time of every step of every rank, as recorded and under each of several changes; the trace
+    keeps them.
     """
     # Columns that begin with `plain_` have the same without the profiler, null where that is
     # unknown.
     part = replayed_part(trace, named)
-    out: dict[str, pl.DataFrame | LlmprofError] = {}
+    known = _replayed(part.trace)
     plans: dict[str, list[ReplayPlan]] = {}
-    for text in texts:
+    for text in [text for text in texts if text not in known]:
         try:
             plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
-            out[text] = error
+            known[text] = error
     for text, rows in zip(plans, periods_of(part.trace, list(plans.values())), strict=True):
         without = _plain_times(part.trace, (change_of(text),)).select(
             "rank",
             "step",
             pl.col("recorded_ns", *(f"{level}_ns" for level in LEVELS)).name.prefix("plain_"),
         )
-        rows = rows.drop("moved", "block").join(
+        known[text] = rows.drop("moved", "block").join(
             without, on=["rank", "step"], how="left", maintain_order="left"
         )
-        out[text] = part.numbered(rows)
-    return out
+    return {
+        text: found if isinstance(found := known[text], LlmprofError) else part.numbered(found)
+        for text in texts
+    }
 
 
 def _plans(trace: Trace, made: tuple[ReplayChange, ...]) -> list[ReplayPlan]:

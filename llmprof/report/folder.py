@@ -89,10 +89,11 @@ def contents(
         frames.get("findings", pl.DataFrame()),
         page_sections(planned, figures, results, trace.capture.words),
     )
-    typical = [section for section in of_trace if section.anchor == TYPICAL]
-    folded = [section for section in of_trace if section.anchor != TYPICAL]
-    steps = [section for section in folded if section.anchor == OVERVIEW]
-    others = by_share([section for section in folded if section.anchor != OVERVIEW], found)
+    ways = [one for name in (TYPICAL, OVERVIEW) for one in of_trace if one.anchor == name]
+    standing = next((one for one in ways if one.shows), None)
+    folded = [one for one in ways if one is not standing]
+    folded += by_share([one for one in of_trace if one not in ways], found)
+    typical = [] if standing is None else [standing]
     return Contents(
         title=title or cards.headline(trace),
         facts=[
@@ -111,7 +112,7 @@ def contents(
         time_went=where_the_time_went(trace, requests),
         findings=found,
         parts=scope_parts(trace, found["scope"][0]) if found.height else None,
-        sections=[*first, *typical, *(replace(one, stands=False) for one in (*steps, *others))],
+        sections=[*first, *typical, *(replace(one, stands=False) for one in folded)],
         frames=frames,
         absent=absent,
         path=path,
@@ -119,9 +120,9 @@ def contents(
 
 
 TYPICAL: Final = "timeline"
-"""Anchor of the section that is not folded: a typical step."""
+"""Anchor of the section that is not folded: a typical step; without steps it is the next one."""
 OVERVIEW: Final = "steps"
-"""Anchor of the first of those that are."""
+"""Anchor of the first of those that are folded."""
 
 
 SUMMARY = "summary.json"

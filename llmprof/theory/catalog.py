@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace.storage import typed
 
 _OTHER_NAMES: Final = {
@@ -64,6 +64,8 @@ def _source(name: str) -> str:
 
 def catalogue_name(name: str) -> str:
     """Catalogue name of a model in any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``."""
+    if not name.strip():
+        raise AnalysisError("no model was named", hint="name one, or the path of a config.json")
     plain = {_plain(entry): entry for entry in names()} | _OTHER_NAMES
     match = plain.get(_plain(name))
     if match is None:

@@ -17,7 +17,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.errors import LlmprofError, checked, listed
+from llmprof.errors import AnalysisError, LlmprofError, checked, listed
 
 TYPES: Final = ("bf16", "fp16", "fp8", "fp4", "int8", "tf32", "fp32")
 """Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""
@@ -759,7 +759,7 @@ def device(name: str | Device) -> Device:
     names = {_plain(candidate.name): candidate.name for candidate in DEVICES}
     near = [n for p, n in names.items() if plain and (p.startswith(plain) or plain.startswith(p))]
     near += [names[p] for p in difflib.get_close_matches(plain, list(names), n=4, cutoff=0.5)]
-    raise LlmprofError(
+    raise AnalysisError(
         f"the peaks of the device {name!r} are not known",
         expected=(
             f"one of {', '.join(dict.fromkeys(near) or [candidate.name for candidate in DEVICES])}"

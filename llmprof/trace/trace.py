@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
@@ -32,7 +32,9 @@ from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
 from llmprof.trace.storage.deferred import Deferred, narrowed, ranks_of, span_of_tables
 from llmprof.trace.storage.parquet import META_FILE
-from llmprof.trace.storage.pseudonyms import Pseudonyms
+
+if TYPE_CHECKING:
+    from llmprof.trace.storage.pseudonyms import Pseudonyms
 
 __all__ = ["META_FILE", "Trace"]
 
@@ -529,7 +531,6 @@ class Trace:
         kept = {name: frame for name in names if (frame := self._frame(name)) is not None}
         return Trace(kept, self._meta, coverage, database=self._database)
 
-    @checked
     def redact(self, names: Pseudonyms | None = None) -> Trace:
         """The trace with pseudonyms for texts that identify people or machines, or that are
         secrets.
@@ -546,6 +547,8 @@ class Trace:
         Trace
             A trace with the same rows and times, and only the metadata that the schema needs.
         """  # noqa: E501
+        from llmprof.trace.storage.pseudonyms import Pseudonyms
+
         names = Pseudonyms() if names is None else names
         return Trace(*names.trace(self._tables, self._meta, self._coverage))
 

@@ -10,7 +10,7 @@ from llmprof.analyze.requests.requests import PARTS
 from llmprof.analyze.step_times import step_windows
 from llmprof.findings.frame import SCHEMA
 from llmprof.findings.ranking import rank_findings
-from llmprof.findings.rows import scope_findings
+from llmprof.findings.rows import measured_causes, scope_findings
 from llmprof.findings.scope import scopes_of
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches, ops
@@ -68,7 +68,9 @@ def test_a_loss_without_a_prediction_counts_half():
     marks = labels([(PREFILL, 1_000, 1_000)])
     trace = Trace({"kernels": run, "runtime": launches(run, lead=LATE), "markers": marks})
     [scope] = scopes_of(trace)
-    row = scope_findings(scope).row(by_predicate=pl.col("rule") == "host_bound", named=True)
+    row = scope_findings(scope, measured_causes(scope)).row(
+        by_predicate=pl.col("rule") == "host_bound", named=True
+    )
     assert (row["figure"], row["predicted_ns"], row["weight"]) == (30_000, None, 15_000)
 
 

@@ -157,6 +157,8 @@ def parts():
 
 
 @pytest.mark.smoke
+# the same chart stands twice in one
+@pytest.mark.filterwarnings("ignore:Automatically deduplicated selection parameter")
 def test_what_is_made_of_charts_runs_nothing(page, monkeypatch):
     for number, chart in enumerate(parts()):
         html = chart.to_html()

@@ -199,7 +199,7 @@ def test_a_folder_with_other_things_is_refused(run, tmp_path):
     with pytest.raises(OutputError, match=r"is not a folder"):
         llmprof.convert(run, tmp_path / "notes.txt", client=False)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    with pytest.raises(ReadError, match=r"no path was given"):
+    with pytest.raises(ReadError, match=r"no files given"):
         llmprof.convert([], tmp_path / "out", client=False)
     with pytest.raises(ReadError, match=r"is not a dataset: it has no llmprof-dataset.json"):
         llmprof.open(run)

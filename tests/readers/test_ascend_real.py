@@ -48,7 +48,7 @@ def test_every_file_is_known_and_reads(real):
         if kind is None:
             assert file.name.startswith("profiler_")  # read with the folder
             continue
-        if kind in (*ascend.reader._NO_TRACE, folder.ANALYSIS) or "cluster_" in file.name:
+        if kind in (*ascend.reader.NO_TRACE, folder.ANALYSIS) or "cluster_" in file.name:
             assert all(frame.height for frame in ascend.summaries(file).values())
         else:
             (part,) = ascend.read(file)

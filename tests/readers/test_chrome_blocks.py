@@ -112,14 +112,14 @@ def test_blocks_of_any_size_give_the_same_tables(tmp_path, text, block_bytes):
 
 def test_an_event_larger_than_many_blocks_takes_linear_time(tmp_path, monkeypatch):
     looked_at = 0
-    original = EventStream._take
+    original = EventStream.take_events
 
     def take(self, text, decode):
         nonlocal looked_at
         looked_at += len(text)
         return original(self, text, decode)
 
-    monkeypatch.setattr(EventStream, "_take", take)
+    monkeypatch.setattr(EventStream, "take_events", take)
     small = {"ph": "X", "cat": "kernel", "name": "a", "pid": 0, "tid": 0, "ts": 1, "dur": 1}
     big = small | {"name": "big", "args": {"list": [{"ph": "X", "x": "}, {"}] * 20_000}}
     text = text_of([small, big, small])

@@ -73,16 +73,16 @@ def helped(monkeypatch):
                 work(told["of"], share)
             if not fails:
                 share.close()
-            elif share._out is not None:
-                share._out.close()
+            elif share.out is not None:
+                share.out.close()
             helper = _Helper()
             helper.poll = (lambda: 1) if fails else helper.poll
             return [helper]
 
-        monkeypatch.setattr(helpers, "_asked", asked)
+        monkeypatch.setattr(helpers, "asked_helpers", asked)
 
     monkeypatch.setattr(helpers, "WORTH_BYTES", 0)
-    monkeypatch.setattr(helpers, "_end", lambda helper: helper.kill())
+    monkeypatch.setattr(helpers, "end_helper", lambda helper: helper.kill())
     return set_
 
 
@@ -258,8 +258,8 @@ def real(monkeypatch):
 
     def patient(job, unit):
         if job.is_shared and unit == 0:
-            (helper,) = job._helpers
-            while not (job._share.folder / "0.taken").exists() and helper.poll() is None:
+            (helper,) = job.helpers
+            while not (job.share.folder / "0.taken").exists() and helper.poll() is None:
                 time.sleep(0.01)
         return take(job, unit)
 
@@ -273,9 +273,9 @@ def test_a_real_helper_reads_files_and_blocks_and_is_used_again(tmp_path, real):
     folder = ranks(tmp_path / "run")
     alone = llmprof.read(folder, cache=False, workers=1)
     equal(llmprof.read(folder, cache=False, workers=2), alone)
-    (first,) = helpers._POOL
+    (first,) = helpers.POOL
     path = write(tmp_path / "t.json", text_of(many(400)[0]))
     one, other = read_one(path, block_bytes=5000), read_one(path, block_bytes=5000, workers=2)
     assert same(one.tables, other.tables)
-    assert [first] == helpers._POOL
+    assert [first] == helpers.POOL
     assert first.poll() is None

@@ -370,7 +370,7 @@ def test_a_file_of_arrow_streams_gives_the_same_frames(export, tmp_path):
 
 def test_nsys_where_the_installer_put_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(nsys_export, "_PLACES", (f"{str(tmp_path)[1:]}/nsight-systems/*/bin/nsys",))
+    monkeypatch.setattr(nsys_export, "PLACES", (f"{str(tmp_path)[1:]}/nsight-systems/*/bin/nsys",))
     assert nsys_export.find_nsys() is None
     for version in ("2024.6.1", "2025.10.2", "2025.9.1"):
         program = tmp_path / "nsight-systems" / version / "bin" / "nsys"

@@ -64,7 +64,7 @@ def test_ranks_come_on_one_clock_from_the_earliest_event(tmp_path):
 
 
 def test_no_path_and_paths_without_a_trace(tmp_path):
-    with pytest.raises(ReadError, match="no path was given"):
+    with pytest.raises(ReadError, match="no files given"):
         llmprof.read([])
     with pytest.raises(ReadError, match=r"nothing\.json does not exist; check the path"):
         read(tmp_path / "nothing.json")

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import read_metrics
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.readers.redaction.copying import _redact
+from llmprof.readers.redaction.copying import redacted_into
 from llmprof.readers.registry import detect
 from llmprof.trace.storage.pseudonyms import Pseudonyms
 from tests.redaction import hunt
@@ -69,10 +69,10 @@ def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_pa
         trace is None and kind != "ncu"
     ):  # named, and not copied
         with pytest.raises(LlmprofError, match=rf"{re.escape(path.name)}|report|the file "):
-            _redact(path, copy, names)
+            redacted_into(path, copy, names)
         assert not copy.exists()
         return
-    _redact(path, copy, names)
+    redacted_into(path, copy, names)
     assert hunt.left(hunt.identities(path), copy) == {}
     with warnings.catch_warnings(action="ignore", category=TraceWarning):
         if trace is None:

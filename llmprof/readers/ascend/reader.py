@@ -26,7 +26,7 @@ _SUMMARIES = (
     "operator_details",
     "data_preprocess",
 )
-_NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
+NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
 
 
 def _sniff(probe: Probe) -> bool:
@@ -100,7 +100,7 @@ def _part(
         for kind, paths in rank.files.items()
         if kind not in (folder.DATABASE, folder.ANALYSIS)
     }
-    if lacking and any(kind not in _NO_TRACE for kind in readable):
+    if lacking and any(kind not in NO_TRACE for kind in readable):
         try:
             more, read_of = text.read_text_files(
                 readable, python_functions=python_functions, progress=progress

@@ -186,7 +186,7 @@ class EventStream:
             size += len(block)
             if size < needed:
                 continue
-            events, text = self._take_quickly(waiting, decode) or self._take(
+            events, text = self._take_quickly(waiting, decode) or self.take_events(
                 b"".join(waiting), decode
             )
             waiting, size = [text], len(text)
@@ -294,7 +294,7 @@ class EventStream:
         except repair.BAD_JSON:
             return None
 
-    def _take(self, text: bytes, decode: repair.Decode) -> tuple[list[Any], bytes]:
+    def take_events(self, text: bytes, decode: repair.Decode) -> tuple[list[Any], bytes]:
         """All complete events of the text, and the rest of the text."""
         text = _after_comma(text)
         cut = repair.last_cut(text, self._separator)

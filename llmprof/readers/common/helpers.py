@@ -47,7 +47,7 @@ _PACKED: Final = 12
 _IDLE_S: Final = 60.0
 _LOOK_S: Final = 0.002
 
-_POOL: Final[list[subprocess.Popen[bytes]]] = []
+POOL: Final[list[subprocess.Popen[bytes]]] = []
 _IN_USE: Final = threading.Lock()
 
 Task = Callable[[dict[str, Any], "JobShare"], None]
@@ -100,7 +100,7 @@ class JobShare:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._out: io.BufferedWriter | None = None
+        self.out: io.BufferedWriter | None = None
         self._listed: list[tuple[int, bytes, list[tuple[str, int]]]] = []
 
     def take(self, unit: int) -> bool:
@@ -116,19 +116,19 @@ class JobShare:
         packed = msgspec.msgpack.encode(facts)
         if msgspec.msgpack.decode(packed, strict=True) != facts:
             raise ValueError("facts cannot be passed on")
-        if self._out is None:
-            self._out = (self.folder / f"{os.getpid()}.frames").open("wb")
+        if self.out is None:
+            self.out = (self.folder / f"{os.getpid()}.frames").open("wb")
         sizes = []
         for name, frame in frames.items():
-            before = self._out.tell()
-            frame.write_ipc(self._out, compression="uncompressed")
-            sizes.append((name, self._out.tell() - before))
+            before = self.out.tell()
+            frame.write_ipc(self.out, compression="uncompressed")
+            sizes.append((name, self.out.tell() - before))
         self._listed.append((unit, packed, sizes))
 
     def close(self) -> None:
         """Tell that this helper is through."""
-        if self._out is not None:
-            self._out.close()
+        if self.out is not None:
+            self.out.close()
         unfinished = self.folder / f"{os.getpid()}.part"
         unfinished.write_bytes(msgspec.msgpack.encode(self._listed))
         unfinished.replace(self.folder / f"{os.getpid()}.done")
@@ -138,19 +138,19 @@ class Job:
     """A job in the process that started it; made by :func:`shared`."""
 
     def __init__(self, folder: Path | None, helpers: list[subprocess.Popen[bytes]]) -> None:
-        self._share = None if folder is None else JobShare(folder)
-        self._helpers = helpers
+        self.share = None if folder is None else JobShare(folder)
+        self.helpers = helpers
         self._taken: set[int] = set()
 
     @property
     def is_shared(self) -> bool:
         """Whether anybody helps."""
-        return self._share is not None
+        return self.share is not None
 
     def take(self, unit: int) -> bool:
         """Take a unit, unless a helper has it."""
         try:
-            if self._share is None or self._share.take(unit):
+            if self.share is None or self.share.take(unit):
                 self._taken.add(unit)
         except OSError:  # a full disk: nobody has it, and it will be missing
             pass
@@ -162,12 +162,12 @@ class Job:
         """
         missing = set(range(count)) - self._taken
         done: list[Done] = []
-        waiting = list(self._helpers)
-        while missing and waiting and self._share is not None:
+        waiting = list(self.helpers)
+        while missing and waiting and self.share is not None:
             for helper in list(waiting):
                 ended = helper.poll() is not None
-                if (self._share.folder / f"{helper.pid}.done").exists():
-                    done += self._loaded(self._share.folder / f"{helper.pid}")
+                if (self.share.folder / f"{helper.pid}.done").exists():
+                    done += self._loaded(self.share.folder / f"{helper.pid}")
                 elif not ended:
                     continue
                 waiting.remove(helper)
@@ -190,9 +190,9 @@ class Job:
 
     def stop(self) -> None:
         """End the helpers that are still at work."""
-        for helper in self._helpers:
-            if self._share is not None and not (self._share.folder / f"{helper.pid}.done").exists():
-                _end(helper)
+        for helper in self.helpers:
+            if self.share is not None and not (self.share.folder / f"{helper.pid}.done").exists():
+                end_helper(helper)
 
 
 @contextlib.contextmanager
@@ -205,7 +205,7 @@ def shared(task: str, description: dict[str, Any], workers: int) -> Iterator[Job
         if used:
             with contextlib.suppress(OSError):
                 folder = Path(tempfile.mkdtemp(prefix="llmprof-read-"))
-                helpers = _asked(
+                helpers = asked_helpers(
                     json.dumps({"folder": str(folder), "task": task, "of": description}),
                     workers - 1,
                 )
@@ -222,21 +222,21 @@ def shared(task: str, description: dict[str, Any], workers: int) -> Iterator[Job
             _IN_USE.release()
 
 
-def _asked(line: str, count: int) -> list[subprocess.Popen[bytes]]:
+def asked_helpers(line: str, count: int) -> list[subprocess.Popen[bytes]]:
     """Helpers that work on a job."""
-    for helper in [one for one in _POOL if one.poll() is not None]:
-        _end(helper)
-    while len(_POOL) < count:
-        _POOL.append(_started())
+    for helper in [one for one in POOL if one.poll() is not None]:
+        end_helper(helper)
+    while len(POOL) < count:
+        POOL.append(_started())
     asked = []
-    for helper in _POOL[:count]:
+    for helper in POOL[:count]:
         if helper.stdin is None:
             continue
         try:
             helper.stdin.write(line.encode() + b"\n")
             helper.stdin.flush()
         except OSError:  # it has just ended
-            _end(helper)
+            end_helper(helper)
         else:
             asked.append(helper)
     return asked
@@ -254,9 +254,10 @@ def _started() -> subprocess.Popen[bytes]:
     )
 
 
-def _end(helper: subprocess.Popen[bytes]) -> None:
-    if helper in _POOL:
-        _POOL.remove(helper)
+def end_helper(helper: subprocess.Popen[bytes]) -> None:
+    """End a helper, which is not asked again."""
+    if helper in POOL:
+        POOL.remove(helper)
     helper.kill()
     if helper.stdin is not None:
         with contextlib.suppress(OSError):
@@ -266,8 +267,8 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
 
 def end_helpers() -> None:
     """End all helpers; the next large file starts new ones."""
-    for helper in [*_POOL]:
-        _end(helper)
+    for helper in [*POOL]:
+        end_helper(helper)
 
 
 atexit.register(end_helpers)

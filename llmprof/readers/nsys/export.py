@@ -31,7 +31,7 @@ FOLDER_ENDINGS: Final = {"_pqtdir": "parquet", "_arwdir": "arrow"}
 ARROW_SUFFIX: Final = ".arrows"
 """Suffix of an export with all tables as Arrow streams, one after another."""
 
-_PLACES: Final = (
+PLACES: Final = (
     "opt/nvidia/nsight-systems*/*/bin/nsys",
     "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
     "usr/local/cuda*/bin/nsys",
@@ -217,7 +217,7 @@ def find_nsys() -> str | None:
     on_path = shutil.which("nsys")
     if on_path is not None:
         return on_path
-    usual = [str(path) for place in _PLACES for path in Path("/").glob(place) if shutil.which(path)]
+    usual = [str(path) for place in PLACES for path in Path("/").glob(place) if shutil.which(path)]
     return max(usual, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], default=None)
 
 

@@ -525,7 +525,7 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
     >>> "/home/me" in (folder / "b.json").read_text(), removed["count"].sum()
     (False, 2)
     """  # noqa: E501
-    return _redact(Path(source), Path(target), Pseudonyms(key)).frame(examples=False)
+    return redacted_into(Path(source), Path(target), Pseudonyms(key)).frame(examples=False)
 
 
 @checked
@@ -548,12 +548,13 @@ def list_redactions(source: PathLike) -> pl.DataFrame:
     with writing(Path(tempfile.gettempdir())):
         work = Path(tempfile.mkdtemp(prefix="llmprof-check-"))
     try:
-        return _redact(Path(source), work / "copy", Pseudonyms()).frame(examples=True)
+        return redacted_into(Path(source), work / "copy", Pseudonyms()).frame(examples=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
+def redacted_into(source: Path, target: Path, names: Pseudonyms) -> Ledger:
+    """Copy a recording with these pseudonyms."""
     if not source.exists():
         raise ReadError(
             f"{source} does not exist",

@@ -39,7 +39,7 @@ from llmprof.errors import (
 from llmprof.findings.card import REQUEST_PAUSES, SLOW_STEPS, USUAL_STEPS
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
-from llmprof.findings.rows import scope_findings
+from llmprof.findings.rows import measured_causes, scope_findings
 from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
 from llmprof.label.events import label_events
 from llmprof.label.steps.steps import steps_of
@@ -249,7 +249,7 @@ def findings_of_ranks(
     )
     if results["scope_bounds"] is not None:
         scope.__dict__["bounds"] = results["scope_bounds"]
-    return scope_findings(scope, whole=trace)
+    return scope_findings(scope, measured_causes(scope), whole=trace)
 
 
 _TABLES: Final = {"runtime": "replay_calls", "copies": "copied_rows", "kernels": "measured_kernels"}

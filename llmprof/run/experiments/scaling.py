@@ -13,7 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, theory
-from llmprof.errors import ConfigError, LlmprofError, ReadError, TraceWarning
+from llmprof.errors import AnalysisError, ConfigError, LlmprofError, ReadError, TraceWarning
 from llmprof.run.batch import BatchRunner
 from llmprof.run.launch import ExperimentConfig, open_run
 from llmprof.run.launch.config import models
@@ -366,7 +366,7 @@ def parallelism(
     several = points.filter(pl.col("tp") * pl.col("pp") > 1)
     if on_one.is_empty() or several.is_empty():
         found = f"all points are of {'one device' if several.is_empty() else 'several devices'}"
-        raise LlmprofError(found, expected="the same points on one device and on several")
+        raise AnalysisError(found, expected="the same points on one device and on several")
     parts = []
     for phase, column, own in (
         ("prefill", "prefill_s", "prefill_spread"),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.units import format_bytes, format_ns, format_share
 
 _ROWS: Final = 20
@@ -92,6 +92,6 @@ def _in_words(_shell: Any, _kind: type, error: LlmprofError, _traceback: Any, **
 
 
 def _pass_missing(result: Any) -> None:
-    """A recording that lacks something is no failure: the cells after it run."""
-    if isinstance(result.error_in_exec, NotCapturedError):
+    """What a recording does not hold or does not say is no failure: the cells after it run."""
+    if isinstance(result.error_in_exec, NotCapturedError | AnalysisError):
         result.error_in_exec = None

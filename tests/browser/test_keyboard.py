@@ -149,7 +149,7 @@ def test_kernels(show, sample_trace):
     shown.wait(lambda: widget.search == "norm" and 0 < widget.table.height < 9)
     tab_to(shown.page, "stage")
     press(shown, "n")
-    stage = shown.wait(lambda: widget.stage)
+    stage = shown.wait(lambda: widget.only.get("stage"))
     tab_to(shown.page, "launches")
     press(shown, "Enter")
     shown.wait(lambda: widget.sort == "-count")

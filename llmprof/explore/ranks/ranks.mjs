@@ -53,8 +53,8 @@ function render({ model, el }) {
   const heat = layerHeat({
     shown: () => shown,
     chosen: () => {
-      const picked = model.get("picked");
-      const row = picked.length && shown ? shown.head.rows.find(([a, b]) => a <= picked[0] && picked[0] <= b) : null;
+      const at = model.get("rank") ?? model.get("picked")[0];
+      const row = shown?.head.rows.find(([first, last]) => first <= at && at <= last);
       return [model.get("step"), row ? row[0] : null];
     },
     phases: () => model.get("colours").phase,
@@ -202,6 +202,7 @@ function render({ model, el }) {
         refresh();
       });
     }
+    model.on("change:rank", () => heat.redraw());
     for (const name of ["picked", "step"]) model.on(`change:${name}`, showPicked);
     const zoom = h(
       "span",

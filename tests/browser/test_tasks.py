@@ -99,7 +99,9 @@ def visible(opened):
 
 
 def late_rank(hand, trace):
-    late = analyze.collectives(trace, by=["kind", "rank"]).sort("last_count", descending=True)["rank"][0]
+    late = analyze.collectives(trace, by=["kind", "rank"]).sort("last_count", descending=True)[
+        "rank"
+    ][0]
     expect(hand.opened.output(1).locator(".llmprof-front .title").first).to_contain_text(
         f"rank {late}"
     )

@@ -147,6 +147,7 @@ def test_a_dark_report_is_printed_on_white_paper(browser, address):
 
 def test_a_report_on_a_telephone(browser, address):
     page = opened(browser, address, width=390)
+    page.evaluate("document.querySelectorAll('details.fold').forEach((one) => (one.open = true))")
     names = page.locator(".chart summary").evaluate_all(
         "all => all.map((one) => one.getAttribute('aria-label'))"
     )

@@ -461,6 +461,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         action="store_true",
         help="write each chart as a PNG, too, which takes as long again",
     )
+    sub.add_argument("--tables", action="store_true", help="write each table as a CSV, too")
     sub.add_argument(
         "--model",
         metavar="NAME",

@@ -95,7 +95,7 @@ def do_report(args: Namespace, terminal: Terminal) -> str:
         "model": model,
         "path": named,
     }
-    options |= {"overwrite": args.force, "pictures": args.png}
+    options |= {"overwrite": args.force, "pictures": args.png, "tables": args.tables}
     written = reports.write(trace, args.output, **options)
     if args.json:
         return to_json(_files_of(written))
@@ -160,7 +160,8 @@ def _paths_of(written: Report, *more: tuple[str, str]) -> str:
         ("Report", str(written.index)),
         *([("Charts", f"{pngs} ({len(written.pngs)})")] if written.pngs else []),
     ]
-    return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
+    named += [("Tables", f"{csvs} ({len(written.csvs)})")] if written.csvs else []
+    return text.pairs([*named, *more], indent="")
 
 
 def do_export(args: Namespace, terminal: Terminal) -> str:

@@ -178,7 +178,7 @@ def _breakdown(trace: Trace) -> Drawn:
 def _breakdown_by_category(trace: Trace) -> Drawn:
     frame = analyze.kernels(trace, by=("rank",))
     frame = cards.some_known(frame, "category", ns="total_ns")
-    frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernels.csv")
+    frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "analyze.kernels(trace)")
     whole = "Of the whole recording, with what is outside of steps."
     stepped = analyze.steps(trace)["dur_ns"].null_count() < analyze.steps(trace).height
     chart = charts.breakdown(
@@ -194,7 +194,7 @@ def _layers(trace: Trace) -> Drawn:
             "no layer of a step was found", hint="layers are found by their attention kernels"
         )
     cells = min(frame["step"].n_unique(), 120) * max(1, frame["layer"].n_unique())
-    frame, note = fewer_ranks(frame, cells, MAX_CELLS, "layers.csv")
+    frame, note = fewer_ranks(frame, cells, MAX_CELLS, "analyze.layers(trace)")
     return charts.layers(frame), note
 
 
@@ -204,7 +204,10 @@ def _overlap(trace: Trace) -> Drawn:
     if not frame.height:
         frame = analyze.overlap(trace, by=("rank",), waits=True)
     frame, note = fewer_ranks(
-        frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv"
+        frame,
+        frame["phase"].n_unique() if "phase" in frame.columns else 1,
+        64,
+        "analyze.overlap(trace)",
     )
     return charts.overlap(frame, work=trace.capture.words["events"]), " ".join(
         filter(None, (left_out, note))
@@ -279,12 +282,16 @@ def _idle(trace: Trace) -> Drawn:
             found, hint="profile the activity of the device as well, if the run uses one"
         )
     frame, left_out = _of_mean_steps(trace, analyze.idle(trace))
-    frame, note = fewer_ranks(cards.some_known(frame, "cause"), 1, _MOST_RANKS, "idle.csv")
+    frame, note = fewer_ranks(
+        cards.some_known(frame, "cause"), 1, _MOST_RANKS, "analyze.idle(trace)"
+    )
     return charts.idle(frame), " ".join(filter(None, (left_out, note)))
 
 
 def _launch_delay(trace: Trace) -> Drawn:
-    frame, note = fewer_steps(analyze.launch_delay(trace), MAX_POINTS, "launch_delay.csv")
+    frame, note = fewer_steps(
+        analyze.launch_delay(trace), MAX_POINTS, "analyze.launch_delay(trace)"
+    )
     return charts.launch_delay(frame), note
 
 
@@ -514,7 +521,11 @@ HOLDERS = Drawing("memory_holders", "what holds memory at the peak", _holders)
 def _flame(trace: Trace) -> Drawn:
     stacks = analyze.stacks(trace, of="samples")
     units = stacks["unit"].unique().sort().to_list()
-    note = f"Drawn: what was counted in {units[0]}; hotspots.csv has all." if len(units) > 1 else ""
+    note = (
+        f"Drawn: what was counted in {units[0]}; analyze.hotspots(trace) has all."
+        if len(units) > 1
+        else ""
+    )
     return charts.flame(stacks.filter(pl.col("unit") == units[0]) if units else stacks), note
 
 
@@ -531,7 +542,7 @@ def _totals(trace: Trace) -> Drawn:
     note = (
         ""
         if rows.height == totals.height
-        else f"Drawn: what is of the kind {kind}; totals.csv has all."
+        else f"Drawn: what is of the kind {kind}; analyze.totals(trace) has all."
     )
     rows = rows.with_columns(
         pl.col("count").fill_null(0), category=pl.coalesce("category", "scope")

@@ -228,6 +228,7 @@ def write(
     requests: pl.DataFrame | None = None,
     changes: Mapping[str, str] | None = None,
     pictures: bool = True,
+    tables: bool = True,
     overwrite: bool = False,
 ) -> Report:
     """Write the report of a trace.
@@ -258,14 +259,16 @@ def write(
         card.
     pictures : bool
         Whether each chart is written as a PNG, too, which takes as long as the rest.
+    tables : bool
+        Whether each frame is written as a CSV, too: many megabytes for a long recording.
     overwrite : bool
         Whether files of the same names that no earlier report wrote are replaced; inputs never are.
 
     Returns
     -------
     Report
-        ``index.html``, with ``pictures`` a PNG for each chart, a CSV for each frame (at most
-        500,000 rows) and ``summary.json``.
+        ``index.html`` and ``summary.json``, with ``pictures`` a PNG for each chart, with ``tables``
+        a CSV for each frame (at most 500,000 rows).
 
     Raises
     ------
@@ -303,7 +306,9 @@ def write(
             requests=requests,
         )
         made = replace(made, changes=changes or {})
-        return _written(made, _summary(trace, made), jobs, progress, work=work, target=Path(folder))
+        head = _summary(trace, made)
+        made = made if tables else replace(made, frames={})
+        return _written(made, head, jobs, progress, work=work, target=Path(folder))
 
 
 def write_contents(

@@ -36,7 +36,7 @@ def test_what_is_large_is_drawn_in_part(monkeypatch, small):
     monkeypatch.setattr(figures, "MAX_CELLS", 3)
     chart = figures.make_figure(small, figures.LAYERS)
     assert chart.spec
-    assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
+    assert chart.note == "Drawn: 1 of 2 ranks (0); analyze.layers(trace) has all."
 
 
 def test_the_typical_step_has_the_median_span():

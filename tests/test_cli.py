@@ -379,7 +379,10 @@ class TestReport:
 
     @pytest.mark.usefixtures("quick_report")
     def test_a_named_model_says_the_work_of_kernels_without_operators(self, run, tmp_path):
-        assert run(f"report sample:nsys_tp2_cudagraph -o {tmp_path}/r --model Qwen2.5-7B --tables")[0] == 0
+        assert (
+            run(f"report sample:nsys_tp2_cudagraph -o {tmp_path}/r --model Qwen2.5-7B --tables")[0]
+            == 0
+        )
         gains = pl.read_csv(tmp_path / "r" / "opportunities.csv")
         assert "gate_up_proj" in gains.drop_nulls("gain_ns")["stage"]
 

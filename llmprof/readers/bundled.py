@@ -87,6 +87,10 @@ def folder_of(name: str, variable: str) -> Path:
     )
 
 
+class MissingSampleError(LlmprofError):
+    """A sample is known, but its files did not come with this installation."""
+
+
 def samples_folder() -> Path:
     """Path of the folder with the samples."""
     return folder_of("sample_traces", ENVIRONMENT_VARIABLE)
@@ -137,7 +141,7 @@ def sample_files(name: str) -> list[Path]:
                 f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder"
                 " sample_traces"
             )
-            raise LlmprofError(
+            raise MissingSampleError(
                 f"the files of the sample {name!r} are not installed", expected=expected, hint=hint
             )
         if size != file.bytes:

@@ -169,7 +169,7 @@ def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[s
 
     from llmprof.charts.base.save import vega_lite_version
 
-    drawn = vlc.vegalite_to_png(json.dumps(spec), vl_version=vega_lite_version(), scale=1.25)
+    drawn = vlc.vegalite_to_png(json.dumps(spec), vl_version=vega_lite_version())
     picture = base64.b64encode(drawn).decode("ascii")
     return {_MIME: {**_with_texts(spec), "$schema": _SCHEMA}, "image/png": picture}, {
         _MIME: {"embed_options": {"renderer": "svg"}}

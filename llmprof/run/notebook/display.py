@@ -10,6 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.readers.bundled import MissingSampleError
 from llmprof.units import format_bytes, format_ns, format_share
 
 _ROWS: Final = 20
@@ -92,6 +93,9 @@ def _in_words(_shell: Any, _kind: type, error: LlmprofError, _traceback: Any, **
 
 
 def _pass_missing(result: Any) -> None:
-    """What a recording does not hold or does not say is no failure: the cells after it run."""
-    if isinstance(result.error_in_exec, NotCapturedError | AnalysisError):
+    """What a recording does not hold or does not say, and a sample that is not installed, are no
+    failures: the cells after it run.
+    """
+    missing = NotCapturedError, AnalysisError, MissingSampleError
+    if isinstance(result.error_in_exec, missing):
         result.error_in_exec = None

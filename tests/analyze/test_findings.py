@@ -1194,7 +1194,7 @@ FIRST = {
     ),
     "nsys/nsysai_h100_2gpu_1s.v1.sqlite": ("copies", 0.95),
     "chrome/hta/nccl_parser_config__nccl_data.json.gz": ("host_bound", 0.75),
-    "nsys/gpubootcamp_mpi_report4.sqlite": ("host_bound", 0.08),
+    "nsys/gpubootcamp_mpi_report4.sqlite": ("heaviest_stage", 0.74),
     "chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz": (
         "host_bound",
         0.93,

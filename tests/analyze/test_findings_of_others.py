@@ -6,6 +6,7 @@ import pytest
 
 import llmprof
 from llmprof.analyze import findings, steps
+from llmprof.label.steps.steps import steps_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
 
@@ -31,7 +32,7 @@ def test_steps(file, shared):
 
 
 def test_the_prefill_of_a_trace_without_labels_is_the_long_step(shared):
-    found = steps(llmprof.read(shared / CHROME / "tracemap_mi300x.pt.trace.json.gz"))
+    found = steps_of(llmprof.read(shared / CHROME / "tracemap_mi300x.pt.trace.json.gz"))
     assert found["dur_ns"][0] == pytest.approx(133e6, rel=0.01)
     assert found["dur_ns"][1:].is_between(17e6, 26e6).all()
     found = findings(

@@ -295,6 +295,8 @@ def _inside(operator, shapes):
 
 
 @pytest.mark.slow
+# a replay of which the capture has no graph
+@pytest.mark.filterwarnings("ignore:.*replayed kernels get no labels")
 @pytest.mark.parametrize("name", REFERENCES)
 def test_work_and_rates_are_those_of_tracelens(name, shared):
     file, rows = REFERENCES[name]

@@ -88,7 +88,7 @@ def test_report(run, saved, name, tmp_path):
     code, out, err = run("report", saved[name], "-o", str(tmp_path / "r"))
     assert (code, err) == (0, "")
     text = (tmp_path / "r" / "index.html").read_text("utf-8")
-    assert "What this report covers" in text
+    assert "what this report covers" in text
     if name == "nothing":
         assert out.startswith("No findings: this capture holds no kernels, copies or operators")
 

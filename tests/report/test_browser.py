@@ -87,7 +87,7 @@ def test_show_me_marks_the_figure_of_the_finding_and_leads_back(small, tmp_path)
     click = """const wait = setInterval(() => {
       if (!document.documentElement.dataset.drawn) return;
       clearInterval(wait);
-      const link = document.querySelector("a.show");
+      const link = document.querySelector(".lead .ways a.show");
       link.click();
       const place = document.querySelector(".marked");
       const note = place.querySelector(".shown-finding");

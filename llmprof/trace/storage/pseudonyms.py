@@ -253,8 +253,8 @@ _LAST: Final = re.compile(r"[A-Za-z0-9](?![A-Za-z0-9])")
 _ONLY_NUMBERS: Final = re.compile(r"[\d\s.,)}\]-]*")
 _DIVISIBLE: Final = frozenset({"token", "address", "uuid", "random", "email", "url"})
 """Kinds of words that a line end may divide."""
-_WRITTEN_END: Final = re.compile(r"(?:\\+[nr])+")
-_WRITTEN_SIGN: Final = re.compile(r"&#?\w{1,8};|\\+u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
+_WRITTEN_END: Final = re.compile(r"(?<!\\)(?:\\+[nr])+")
+_WRITTEN_SIGN: Final = re.compile(r"&#?\w{1,8};|(?<!\\)\\+u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
 """A sign as HTML and JSON write it."""
 _NODES: Final = re.compile(r"(?<![\w.-])[\w.-]+\[(?:0\d|[\d,]{0,20}\d-\d)[\d,-]*\]?")
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")

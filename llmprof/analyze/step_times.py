@@ -4,6 +4,8 @@ recording.
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
@@ -184,16 +186,21 @@ WINDOWS = {
 }
 
 
+_UNTIL_NEXT: Final = pl.coalesce(
+    pl.col("start_ns").shift(-1).over("rank", order_by="start_ns"),
+    pl.col("start_ns") + pl.col("dur_ns"),
+)
+"""End of a step: the start of the next one of its rank, of the last one its last event."""
+
+
 @per_trace
 def whole_steps(trace: Trace) -> pl.DataFrame:
     """Steps, each from its first event on the device to that of the next step of its rank, so that
     idle time between steps is a part of them; the last one to its last event.
     """
     rows = steps_of(trace)
-    following = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns")
-    end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
     whole = rows.filter(pl.col("start_ns").is_not_null()).with_columns(
-        dur_ns=pl.max_horizontal(end - pl.col("start_ns"), 0)
+        dur_ns=pl.max_horizontal(_UNTIL_NEXT - pl.col("start_ns"), 0)
     )
     return rows.update(whole.select("rank", "step", "dur_ns"), on=["rank", "step"])
 
@@ -205,12 +212,8 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     were launched that were not recorded.
     """
     step_rows = steps_of(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
-    following = pl.col("start_ns").shift(-1).over("rank")
-    end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
-    step_rows = step_rows.with_columns(
-        dur_ns=end - pl.col("start_ns"),
-        span_ns=pl.min_horizontal("dur_ns", end - pl.col("start_ns")),
-    )
+    length = _UNTIL_NEXT - pl.col("start_ns")
+    step_rows = step_rows.with_columns(dur_ns=length, span_ns=pl.min_horizontal("dur_ns", length))
     step_rows = step_rows.filter(
         (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
     )

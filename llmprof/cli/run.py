@@ -152,7 +152,6 @@ def token_lengths(given: str) -> int | tuple[int, int]:
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
-MOST_FINDINGS = 3
 _NAMES = {
     "ttft_ns": "time to first token",
     "tpot_ns": "time per output token",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
+import numpy as np
 import polars as pl
 
 
@@ -73,18 +74,22 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
     values = pl.concat(
         [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(distinct), _AT_ONCE)]
     )
-    row_of_code = pl.zeros(codes[-1] + 1, dtype=pl.UInt32, eager=True)
-    row_of_code.scatter(codes, pl.int_range(len(codes), dtype=pl.UInt32, eager=True))
-    return values.gather(row_of_code.gather(coded.to_physical()))
+    row_of_code = np.zeros(codes[-1] + 1, dtype=np.uint32)
+    row_of_code[codes.to_numpy()] = np.arange(len(codes))
+    return values[pl.Series(row_of_code)[coded.to_physical()]]
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:
     """Whether each name matches a regular expression, which is looked for once in each distinct
     name.
     """
-    return by_distinct(
-        names, lambda distinct: pl.Series(distinct, dtype=pl.String).str.contains(pattern)
-    )
+    return by_distinct(names, lambda distinct: _contain(distinct, pattern))
+
+
+@remembered
+def _contain(names: tuple[str, ...], pattern: str) -> pl.Series:
+    """Whether each name matches."""
+    return pl.Series(names, dtype=pl.String).str.contains(pattern)
 
 
 @remembered

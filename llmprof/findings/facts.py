@@ -25,7 +25,7 @@ from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.steps.steps import steps_of
-from llmprof.text import counted
+from llmprof.text import PART_WORDS, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -185,12 +185,8 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
 
 
 STEP_PARTS: Final = {
-    "compute": "compute",
-    "transfer": "transfer",
-    "wait or transfer": "communication",
-    "wait": "waiting for ranks",
-    "copy": "copies",
-    "late": "idle, host-bound",
+    **dict(list(PART_WORDS.items())[:5]),
+    "late": f"idle, {PART_WORDS['host_bound']}",
     "idle": "idle, other causes",
 }
 """Parts of a step in a picture, in the order of its bars, in words."""

@@ -675,7 +675,7 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
     causes become words.
     """
     if "part" in frame.columns:
-        frame = frame.with_columns(pl.col("part").replace(text.CAUSES_IN_WORDS))
+        frame = frame.with_columns(pl.col("part").replace(text.PART_WORDS))
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}

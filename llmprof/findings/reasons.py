@@ -228,12 +228,12 @@ def host_reasons(rows: pl.DataFrame) -> pl.Series:
 def _said(distinct: tuple[str, ...]) -> pl.Series:
     """Whether each name says each of the reasons."""
     name = pl.col("name")
-    said = {
-        reason: name.str.contains(pattern) & ~name.str.contains(WHAT_RUNS)
+    said = [
+        (name.str.contains(pattern) & ~name.str.contains(WHAT_RUNS)).alias(reason)
         for reason, (_, pattern) in REASONS.items()
-    }
+    ]
     names = pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
-    return names.select(pl.struct(**said)).to_series()
+    return names.select(pl.struct(said)).to_series()
 
 
 def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
-import numpy as np
 import polars as pl
 
 
@@ -74,9 +73,9 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
     values = pl.concat(
         [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(distinct), _AT_ONCE)]
     )
-    row_of_code = np.zeros(codes[-1] + 1, dtype=np.uint32)
-    row_of_code[codes.to_numpy()] = np.arange(len(codes))
-    return values[pl.Series(row_of_code)[coded.to_physical()]]
+    row_of_code = pl.Series([0], dtype=pl.UInt32).new_from_index(0, codes[-1] + 1)
+    row_of_code.scatter(codes, pl.Series(range(len(codes)), dtype=pl.UInt32))
+    return values[row_of_code[coded.to_physical()]]
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:

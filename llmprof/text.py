@@ -192,6 +192,8 @@ def value(name: str, item: Any) -> str:
         return UNKNOWN
     if isinstance(item, bool):
         return "yes" if item else "no"
+    if isinstance(item, pl.Series):
+        return " ".join(map(str, item))
     if not isinstance(item, int | float):
         return plain(item)
     if name.endswith("_ns"):

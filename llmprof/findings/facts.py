@@ -19,6 +19,7 @@ from llmprof.analyze.step_times import (
     step_windows,
     without_long_first,
 )
+from llmprof.analyze.transfer import KINDS, apart, instances
 from llmprof.errors import LlmprofError
 from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
@@ -84,6 +85,9 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
     except LlmprofError:
         windows = None
     engine = None if windows is None else engine_of(windows)
+    if engine and len(trace.ranks) > 1 and apart(found := instances(trace)):
+        counts = [counted(found.filter(kind=kind).height, f"{kind} instance") for kind in KINDS]
+        engine = f"{engine} ({' and '.join(counts)})"
     return engine, "labels of its steps" if engine else "no label of a known engine"
 
 

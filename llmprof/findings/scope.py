@@ -71,18 +71,22 @@ def max_of(frame: pl.DataFrame, column: str) -> float | None:
 
 def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     """The pieces of each part of a gap as one row: ``rank, start_ns, dur_ns``."""
-    return pauses.group_by("rank", "part", maintain_order=True).agg(
-        pl.col("start_ns").min(), pl.col("dur_ns").sum()
+    whole = pauses.group_by("part", maintain_order=True).agg(
+        pl.col("rank").first(), pl.col("start_ns").min(), pl.col("dur_ns").sum()
     )
+    return whole.select("rank", "part", "start_ns", "dur_ns")
+
+
+_MANY_ROWS: Final = 1 << 18
 
 
 def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
     """Value of a column with the largest sum of another column, without null, and its share of
     the total.
     """
-    # of many values, the streaming engine takes less than half of the memory
     by_value = rows.lazy().select(by, weight).drop_nulls(by).group_by(by).agg(pl.col(weight).sum())
-    sums = by_value.collect(engine="streaming")
+    # of many values, the streaming engine takes less than half of the memory, but longer to begin
+    sums = by_value.collect(engine="streaming" if rows.height > _MANY_ROWS else "in-memory")
     whole = sum_of(rows, weight)
     if not sums.height or not whole:
         return None, 0.0

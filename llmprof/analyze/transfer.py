@@ -49,10 +49,11 @@ VARIED: Final = 8
 MANY: Final = 10
 """Bursts tell the cost of a copy if they have a tenth of the copies of the largest."""
 
-_PARTS: Final = (
+TTFT_PARTS: Final = (
     *("queue_ns", "prefill_ns", "handover_ns", "transfer_ns", "wait_ns", "decode_ns"),
     "delivery_ns",
 )
+"""Parts of the time to the first token."""
 
 
 @Analysis(
@@ -373,15 +374,15 @@ def _requests(trace: Trace, given: pl.DataFrame | None) -> pl.DataFrame:
         delivery_ns=told - pl.col("decoded_ns"),
         ttft_ns=pl.coalesce(told, "decoded_ns") - pl.col("start_ns"),
     )
-    lost = rows.filter(pl.any_horizontal(pl.col(_PARTS) < -BURST_NS)).height
-    rows = rows.filter(pl.all_horizontal((pl.col(_PARTS) >= -BURST_NS).fill_null(value=True)))
+    lost = rows.filter(pl.any_horizontal(pl.col(TTFT_PARTS) < -BURST_NS)).height
+    rows = rows.filter(pl.all_horizontal((pl.col(TTFT_PARTS) >= -BURST_NS).fill_null(value=True)))
     if not rows.height:
         raise NotCapturedError(
             f"none of {lost} requests was prefilled and decoded in recorded steps",
             expected="requests of the recorded time, on its clock",
         )
     return rows.sort("start_ns").select(
-        *("request", "start_ns", "ttft_ns", *_PARTS, "prompt_tokens", "bytes"),
+        *("request", "start_ns", "ttft_ns", *TTFT_PARTS, "prompt_tokens", "bytes"),
         (pl.col("bytes") / pl.col("transfer_ns")).alias("gbps"),
         "evidence",
     )

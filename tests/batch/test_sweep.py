@@ -31,6 +31,8 @@ def test_every_combination_runs_once_in_order(tmp_path):
     assert sweep.folder.parent == tmp_path
     assert sweep.folder.name.startswith("tiny_torch_sweep_")
     assert [run.parent for run in sweep.runs] == [sweep.folder] * 6
+    assert [run.folder.path for run in sweep] == sweep.runs
+    assert len(sweep) == 6
     assert len({run.name for run in sweep.runs}) == 6
     assert ("point 2 of 6 (batch_size=1, max_tokens=16): plain 1 of 3", 1, 6) in told
     assert told[-1] == ("sweep", 6, 6)

@@ -125,8 +125,8 @@ class TestDryRun:
         assert code == 0
         assert out.count("# engine") == 4  # two batch sizes, two lengths
         heads = [line for line in out.splitlines() if line.startswith("# point")]
-        assert heads[0] == "# point 1 of 8: batch_size=1, max_tokens=4"
-        assert heads[-1] == "# point 8 of 8: batch_size=8, max_tokens=8"
+        assert heads[0] == "# point 1 of 4: batch_size=1, max_tokens=4"
+        assert heads[-1] == "# point 4 of 4: batch_size=2, max_tokens=8"
         said = run("sweep --model random:tiny --dry-run --json --parameter-sweep batch_size:1,2")[1]
         assert [point["values"] for point in json.loads(said)["points"]] == [
             {"batch_size": 1},

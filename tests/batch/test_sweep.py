@@ -201,6 +201,7 @@ def test_the_report_of_a_sweep(tmp_path):
     assert written.index == sweep.folder / "index.html"
     assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
     assert "2 of 3 finished" in text
+    assert "<dd>None</dd>" not in text
     assert "not known" in (
         overhead_in_words({"overhead": 0.1, "overhead_clear": None}) or ""
     )  # of one repeat

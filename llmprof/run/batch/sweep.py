@@ -335,9 +335,9 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
     """
     config = sweep.state["config"]
     facts = [
-        (name.replace("_", " "), f"{config.get(name)}")
+        (name.replace("_", " "), str(config[name]))
         for name in _SHARED
-        if name not in sweep.parameters
+        if name not in sweep.parameters and config.get(name) is not None
     ]
     facts = [
         (

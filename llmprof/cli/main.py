@@ -28,6 +28,9 @@ _NAME = "llmprof"
 _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
 
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
+"""Threads that numpy starts for products of matrices, of which llmprof has none."""
+
 _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "look", "what_if"),
     "experiment": ("experiment",),
@@ -212,6 +215,10 @@ def _open_streams() -> None:
 
 
 def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> str:
+    if _THREADS not in os.environ:
+        os.environ[_THREADS] = "1"
+        importlib.import_module("numpy")
+        del os.environ[_THREADS]  # engines, which are started from here, multiply matrices
     from llmprof.cli.output import Terminal
 
     if own := vars(args).get("own"):

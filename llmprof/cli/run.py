@@ -98,7 +98,12 @@ _SIZED = {
     "warmup_steps": "warm-up runs",
     "max_seq_len": "largest number of tokens of a prompt and its answer together",
 }
-_OTHER_NAMES = {"model": ("--model-path",), "prompt": ("--base-prompt",)}
+_OTHER_NAMES = {
+    "model": ("--model-path",),
+    "prompt": ("--base-prompt",),
+    "tensor_parallel_size": ("--tp",),
+    "pipeline_parallel_size": ("--pp",),
+}
 _FLAGS = {"environment": "--env"} | {name: f"--{name[:-1]}" for name in ("engine_args", *_OF_TOOLS)}
 
 

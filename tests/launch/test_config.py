@@ -98,7 +98,13 @@ def test_names_and_defaults_of_other_tools():
     )
     assert (made.model, made.prompt, made.max_tokens) == ("/models/Qwen", "Hello", 7)
     assert (made.profile_mode, made.temperature, made.batch_size) == ("inference_only", 0.7, 1)
-    assert made.replace(model_path="m", preset="classic").max_tokens == 100
+    again = made.replace(model_path="m", preset="classic")
+    assert (again.max_tokens, again.prompt) == (100, "Hello, how are you?")
+    assert (again.replace(input_tokens=16).prompt, again.replace(batch_size=2).prompt) == (
+        None,
+        again.prompt,
+    )
+    assert ExperimentConfig(model="m", preset="classic", prompt_file="p.txt").prompt is None
     assert config(model="/x/y", model_name="My Qwen").name == "My-Qwen_torch"
     assert made.replace(model_name="org/Q", profile_mode="nsys").name == "Q_nsys", (
         "the mode stays in the name"

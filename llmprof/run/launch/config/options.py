@@ -210,12 +210,16 @@ _ALIASES: Final = {"model_path": "model", "base_prompt": "prompt", "name": "expe
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "classic": {
         "profile_mode": "inference_only",
+        "prompt": "Hello, how are you?",
         "max_tokens": 100,
         "temperature": 0.7,
         "batch_size": 1,
     }
 }
-"""Defaults of other tools by the name of the preset; what is given beside a preset goes over it."""
+"""Defaults of other tools by the name of the preset; what is given beside a preset goes over it,
+and other prompts take the place of its prompt.
+"""
+_PROMPTS: Final = ("prompt", "prompt_file", "input_tokens")
 
 
 def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -234,7 +238,13 @@ def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
         raise ConfigError(
             f"there is no preset {preset!r}", expected=f"one of {', '.join(PRESETS)}", key="preset"
         )
-    return PRESETS[preset] | renamed
+    return PRESETS[preset] | ({"prompt": None} if _other_prompts(renamed) else {}) | renamed
+
+
+def _other_prompts(values: Mapping[str, Any]) -> bool:
+    """Whether some values say what the prompts are."""
+    sources = {name for name in _PROMPTS if values.get(name) is not None}
+    return bool(sources or {"file", "input"} & set(values.get("load") or ()))
 
 
 def template(fields: Iterable[dataclasses.Field[Any]]) -> str:
@@ -496,11 +506,7 @@ def setting(config: ExperimentConfig, group: str, key: str) -> Any:
 
 
 def _check_prompts(config: ExperimentConfig) -> None:
-    given = [
-        name
-        for name in ("prompt", "prompt_file", "input_tokens")
-        if getattr(config, name) is not None
-    ]
+    given = [name for name in _PROMPTS if getattr(config, name) is not None]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} are given together", expected="one of them")
     if config.prompt is not None and not config.prompt:
@@ -671,7 +677,7 @@ class ExperimentConfig:
     meaning of each field is in ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in
     ``llmprof run --help``. ``model_path`` and ``base_prompt`` are other names of ``model`` and
     ``prompt``; ``preset="classic"`` gives the defaults ``profile_mode="inference_only",
-    max_tokens=100, temperature=0.7, batch_size=1``.
+    prompt="Hello, how are you?", max_tokens=100, temperature=0.7, batch_size=1``.
 
     Raises
     ------
@@ -830,6 +836,8 @@ class ExperimentConfig:
         """Copy of the configuration with other values, checked like the first."""
         changes = with_our_names(changes)
         refuse_unknown_keys(changes, _hints(), "the configuration")
+        if self.prompt == PRESETS["classic"]["prompt"] and _other_prompts(changes):
+            changes.setdefault("prompt", None)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

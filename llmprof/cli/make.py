@@ -409,15 +409,14 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
         )
     # errors appear here and not in the browser; the cache keeps what was read
     traces, others = [] if alone else args.paths, [args.compare] if args.compare else []
+    opened: Any = None
+    for paths in filter(None, (others, traces)):
+        opened = open_trace(paths, args, terminal)
     if alone:
         opened = open_profile(args.paths).metrics
         launches_in_a_row(opened)
-    else:
-        opened = open_trace(traces, args, terminal)
-    if others:
-        open_trace(others, args, terminal)
     if args.finding is not None:
-        find = analyze.ncu.findings if alone else analyze.findings
+        find: Any = analyze.ncu.findings if alone else analyze.findings
         finding_row(find(opened), args.finding)
     metrics = [
         str(path.resolve())

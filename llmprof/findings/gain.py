@@ -13,7 +13,6 @@ from llmprof.errors import LlmprofError
 from llmprof.findings.card import REQUEST_PAUSES, SLOW_STEPS
 from llmprof.findings.cause import Measurement
 from llmprof.findings.scope import Scope
-from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
 from llmprof.replay.what_if import change_of, replay_changes
 from llmprof.text import sentence
@@ -117,11 +116,7 @@ def _gain(
         after_own = own.shift(fill_value=False).over("rank")
         rows = rows.sort("rank", "step")
         rows = rows.filter(own | after_own if scope.words in _WITH_PAUSES else own)
-    if (
-        not rows.height
-        and change.startswith("no-host-delay")
-        and scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()
-    ):
+    if not rows.height and change.startswith("no-host-delay") and scope.reads_prompts:
         return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
         return "No prediction: these steps have none before them."

@@ -123,10 +123,10 @@ class TestDryRun:
             "sweep --model random:tiny --dry-run --preset quick --parameter-sweep max_tokens:4,8"
         )
         assert code == 0
-        assert out.count("# engine") == 8  # four batch sizes, two lengths
+        assert out.count("# engine") == 4  # two batch sizes, two lengths
         heads = [line for line in out.splitlines() if line.startswith("# point")]
-        assert heads[0] == "# point 1 of 8: batch_size=1, max_tokens=4"
-        assert heads[-1] == "# point 8 of 8: batch_size=8, max_tokens=8"
+        assert heads[0] == "# point 1 of 4: batch_size=1, max_tokens=4"
+        assert heads[-1] == "# point 4 of 4: batch_size=2, max_tokens=8"
         said = run("sweep --model random:tiny --dry-run --json --parameter-sweep batch_size:1,2")[1]
         assert [point["values"] for point in json.loads(said)["points"]] == [
             {"batch_size": 1},
@@ -148,8 +148,11 @@ class TestOtherNames:
 
     def test_options(self, run):
         said = self.config(
-            run, "--model-path", "/models/Qwen", "--base-prompt", "one", "--base-prompt", "two"
+            run,
+            *("--model-path", "/models/Qwen", "--base-prompt", "one", "--base-prompt", "two"),
+            *("--tp", "2", "--pp", "4"),
         )
+        assert (said["tensor_parallel_size"], said["pipeline_parallel_size"]) == (2, 4)
         assert (said["model"], said["prompt"]) == ("/models/Qwen", ["one", "two"])
 
     def test_a_preset_stands_below_the_file_and_the_options(self, run, tmp_path):
@@ -167,7 +170,8 @@ class TestOtherNames:
         ]
         file.write_text("model_path: /models/Qwen\npreset: classic\n")
         said = self.config(run, "--config", str(file), "--profile-mode", "torch")
-        assert [said[name] for name in names] == ["/models/Qwen", None, "torch", 100, 0.7, 1]
+        usual = ["/models/Qwen", "Hello, how are you?", "torch", 100, 0.7, 1]
+        assert [said[name] for name in names] == usual
 
     def test_a_preset_that_is_none(self, run, tmp_path):
         with pytest.raises(SystemExit) as ended:

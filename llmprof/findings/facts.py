@@ -134,7 +134,7 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
         return None, f"no steps were found; {mean} were recorded"
     count = scope.windows["step"].n_unique()
     words = f"{count} {scope.words}" if count > 1 else f"1 {scope.words.removesuffix('s')}"
-    words += f" on {counted(scope.windows['rank'].n_unique(), 'rank')}"
+    words += f" on {counted(scope.windows['rank'].n_unique(), 'rank')}{scope.spread}"
     words = f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
     if (plain := plain_steps(trace)) and set(scope.windows["phase"]) == {"decode"}:
         words += f"; without the profiler {format_ns(median(plain))}"

@@ -440,6 +440,7 @@ STALLS = Drawing(
 )
 
 REPORT = "report"
+VISUALIZATION = "visualization"
 
 
 class Visualizer:
@@ -491,28 +492,26 @@ class Visualizer:
             written.append(
                 files.write(run.folder.path / f"{run.config.name}_{drawing.name}.png", picture)
             )
-        self._link(*written)
+        for path in written:
+            run.folder.link(f"{VISUALIZATION}/{path.name}", path)
         return written
-
-    def _link(self, *paths: Path) -> None:
-        """Name files of the run under ``visualization``, too; a file system without links has
-        them once.
-        """
-        with contextlib.suppress(OSError):
-            (folder := self._run.folder.path / "visualization").mkdir(exist_ok=True)
-            for path in paths:
-                if not (link := folder / path.name).is_symlink():
-                    link.symlink_to(Path("..", path.name))
 
     def generate_report_html(self) -> Path:
         """Write the report of the run, ``report/index.html`` in its folder.
 
-        The charts and frames of the report are beside it, and ``visualization/report`` is a link to
-        them. A run without a timeline has a report of its requests. A folder that cannot be written
-        raises ``OutputError``.
+        The charts and frames of the report are beside it, and
+        ``visualization/{experiment}_report.html`` is a link to it. A run without a timeline has a
+        report of its requests. A folder that cannot be written raises ``OutputError``.
         """
+        index = self._write_report()
+        run = self._run
+        run.folder.link(f"{VISUALIZATION}/{REPORT}", index.parent)
+        run.folder.link(f"{VISUALIZATION}/{run.config.name}_report.html", index)
+        return index
+
+    def _write_report(self) -> Path:
+        """Write the report; the path of its page."""
         run, target = self._run, self._run.folder.path / REPORT
-        self._link(target)
         first, about, title = run_sections(run), launch_facts(run), _title(run)
         try:
             trace = run.trace

@@ -146,8 +146,8 @@ def test_steps_as_bars_and_as_windows():
         1,
         "decode",
         250,
-        310,
-        60,
+        410,
+        160,
         60,
     )
     shown = explore.overlap(a, other=b, against="other:0")
@@ -155,12 +155,12 @@ def test_steps_as_bars_and_as_windows():
     assert (shown.rank, shown.step, shown.window) == (
         0,
         1,
-        [250, 340],
+        [250, 440],
     )  # as long as the longer of the two
     message, _ = ask(
         shown, "lanes", rank=0, window=shown.window, against="other:0", step=1, pixels=100
     )
-    assert [side["window"] for side in message["sides"]] == [[250, 340], [1150, 1240]]
+    assert [side["window"] for side in message["sides"]] == [[250, 440], [1150, 1340]]
     assert [side["of"] for side in message["sides"]] == ["", "other trace"]
     shown.against = ""
     ask(shown, "steps", rank=0, first=0, last=2)
@@ -170,7 +170,7 @@ def test_steps_as_bars_and_as_windows():
 def test_many_steps_share_bars(monkeypatch):
     monkeypatch.setattr(steps_module, "MAX_BARS", 2)
     bars = overlap_bars(stepped(100, [50, 60, 70]), rank=0)
-    assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
+    assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 155.0), (2, 2, 70.0)]
 
 
 def test_a_rank_that_is_missing(sample_trace):

@@ -405,7 +405,6 @@ def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
     column = f"{side}_ns"
     total = own.filter(pl.col("level").is_in(_TOTALS))
-    between = own.filter(pl.col("level") == "between")
     parts: list[dict[str, Any]] = []
     copies = 0.0
     for kind, part, ns in (
@@ -422,6 +421,5 @@ def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[
     return {
         "steps": int(total[f"{side}_steps"][0]) if total.height else 0,
         "step_ns": total[column][0] if total.height else None,
-        "between_ns": between[column][0] if between.height else None,
         "parts": parts,
     }

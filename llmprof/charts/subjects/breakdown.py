@@ -340,8 +340,6 @@ def overlap(
         notes.append(
             "Where the ranks of a collective could not be matched, its waiting is unknown."
         )
-    if "step" in frame.columns:
-        notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
     return theme.finish_chart(

@@ -323,7 +323,6 @@ class RunBar(MessageRecord):
     name: str
     steps: int
     step_ns: float | None
-    between_ns: float | None
     parts: list[StepPart]
 
 

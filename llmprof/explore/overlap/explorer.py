@@ -22,7 +22,7 @@ from llmprof.explore.base.messages import (
 )
 from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
 from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import steps_of, whole_steps
 from llmprof.trace import Trace
 
 
@@ -104,7 +104,7 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
-    where = steps_of(trace).select(
+    where = whole_steps(trace).select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
     rows = overlap_of_trace(trace, waits=True).filter(
@@ -133,7 +133,7 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
 def _step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     """Device span of a step (ns); None if the rank has no such step or ran nothing in it."""
     step_rows = (
-        steps_of(trace)
+        whole_steps(trace)
         .filter(pl.col("rank") == rank, pl.col("step") == step)
         .drop_nulls("start_ns")
     )

@@ -20,7 +20,7 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import theme
 from llmprof.errors import LlmprofError
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import whole_steps
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
@@ -722,7 +722,7 @@ def _steps(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Steps at their times on the device; on ranks without device events, at their times on the
     host.
     """
-    frame = steps_of(trace).with_row_index("id")
+    frame = whole_steps(trace).with_row_index("id")
     on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
     made = frame.select(
@@ -738,10 +738,7 @@ def _steps(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
         ),
         code=keys.codes("phase", frame["phase"]),
     ).drop_nulls("start_ns")
-    # copies on another stream may end after the next step began; on the line each step ends where
-    # the next begins
-    until = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns") - pl.col("start_ns")
-    return _by_rank(made.with_columns(dur_ns=pl.min_horizontal("dur_ns", until)), texts, flat=True)
+    return _by_rank(made, texts, flat=True)
 
 
 def _layers(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:

@@ -168,7 +168,7 @@ def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) 
     for time in placed:
         np.clip(time, low, high, out=time)
         time[~known] = 0
-    return Placed(*placed, shift, known)
+    return Placed(placed[0], placed[1], shift, known)
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:

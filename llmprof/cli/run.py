@@ -17,6 +17,7 @@ from typing import Any, Literal
 import polars as pl
 
 from llmprof import analyze, text
+from llmprof.analyze.transfer import TTFT_PARTS
 from llmprof.cli.analyze import first_findings_text
 from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, try_making, wrap_words
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
@@ -180,8 +181,8 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return to_json(_commands(config)) if args.json else commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    parts = _files(done, terminal) if args.report else []
-    written = [file for made in parts for file in made or ()]
+    made = _files(done, terminal) if args.report else []
+    written = [file for files_of in made for file in files_of or ()]
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in written]})
@@ -190,7 +191,8 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
         lambda: _requests(done),
         f"llmprof run --resume {done.folder.path}",
     )
-    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, written))))
+    parts = (told, capture_text(done, terminal), _instances(done, terminal), _places(done, written))
+    return "\n\n".join(filter(None, parts))
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -288,6 +290,26 @@ def capture_text(done: Run, terminal: Terminal) -> str:
             return first_findings_text(found, terminal.width, paths) if found.height else ""
     except LlmprofError as error:
         return wrap_words(f"No findings: {error}", terminal.width, "", "")
+
+
+def _instances(done: Run, terminal: Terminal) -> str:
+    """Work of the instances of a run, and the mean parts of the time to the first token."""
+    if done.config.disaggregate is None or done.config.profile_mode != "torch":
+        return ""
+    try:
+        with guarded("telling the instances apart"):
+            found = analyze.transfer(done.trace, by="instance").drop("connector", "steps")
+            each = analyze.transfer(done.trace, by="request", requests=done.requests)
+    except LlmprofError as error:
+        return wrap_words(f"No parts of the first token: {error}", terminal.width, "", "")
+    means = each.select(TTFT_PARTS).mean().row(0, named=True)
+    said = ", ".join(
+        f"{name.removesuffix('_ns')} {format_ns(ns)}"
+        for name, ns in means.items()
+        if ns is not None
+    )
+    words = f"First token, mean of {text.counted(each.height, 'request')}: {said}."
+    return f"{text.format_table(found, width=terminal.width)}\n{words}"
 
 
 def _cost(row: dict[str, Any]) -> str:

@@ -760,3 +760,25 @@ def test_what_is_no_model_is_refused(tmp_path):
         match=r"has no config\.json; expected a folder with the config\.json of a model",
     ):
         models.resolve(str(tmp_path), tmp_path)
+
+
+def test_instances_are_served_and_have_devices_of_their_own():
+    made = config(disaggregate="1+2", tensor_parallel_size=2)
+    assert (made.served, made.devices, made.world_size) == (True, 6, 2)
+    assert config().devices == 1
+    assert ExperimentConfig.from_dict(made.to_dict()) == made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"disaggregate": "0+1"},
+        {"disaggregate": "2"},
+        {"disaggregate": "1+1", "engine": "sglang"},
+        {"disaggregate": "1+1", "profile_mode": "nsys"},
+        {"disaggregate": "1+1", "memory_snapshot": True},
+    ],
+)
+def test_instances_that_cannot_be(wrong):
+    with pytest.raises(ConfigError, match="disaggregate"):
+        config(**wrong)

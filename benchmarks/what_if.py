@@ -16,6 +16,7 @@ a step, outside of the layers, and not the time of a step.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,19 @@ from llmprof.analyze import changes, steps, what_if
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import LEVELS, ReplayPlan
 from llmprof.replay.schedule import NodeNumbers
-from llmprof.replay.what_if import median_rank
 from llmprof.trace import Trace
+
+
+def median_rank(count: int) -> int:
+    """Number of sorted values below the lower end, and above the upper end, of their median's
+    interval.
+    """
+    if count > 100:
+        return int((count - 1.96 * count**0.5) / 2)
+    below, drop = 0, 0
+    while (below := below + math.comb(count, drop)) <= 0.025 * 2**count:
+        drop += 1
+    return max(0, drop - 1)
 
 
 def decode(trace: Trace, *made: changes.ReplayChange) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from llmprof.analyze import catalog, results
 from llmprof.findings.cause import Cause
 from llmprof.findings.causes import CAUSES
+from llmprof.text import PART_MEANINGS, PART_WORDS
 from llmprof.theory import calls
 from llmprof.theory.calls.work import Cost
 from llmprof.trace import schema
@@ -28,6 +29,13 @@ RECIPES = {
     "time of the ranges inside of a range": 'analyze.nsys.nvtx_pushpop_trace(trace).with_columns(child_ns=pl.col("dur_ns") - pl.col("own_ns"))',
 }
 """What a line of Polars makes of the columns of results, and the line."""
+
+
+def words() -> str:
+    """What the parts of a step are called."""
+    rows = [f"| {word} | `{part}` | {PART_MEANINGS[part]} |" for part, word in PART_WORDS.items()]
+    head = ["| in sentences, legends and pages | in frames | means |", "|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def findings() -> str:
@@ -156,7 +164,13 @@ def _said(value: object) -> str:
 
 
 PAGE = ROOT / "docs" / "reference.md"
-MADE = {"findings": findings, "analyses": analyses, "tables": tables, "columns": result_columns}
+MADE = {
+    "words": words,
+    "findings": findings,
+    "analyses": analyses,
+    "tables": tables,
+    "columns": result_columns,
+}
 
 
 def renewed(page: str) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 _INTERRUPTED = 130
+_OBJECTS = 100_000
+"""New objects between two walks of the collector: imports and tables make many, and no cycles."""
 
 
 def main() -> int:
     """Run a command; an interrupt while modules are imported gives the same short message as a
     later one.
     """
+    gc.set_threshold(_OBJECTS)
     try:
         from llmprof.cli import main as command_line
     except KeyboardInterrupt:

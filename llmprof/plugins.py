@@ -87,6 +87,16 @@ def own() -> dict[str, dict[str, Any]]:
 
 
 @cache
+def _entry_points() -> list[importlib.metadata.EntryPoint]:
+    """What installed packages add; of packages with one name the first counts."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for package in importlib.metadata.distributions():
+        if "[llmprof." in (package.read_text("entry_points.txt") or ""):
+            found.setdefault(package.name, package)
+    return [point for package in found.values() for point in package.entry_points]
+
+
+@cache
 def load(group: str) -> tuple[Plugin, ...]:
     """Objects that installed packages add under one group of entry points, by name; loaded once per
     process.
@@ -94,7 +104,7 @@ def load(group: str) -> tuple[Plugin, ...]:
     A warning names a plug-in that cannot be loaded; it is left out.
     """
     plugins = []
-    points = importlib.metadata.entry_points(group=group)
+    points = [point for point in _entry_points() if point.group == group]
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:

@@ -24,8 +24,36 @@ rank0.json: 512 of 1024
 """
 
 UNKNOWN = "-"
-CAUSES_IN_WORDS = {"host_bound": "host-bound"}
-"""What charts and tables write for a cause of idle time, where it is not the value in the frame."""
+PART_WORDS: Final = {
+    "compute": "compute",
+    "transfer": "transfer",
+    "wait or transfer": "transfer or waiting",
+    "wait": "waiting for ranks",
+    "copy": "copies",
+    "host_bound": "host-bound",
+    "launch": "host-bound, in the launch",
+    "sync": "after a synchronising call",
+    "queued": "between launched events",
+    "unknown": "no recorded cause",
+    "outside": "ends of the recording",
+}
+"""What every picture, sentence and page calls a part of a step or a cause of idle time, by its
+value in frames.
+"""
+
+PART_MEANINGS: Final = {
+    "compute": "kernels that neither communicate nor copy",
+    "transfer": "a collective after its last rank has arrived",
+    "wait or transfer": "a collective whose calls could not be matched over the ranks",
+    "wait": "a collective until its last rank arrives",
+    "copy": "copies beside which nothing else runs",
+    "host_bound": "idle: the host had not begun to launch what comes next",
+    "launch": "idle: the call that launches what comes next was at work",
+    "sync": "idle: the host had waited in a synchronising call and had to launch again",
+    "queued": "idle: what comes next was launched, and held by something",
+    "unknown": "idle: the launch of what comes next was not captured",
+    "outside": "idle before the first or after the last event of a device",
+}
 _GAP = "  "
 _NARROWEST = 12
 _NUMBERS_THAT_NAME = {
@@ -164,6 +192,8 @@ def value(name: str, item: Any) -> str:
         return UNKNOWN
     if isinstance(item, bool):
         return "yes" if item else "no"
+    if isinstance(item, pl.Series):
+        return " ".join(map(str, item))
     if not isinstance(item, int | float):
         return plain(item)
     if name.endswith("_ns"):

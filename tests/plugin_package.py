@@ -42,6 +42,7 @@ def write(
 
 def forget():
     """Look for plug-ins again."""
+    plugins._entry_points.cache_clear()
     plugins.load.cache_clear()
     plugins.own.cache_clear()
     registry.added.cache_clear()

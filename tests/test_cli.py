@@ -48,7 +48,7 @@ class TestInfo:
         assert "  kernels               126  one kernel run on a device" in out
         assert "not captured: memory events (torch: profile_memory=True" in out
         assert "CUDA driver    12.4" in out
-        assert ["decode", "3", "250", "us", "208", "us", "250", "us"] in rows(out)
+        assert ["decode", "3", "236", "us", "208", "us", "250", "us"] in rows(out)
 
     def test_names_what_lies_beside_the_trace(self, run, tmp_path):
         (tmp_path / "trace.json").write_bytes(text_of([kernel("a", 5, 2)]))

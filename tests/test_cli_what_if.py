@@ -32,7 +32,7 @@ def test_json_has_the_frame(run, capsys):
     code, out, _ = run(f"what-if {SAMPLE} --json")
     rows = json.loads(out)
     assert code == 0
-    assert {row["phase"] for row in rows} == {"decode", "mixed"}
+    assert {row["phase"] for row in rows} == {"decode", "mixed", "prefill"}
     assert all(row["recorded_ns"] == row["predicted_ns"] for row in rows)
     assert main.main(["analyze", SAMPLE, "--what", "slack", "--by", "stage", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

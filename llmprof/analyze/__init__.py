@@ -37,6 +37,7 @@ from llmprof.analyze.stacks import hotspots, stacks, totals
 from llmprof.analyze.step_times import step_time
 from llmprof.analyze.synchronisation import host_synchronisation
 from llmprof.analyze.tensor_cores import tensor_cores
+from llmprof.analyze.transfer import transfer
 from llmprof.errors import door
 
 if TYPE_CHECKING:

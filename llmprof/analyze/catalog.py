@@ -106,7 +106,7 @@ SUBJECTS: Final = {
     "Memory": "memory copies",
     "Call stacks, and sums of a profiler": "hotspots totals stacks",
     "Coverage, and measured time against its bound": "coverage roofline stage_observations events",
-    "Requests": "requests",
+    "Requests": "requests transfer",
 }
 """Names of :mod:`llmprof.analyze` by subject, in the order of the catalogue; others follow."""
 

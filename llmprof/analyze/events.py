@@ -6,7 +6,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
-from llmprof.analyze.step_times import steady_steps, whole_steps
+from llmprof.analyze.step_times import steady_steps
 from llmprof.errors import AnalysisError, Columns
 from llmprof.label.steps import steps as label_steps
 from llmprof.trace import Trace
@@ -72,7 +72,7 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    rows = whole_steps(trace)
+    rows = label_steps.whole_steps(trace)
     if steady:
         key = ["rank", "step"]
         rows = rows.join(steady_steps(trace), on=key, how="semi", maintain_order="left")

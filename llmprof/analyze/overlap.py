@@ -11,6 +11,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import AnalysisError, Columns, Window, listed, refuse_unknown
 from llmprof.label.intervals import clip_intervals, length_within, union_lengths
+from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -65,7 +66,8 @@ def overlap(
     polars.DataFrame
         ``<by...>`` and, in ns:
 
-        - ``total_ns``: from the first start to the last end of the group, without ``other_ns``;
+        - ``total_ns``: from the first start to the last end of the group, of a step until the next
+          one starts, without ``other_ns``;
         - ``compute_ns, communication_ns, copy_ns``: union of each class;
         - ``exposed_communication_ns, hidden_communication_ns``: communication without and with
           concurrent compute;
@@ -108,7 +110,13 @@ def overlap(
     refuse_unknown(by, events.columns, "by")
     if waits:
         events = with_waits(trace, events)
-    return overlap_of(events, by, copies_recorded=_has_copies(trace, events))
+    rows = overlap_of(events, by, copies_recorded=_has_copies(trace, events))
+    if not {"step"} < {*by} <= {"rank", "step", "phase"}:
+        return rows
+    steps = whole_steps(trace).select("rank", "step", until_next="dur_ns")
+    rows = rows.join(steps, on=["rank", "step"], how="left", maintain_order="left")
+    between = (pl.col("until_next") - pl.col("total_ns") - pl.col("other_ns")).clip(0).fill_null(0)
+    return rows.with_columns(pl.col("total_ns", "idle_ns") + between).drop("until_next")
 
 
 def _has_copies(trace: Trace, events: pl.DataFrame) -> bool:

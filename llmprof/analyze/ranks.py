@@ -13,7 +13,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import ArgumentError
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import whole_steps
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -251,7 +251,7 @@ def _by_sizes(numbers: Sequence[int], tp: object, pp: object) -> dict[int, dict[
 @per_trace
 def rank_steps(trace: Trace) -> pl.DataFrame:
     """Times of each step of each rank: ``analyze.ranks(trace, by="step")``."""
-    timed = steps_of(trace).filter(pl.col("dur_ns").is_not_null())
+    timed = whole_steps(trace).filter(pl.col("dur_ns").is_not_null())
     timed = timed.select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )

@@ -94,6 +94,7 @@ group | text or whole | | ranks that call collectives together
 dp | whole | | place in data parallelism, from 0
 pp | whole | | place in pipeline parallelism, from 0
 tp | whole | | place in tensor parallelism, from 0
+instance | text | | engine among others, by its folder or number
 ep | whole | | place in expert parallelism, from 0
 ranks | list or whole | | ranks of the group, or their number
 steps | whole | steps | number of steps
@@ -174,6 +175,8 @@ sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
 experts_ns | whole | ns | experts run
 waits | yes/no | | whether the call returns when the copy is done
+handover_ns | whole | ns | from the end of its prefill to the first copy
+connector | text | | what moves keys and values, as names tell it
 
 Bounds
 flops | number | FLOP | floating-point operations

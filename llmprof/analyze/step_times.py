@@ -15,7 +15,7 @@ from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.label.completeness import incomplete_steps
 from llmprof.label.groups import is_sorted
 from llmprof.label.intervals import clip_intervals, length_within, union_lengths
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import UNTIL_NEXT, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -146,10 +146,8 @@ def step_time(trace: Trace) -> pl.DataFrame:
     >>> analyze.step_time(trace).columns
     ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
-    phases = whole_steps(trace).select("rank", "step", "phase", "dur_ns")
+    phases = steps_of(trace).select("rank", "step", "phase")
     rows = overlap(trace).join(phases.filter(pl.col("phase") != "empty"), on=["rank", "step"])
-    between = pl.max_horizontal(pl.col("dur_ns") - pl.col("total_ns"), 0)
-    rows = rows.with_columns(pl.col("idle_ns") + between)
     sums = rows.group_by("phase").agg(
         *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
         steps=pl.col("step").n_unique().cast(pl.Int64),
@@ -186,25 +184,6 @@ WINDOWS = {
 }
 
 
-_UNTIL_NEXT: Final = pl.coalesce(
-    pl.col("start_ns").shift(-1).over("rank", order_by="start_ns"),
-    pl.col("start_ns") + pl.col("dur_ns"),
-)
-"""End of a step: the start of the next one of its rank, of the last one its last event."""
-
-
-@per_trace
-def whole_steps(trace: Trace) -> pl.DataFrame:
-    """Steps, each from its first event on the device to that of the next step of its rank, so that
-    idle time between steps is a part of them; the last one to its last event.
-    """
-    rows = steps_of(trace)
-    whole = rows.filter(pl.col("start_ns").is_not_null()).with_columns(
-        dur_ns=pl.max_horizontal(_UNTIL_NEXT - pl.col("start_ns"), 0)
-    )
-    return rows.update(whole.select("rank", "step", "dur_ns"), on=["rank", "step"])
-
-
 @per_trace
 def step_windows(trace: Trace) -> pl.DataFrame:
     """Time of each step, from its first event to that of the next step of the rank, so that idle
@@ -212,7 +191,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     were launched that were not recorded.
     """
     step_rows = steps_of(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
-    length = _UNTIL_NEXT - pl.col("start_ns")
+    length = UNTIL_NEXT - pl.col("start_ns")
     step_rows = step_rows.with_columns(dur_ns=length, span_ns=pl.min_horizontal("dur_ns", length))
     step_rows = step_rows.filter(
         (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
@@ -241,6 +220,41 @@ def _is_last_of_requests() -> pl.Expr:
     )
     is_last = (pl.col("phase") == "decode") & reads.shift(-1).over("rank")
     return (is_last & (following <= upto - read.over("rank"))).fill_null(value=False)
+
+
+@per_trace
+def mean_windows(trace: Trace) -> pl.DataFrame:
+    """Windows of the steps that a mean step of each phase is of."""
+    windows, steady = step_windows(trace), steady_steps(trace)
+    if windows["phase"].n_unique() == 1 or "other" in windows["phase"]:
+        windows = without_long_first(windows)
+    decode = windows.filter(phase="decode")
+    if not steady.height or steady["rank"].n_unique() < decode["rank"].n_unique():
+        return windows
+    typical, _ = decode_steps(steps_of(trace), windows, steady)
+    typical = decode.join(typical, on=["rank", "step"], how="semi", maintain_order="left")
+    return windows.filter(pl.col("phase").ne_missing("decode")).vstack(typical)
+
+
+REPRESENTS: Final = 0.1
+"""Steady steps stand for decode if their mean is that of all its steps but slow ones within this
+share of it; else these do.
+"""
+
+
+def decode_steps(
+    step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The steps that stand for decode, steady or else all usual ones, and the slow ones."""
+    key = ["rank", "step"]
+    slow = slow_steps(step_rows, windows, steady)
+    usual = step_rows.filter(phase="decode").join(slow, on=key, how="anti", maintain_order="left")
+    usual = usual.join(windows, on=key, how="semi", maintain_order="left")
+    mean, of_usual = (
+        int(windows.join(chosen, on=key, how="semi")["dur_ns"].sum()) / max(1, chosen.height)
+        for chosen in (steady, usual)
+    )
+    return (steady if abs(mean - of_usual) <= REPRESENTS * of_usual else usual), slow
 
 
 def request_pauses(windows: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from llmprof.units import format_ns
 _COLOURS: Final = {
     "compute": "#24699a",
     "transfer": "#6f529b",
-    "wait or transfer": "#6f529b",
+    "wait or transfer": "#96487f",
     "wait": "#8a5200",
     "copy": "#1f756c",
     "late": "#b83a26",
@@ -112,7 +112,7 @@ def _drawn(parts: pl.DataFrame, lead: Mapping[str, Any], most_ranks: int) -> _Dr
     )
 
 
-_MARKS: Final = dict(zip(STEP_PARTS, "█▓▓▒▚░·", strict=True))
+_MARKS: Final = dict(zip(STEP_PARTS, "█▓#▒▚░·", strict=True))
 """A character for each part of a step, in a terminal."""
 
 

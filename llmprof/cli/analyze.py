@@ -290,6 +290,10 @@ def _options(view: Analysis, listing: Listing, args: Namespace) -> dict[str, Any
     if args.by and not view.grouped:
         grouped = ", ".join(entry.view for entry in analyses() if entry.grouped)
         raise AnalysisError(f"{view.view} takes no --by", expected=f"--by with one of {grouped}")
+    if args.by == "request" and is_run(Path(args.paths[0])):
+        from llmprof.run.launch import open_run
+
+        given["requests"] = open_run(args.paths[0]).requests
     columns = [name.strip() for name in (args.by or "").split(",")]
     return given | ({"by": columns if len(columns) > 1 else columns[0]} if args.by else {})
 
@@ -501,9 +505,7 @@ def do_what_if(args: Namespace, terminal: Terminal) -> str:
         else:
             what = f"{row['phase']}: {recorded} a step"
             steps = (
-                "one step"
-                if row["steps"] == 1
-                else f"median of {row['steps']} steps of all ranks, end to end"
+                "one step" if row["steps"] == 1 else f"mean of {row['steps']} steps of all ranks"
             )
         times = row["recorded_ns"] / row["predicted_ns"]
         lines.append(f"  {what} -> {predicted}{between} ({times:.2f} times as fast; {steps})")
@@ -555,14 +557,6 @@ def _diff_text(
     ]
     for row in steps.iter_rows(named=True):
         lines.append(wrap_words(_change(row, names), terminal.width, "  ", "    "))
-        between = frame.filter(
-            pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"]))
-        )
-        both = between.filter(pl.col("delta_ns").is_not_null(), pl.lit(row["level"] != "plain"))
-        until = [
-            f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)
-        ]
-        lines += [wrap_words(words, terminal.width, "    ", "      ") for words in until]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
     total = "the recording" if "recording" in steps["level"] else "the step"
@@ -675,7 +669,7 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
     causes become words.
     """
     if "part" in frame.columns:
-        frame = frame.with_columns(pl.col("part").replace(text.CAUSES_IN_WORDS))
+        frame = frame.with_columns(pl.col("part").replace(text.PART_WORDS))
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Failing, Terminal, to_json
+from llmprof.cli.output import Failing, Terminal, to_json, wrap_words
 from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
 from llmprof.run.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
@@ -75,8 +75,10 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes"
     )
-    words = "calibrate: YAML file with the numbers of a device that llmprof does not know"
-    parser.add_argument("--gpu", metavar="FILE", help=words)
+    words = (
+        "calibrate, report: a device that the results do not name, or a YAML file with its numbers"
+    )
+    parser.add_argument("--gpu", metavar="NAME", help=words)
     parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
@@ -117,13 +119,20 @@ def do_experiment(args: Namespace, terminal: Terminal) -> str:
         return _watch(args, folder, terminal)
     elif args.name == "calibrate":
         return _calibrate(args, folder, terminal)
-    from llmprof.run.experiments.report import write_performance_report
+    from llmprof.run.experiments.layouts import judged
+    from llmprof.run.experiments.report import saved, write_performance_report
 
-    written = write_performance_report(folder, grades=grades_of(args.grade))
+    written = write_performance_report(folder, device=args.gpu, grades=grades_of(args.grade))
+    points = saved(folder).points
+    says = [] if points is None else judged(points)
     if args.json:
-        return to_json(options | {"files": written})
-    return text.pairs(
-        [("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")], indent=""
+        return to_json(options | {"says": says, "files": written})
+    where = [("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")]
+    return "\n".join(
+        [
+            *(f"{wrap_words(one, terminal.width, '', '')}\n" for one in says),
+            text.pairs(where, indent=""),
+        ]
     )
 
 

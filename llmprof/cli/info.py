@@ -94,7 +94,7 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
     spans = pl.col("dur_ns")
     return steps.group_by("phase", maintain_order=True).agg(
         steps=pl.col("step").n_unique(),
-        median_ns=spans.median(),
+        mean_ns=spans.mean(),
         least_ns=spans.min(),
         most_ns=spans.max(),
     )

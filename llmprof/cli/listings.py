@@ -156,6 +156,16 @@ LISTINGS: Final = (
         "copies",
         ("rank kind src_kind dst_kind start_ns bytes gbps call waits count total_ns max_gbps"),
     ),
+    Listing(
+        "transfer",
+        (
+            "rank request instance kind connector ranks steps prefill_tokens decode_tokens"
+            " busy_ns busy_share ratio start_ns ttft_ns queue_ns prefill_ns handover_ns transfer_ns"
+            " wait_ns decode_ns delivery_ns dur_ns bytes count median_bytes predicted_ns"
+            " predicted_low_ns predicted_high_ns gbps peak_share hidden_share total_ns median_ns"
+            " evidence"
+        ),
+    ),
     Listing("hotspots", "rank own_share total_share own_value unit name"),
     Listing("totals", "kind share total_ns count mean_ns category name"),
     Listing("coverage", "rank kind share total_ns missing_count impossible_count denominator"),

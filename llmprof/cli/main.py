@@ -28,6 +28,9 @@ _NAME = "llmprof"
 _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
 
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
+"""Threads that numpy starts for products of matrices, of which llmprof has none."""
+
 _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "look", "what_if"),
     "experiment": ("experiment",),
@@ -212,6 +215,10 @@ def _open_streams() -> None:
 
 
 def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> str:
+    if _THREADS not in os.environ:
+        os.environ[_THREADS] = "1"
+        importlib.import_module("numpy")
+        del os.environ[_THREADS]  # engines, which are started from here, multiply matrices
     from llmprof.cli.output import Terminal
 
     if own := vars(args).get("own"):
@@ -679,6 +686,9 @@ def _launching(
         sub.add_argument(
             "--report", action=reported, default=True, help="write report and charts (default: yes)"
         )
+    run.add_argument(
+        "--png", action="store_true", help="paint each chart as a PNG, too, which takes a while"
+    )
     sub = add("runs", "runs", "list the runs in a folder with their states and errors", shared)
     sub.add_argument(
         "folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)"

@@ -19,12 +19,13 @@ from llmprof.analyze.step_times import (
     step_windows,
     without_long_first,
 )
+from llmprof.analyze.transfer import KINDS, apart, instances
 from llmprof.errors import LlmprofError
 from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.steps.steps import steps_of
-from llmprof.text import counted
+from llmprof.text import PART_WORDS, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -84,6 +85,9 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
     except LlmprofError:
         windows = None
     engine = None if windows is None else engine_of(windows)
+    if engine and len(trace.ranks) > 1 and apart(found := instances(trace)):
+        counts = [counted(found.filter(kind=kind).height, f"{kind} instance") for kind in KINDS]
+        engine = f"{engine} ({' and '.join(counts)})"
     return engine, "labels of its steps" if engine else "no label of a known engine"
 
 
@@ -130,7 +134,7 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
         return None, f"no steps were found; {mean} were recorded"
     count = scope.windows["step"].n_unique()
     words = f"{count} {scope.words}" if count > 1 else f"1 {scope.words.removesuffix('s')}"
-    words += f" on {counted(scope.windows['rank'].n_unique(), 'rank')}"
+    words += f" on {counted(scope.windows['rank'].n_unique(), 'rank')}{scope.spread}"
     words = f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
     if (plain := plain_steps(trace)) and set(scope.windows["phase"]) == {"decode"}:
         words += f"; without the profiler {format_ns(median(plain))}"
@@ -181,12 +185,8 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
 
 
 STEP_PARTS: Final = {
-    "compute": "compute",
-    "transfer": "transfer",
-    "wait or transfer": "communication",
-    "wait": "waiting for ranks",
-    "copy": "copies",
-    "late": "idle, host-bound",
+    **dict(list(PART_WORDS.items())[:5]),
+    "late": f"idle, {PART_WORDS['host_bound']}",
     "idle": "idle, other causes",
 }
 """Parts of a step in a picture, in the order of its bars, in words."""

@@ -13,6 +13,7 @@ from llmprof.findings.first_tokens import first_token_finding
 from llmprof.findings.frame import Findings
 from llmprof.findings.gain import replay_ahead
 from llmprof.findings.incomplete import incomplete_finding
+from llmprof.findings.kv_transfer import kv_transfer_finding
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import losses_of, measured_causes, scope_findings
 from llmprof.findings.scope import scopes_of
@@ -105,6 +106,7 @@ def findings(
     return rank_findings(
         [found for _, found, _ in _each_scope(trace, step=step)],
         None if requests is None else first_token_finding(trace, requests),
+        kv_transfer_finding(trace) if step is None else None,
         incomplete_finding(trace),
     )
 

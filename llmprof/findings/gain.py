@@ -10,7 +10,6 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import LlmprofError
-from llmprof.findings.card import REQUEST_PAUSES, SLOW_STEPS
 from llmprof.findings.cause import Measurement
 from llmprof.findings.scope import Scope
 from llmprof.replay.part import replayed_part
@@ -24,10 +23,6 @@ NOTHING: Final = 0.01
 
 TINY: Final = 0.001
 """A replay whose time differs by less than this share of it gains nothing."""
-
-
-_WITH_PAUSES: Final = (SLOW_STEPS, REQUEST_PAUSES)
-"""Scopes of pauses, which a replay counts to the step after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +106,7 @@ def _gain(
         return f"No prediction: {rows.found}."
     steps = scope.windows.select("rank", "step").unique()
     if scope.steps is not None:
-        own = pl.struct("rank", "step").is_in(steps.to_struct().implode())
-        # a replay counts a pause to the step after it
-        after_own = own.shift(fill_value=False).over("rank")
-        rows = rows.sort("rank", "step")
-        rows = rows.filter(own | after_own if scope.words in _WITH_PAUSES else own)
+        rows = rows.join(steps, on=["rank", "step"], how="semi").sort("rank", "step")
     if not rows.height and change.startswith("no-host-delay") and scope.reads_prompts:
         return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
@@ -131,11 +122,9 @@ def _gain(
     )
     profiled, recorded, *after = means.row(0)
     slowed = profiled / recorded if recorded else 1.0
-    if scope.words in _WITH_PAUSES:
-        mean_ns = scope.span_ns / scope.parts / slowed
-        each = rows.height / steps.height
-        after = [mean_ns - (recorded - value) * each for value in after]
-        recorded = mean_ns
+    if not plain:  # a window may be cut, by a pause or what ran before the recording
+        mean_ns = scope.span_ns / scope.parts
+        after, recorded = [mean_ns - (recorded - value) for value in after], mean_ns
     replayed_ns = recorded - after[0]
     after = [max(value, recorded - limit / slowed, 0.0) for value in after]
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
@@ -154,7 +143,7 @@ def _gain(
         text += f" would take {'close to' if close else f'{after_words} in place of'} {before}: "
         text += _saving(low, high) if high - low >= TINY * recorded else _saving(ns, ns)
         text += "" if more is None else f", {more:+,.0f} tokens/s"
-        text += f"{_recorded_scope(scope, rows, recorded, plain=plain)}."
+        text += f"{_recorded_scope(scope, rows, plain=plain)}."
     else:
         text += " takes as long as before: something else sets the pace."
     if replayed_ns - ns >= NOTHING * recorded:
@@ -167,16 +156,14 @@ def _gain(
     return Gain(ns, low, high, more, text, plain, slowed)
 
 
-def _recorded_scope(scope: Scope, rows: pl.DataFrame, recorded_ns: float, *, plain: bool) -> str:
+def _recorded_scope(scope: Scope, rows: pl.DataFrame, *, plain: bool) -> str:
     """What the recorded time of a prediction is of, where it is not the mean of the scope."""
     mean = scope.span_ns / scope.parts
     steps, replayed_steps = _steps_of(scope.windows), _steps_of(rows)
     if plain:
         return f" (without the profiler; {format_ns(mean)} under it)"
     if replayed_steps < steps:
-        return f" (mean of {replayed_steps} of the {steps} steps)"
-    if scope.steps is not None and format_ns(recorded_ns) != format_ns(mean):
-        return " (counted from the end of the step before)"
+        return f" (replayed in {replayed_steps} of the {steps} steps)"
     return ""
 
 

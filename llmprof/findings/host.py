@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Context
-from llmprof.findings.scope import Scope, heaviest, sum_of
+from llmprof.findings.scope import Scope, heaviest, max_of, sum_of
 from llmprof.label.intervals import length_within, merge
 from llmprof.label.steps import labels
 from llmprof.text import joined
@@ -166,7 +166,10 @@ def first_match(name: str | None, patterns: Mapping[str, str]) -> str | None:
 
 def other_call(gaps: pl.DataFrame) -> OtherCall | None:
     """One call or range that launches nothing, if it takes at least half of some gaps."""
-    known = gaps.filter(pl.col("host_name").is_not_null())
+    known = gaps.group_by("host_name", "host_kind", maintain_order=True).agg(
+        pl.col("dur_ns").sum(), longest=pl.col("dur_ns").max()
+    )
+    known = known.filter(pl.col("host_name").is_not_null())
     if not known.height:
         return None
     call, _ = heaviest(known, "host_name")
@@ -182,7 +185,7 @@ def other_call(gaps: pl.DataFrame) -> OtherCall | None:
     )
     if share < MOSTLY or not (set_up or inside.select(elsewhere.any()).item()):
         return None
-    once = float(inside["dur_ns"].max() or 0) >= MOSTLY * sum_of(inside, "dur_ns")  # type: ignore[arg-type]
+    once = (max_of(inside, "longest") or 0) >= MOSTLY * sum_of(inside, "dur_ns")
     return OtherCall(call, share, set_up, once)
 
 
@@ -253,6 +256,9 @@ def _innermost_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
     nothing below it, is in code that was not recorded.
     """
     whole = max(1.0, sum_of(gaps, "dur_ns"))
+    gaps = gaps.group_by("host_name", "host_kind", "cause", maintain_order=True).agg(
+        pl.col("dur_ns").sum()
+    )
     around = (pl.col("host_kind") == "range") & pl.col("host_name").is_in(
         scope.step_ranges.implode()
     )

@@ -25,13 +25,9 @@ MIN_FIRST: Final = 0.001
 """Least share of a loss that may stand before what is known of the rest."""
 
 
-def rank_findings(
-    frames: Sequence[pl.DataFrame],
-    first_tokens: dict[str, Any] | None = None,
-    incomplete: dict[str, Any] | None = None,
-) -> pl.DataFrame:
-    """Findings of all scopes and of requests in order, the first scope being that of the phase
-    with most time; before them what the recording lacks.
+def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None) -> pl.DataFrame:
+    """Findings of all scopes and others (of requests, of a transfer) in order, the first scope
+    being that of the phase with most time; before them what the recording lacks.
     """
     # what most of a slow step goes to is told even if it is no loss, where usual steps have less
     is_info = pl.col("severity") == "info"
@@ -42,7 +38,7 @@ def rank_findings(
     told = ~is_info | (of_slow & (pl.col("figure") > SLOW * usual_ns))
     much = (pl.col("recorded_share") >= MIN_OF_OTHERS) & told
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
-    for known in filter(None, (first_tokens, incomplete)):
+    for known in filter(None, others):
         row = dict.fromkeys(frame.columns) | known
         frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])

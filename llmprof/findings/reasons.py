@@ -9,9 +9,10 @@ import polars as pl
 
 from llmprof.analyze.idle.gaps import LAUNCH_NS
 from llmprof.analyze.idle.host import innermost_within
-from llmprof.label.groups import row_numbers
+from llmprof.label.groups import is_sorted, row_numbers
 from llmprof.label.intervals import merge
 from llmprof.label.nesting import parents
+from llmprof.names.matching import by_distinct, remembered
 
 REASONS: Final = {
     "allocation": (
@@ -95,7 +96,9 @@ def pauses_of(
         rows = rows.with_columns(**_UNRECORDED)
     else:
         pieces = pl.concat([pieces, _remaining_pieces(parts, pieces)])
-        rows = rows.drop("start_ns", "dur_ns").join(pieces, on="part", maintain_order="left")
+        order = np.argsort(pieces["part"].to_numpy(), kind="stable")
+        pieces = pieces[order]
+        rows = rows.drop("start_ns", "dur_ns")[pieces["part"]].hstack(pieces.drop("part"))
     rows = _with_new_code(rows, spans)
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("waited_kind") == "call")
@@ -193,40 +196,44 @@ def _add_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFram
 
 def _remaining_pieces(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """What pieces leave of parts, as pieces of nothing."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    ends = pl.concat(
-        [
-            parts.select("part", "start_ns", end="start_ns"),
-            pieces.select("part", "start_ns", end=end),
-            parts.select("part", start_ns=end, end=end),
-        ]
-    ).sort("part", "start_ns", "end")
-    follows = (pl.col("part") == pl.col("part").shift(-1)) & (
-        pl.col("start_ns").shift(-1) > pl.col("end")
+    if not is_sorted(pieces, ["part", "start_ns"]):
+        pieces = pieces.sort("part", "start_ns")
+    part, start, length = (pieces[name].to_numpy() for name in ("part", "start_ns", "dur_ns"))
+    begin, ends = (parts["start_ns"].to_numpy(), (parts["start_ns"] + parts["dur_ns"]).to_numpy())
+    first = np.append(True, part[1:] != part[:-1])
+    until = np.where(first, begin[part], np.append(0, (start + length)[:-1]))
+    reached = begin.copy()
+    reached[part] = start + length  # of several pieces, the last
+    holes = pl.DataFrame(
+        {
+            "part": np.append(part, np.arange(parts.height, dtype=part.dtype)),
+            "start_ns": np.append(until, reached),
+            "dur_ns": np.append(start - until, ends - reached),
+        }
     )
-    holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
-    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(
-        **_UNRECORDED
-    )
+    return holes.filter(pl.col("dur_ns") > 0).with_columns(**_UNRECORDED)
 
 
 def host_reasons(rows: pl.DataFrame) -> pl.Series:
     """The reason of each ``who`` of a ``kind``, null where its name says none."""
-    about = rows.unique()
-    found = pl.coalesce(
-        *(
-            pl.when(
-                pl.col("kind").is_in(kinds)
-                & pl.col("who").str.contains(pattern)
-                & ~pl.col("who").str.contains(WHAT_RUNS)
-            ).then(pl.lit(reason))
-            for reason, (kinds, pattern) in REASONS.items()
-        )
+    said = by_distinct(rows["who"], _said).struct.unnest().hstack([rows["kind"]])
+    found = (
+        pl.when(pl.col(reason) & pl.col("kind").is_in(kinds)).then(pl.lit(reason))
+        for reason, (kinds, _) in REASONS.items()
     )
-    known = about.with_columns(reason=found)
-    return rows.join(
-        known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left"
-    )["reason"]
+    return said.select(reason=pl.coalesce(found)).to_series()
+
+
+@remembered
+def _said(distinct: tuple[str, ...]) -> pl.Series:
+    """Whether each name says each of the reasons."""
+    name = pl.col("name")
+    said = [
+        (name.str.contains(pattern) & ~name.str.contains(WHAT_RUNS)).alias(reason)
+        for reason, (_, pattern) in REASONS.items()
+    ]
+    names = pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
+    return names.select(pl.struct(said)).to_series()
 
 
 def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -242,6 +249,8 @@ def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         load_ns="dur_ns",
         loaded=pl.col("start_ns") + pl.col("dur_ns"),
     )
+    if calls.is_empty():
+        return rows
     late = rows.select(
         "rank",
         pl.col("thread").fill_null(-1),

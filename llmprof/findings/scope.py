@@ -15,9 +15,9 @@ from llmprof.analyze.idle.gaps import idle_with_threads
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     LANE,
+    decode_steps,
     recorded_windows,
     request_pauses,
-    slow_steps,
     steady_steps,
     step_parts,
     step_windows,
@@ -74,18 +74,22 @@ def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     """The pieces of each gap as one row, from the start of its first part: ``rank, start_ns,
     dur_ns``.
     """
-    return pauses.group_by("rank", "gap", maintain_order=True).agg(
-        pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
+    whole = pauses.group_by("gap", maintain_order=True).agg(
+        pl.col("rank").first(), pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
     )
+    return whole.select("rank", "start_ns", "dur_ns")
+
+
+_MANY_ROWS: Final = 1 << 18
 
 
 def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
     """Value of a column with the largest sum of another column, without null, and its share of
     the total.
     """
-    # of many values, the streaming engine takes less than half of the memory
     by_value = rows.lazy().select(by, weight).drop_nulls(by).group_by(by).agg(pl.col(weight).sum())
-    sums = by_value.collect(engine="streaming")
+    # of many values, the streaming engine takes less than half of the memory, but longer to begin
+    sums = by_value.collect(engine="streaming" if rows.height > _MANY_ROWS else "in-memory")
     whole = sum_of(rows, weight)
     if not sums.height or not whole:
         return None, 0.0
@@ -131,6 +135,9 @@ def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
 
 
 _BATCH: Final = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
+
+MEDIAN_APART: Final = 0.05
+"""A median is told that differs from the mean by this share of it."""
 
 UNEQUAL: Final = 3
 """Times of steps of which one is this many times another are told beside their mean."""
@@ -233,11 +240,20 @@ class Scope:
         mean = format_ns(self.span_ns / self.parts)
         if self.parts == 1:
             return f"{what} {where}: {mean}, {share} of the recorded time"
-        times = self.windows["dur_ns"].sort()
-        least, most = times[0], times[-1]
+        mean += f" on average{self.spread}"
+        return f"{self.part}: {mean} over {what} {where}, {share} of the recorded time"
+
+    @cached_property
+    def spread(self) -> str:
+        """Median, least and most of its times, where the mean alone would mislead."""
+        times = self.windows["dur_ns"]
+        least, middle, most = (float(times.quantile(at) or 0) for at in (0, 0.5, 1))
+        mean, words = self.span_ns / self.parts, []
+        if abs(middle - mean) >= MEDIAN_APART * mean:
+            words.append(f"median {format_ns(middle)}")
         if most > UNEQUAL * least:
-            mean += f" ({format_ns(least)} to {format_ns(most)})"
-        return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
+            words.append(f"{format_ns(least)} to {format_ns(most)}")
+        return f" ({', '.join(words)})" if words else ""
 
     @cached_property
     def platform_words(self) -> dict[str, str]:
@@ -496,11 +512,6 @@ MIN_SLOW = 0.05
 
 STEADY = "steady decode steps"
 
-REPRESENTS = 0.1
-"""Steady steps stand for decode if their mean is that of all its steps but slow ones within this
-share of it; else these are the scope.
-"""
-
 ScopeSteps = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it
 stands for (ns).
@@ -548,16 +559,9 @@ def _usual_and_slow(
     """Steady steps stand for decoding, or all usual ones where these take another time; slow
     ones for themselves, where they are much of it.
     """
-    slow = slow_steps(step_rows, windows, steady)
+    typical, slow = decode_steps(step_rows, windows, steady)
     slow_ns = int(_step_windows(windows, slow)["dur_ns"].sum())
-    usual = step_rows.filter(phase="decode").join(slow, on=["rank", "step"], how="anti")
-    mean, of_usual = (
-        sum_of(rows, "dur_ns") / max(1, rows.height)
-        for rows in (_step_windows(windows, chosen) for chosen in (steady, usual))
-    )
-    chosen: ScopeSteps = (STEADY, steady, decode_ns)
-    if abs(mean - of_usual) > REPRESENTS * of_usual:
-        chosen = (USUAL_STEPS, _working_steps(usual, windows), decode_ns)
+    chosen: ScopeSteps = (STEADY if typical is steady else USUAL_STEPS, typical, decode_ns)
     if slow_ns < MIN_SLOW * decode_ns:
         return [chosen]
     return [(*chosen[:2], decode_ns - slow_ns), (SLOW_STEPS, slow, slow_ns)]

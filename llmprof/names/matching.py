@@ -73,18 +73,22 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
     values = pl.concat(
         [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(distinct), _AT_ONCE)]
     )
-    row_of_code = pl.zeros(codes[-1] + 1, dtype=pl.UInt32, eager=True)
-    row_of_code.scatter(codes, pl.int_range(len(codes), dtype=pl.UInt32, eager=True))
-    return values.gather(row_of_code.gather(coded.to_physical()))
+    row_of_code = pl.Series([0], dtype=pl.UInt32).new_from_index(0, codes[-1] + 1)
+    row_of_code.scatter(codes, pl.Series(range(len(codes)), dtype=pl.UInt32))
+    return values[row_of_code[coded.to_physical()]]
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:
     """Whether each name matches a regular expression, which is looked for once in each distinct
     name.
     """
-    return by_distinct(
-        names, lambda distinct: pl.Series(distinct, dtype=pl.String).str.contains(pattern)
-    )
+    return by_distinct(names, lambda distinct: _contain(distinct, pattern))
+
+
+@remembered
+def _contain(names: tuple[str, ...], pattern: str) -> pl.Series:
+    """Whether each name matches."""
+    return pl.Series(names, dtype=pl.String).str.contains(pattern)
 
 
 @remembered

@@ -17,7 +17,7 @@ from llmprof.errors import NotCapturedError, NotNegative
 from llmprof.names.dtypes import element_type
 from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
-from llmprof.replay.what_if import medians_of
+from llmprof.replay.what_if import means_of
 from llmprof.trace import Trace
 
 ALWAYS: Final = 0.9
@@ -345,7 +345,7 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
         )
         for (n, phase), medians in zip(
             candidates.select("_candidate", "phase").iter_rows(),
-            medians_of(trace, [_one_kernel(events) for events in each]),
+            means_of(trace, [_one_kernel(events) for events in each]),
             strict=True,
         )
     ]

@@ -18,7 +18,7 @@ from llmprof.label.intervals import clip_intervals, union_length
 from llmprof.label.steps.steps import steps_of as labels_of
 from llmprof.replay.graph import Graph, graph
 from llmprof.replay.part import ReplayedPart, replayed_part
-from llmprof.replay.plan import ReplayPlan, periods, periods_below, recorded_periods
+from llmprof.replay.plan import ReplayPlan, periods_below, recorded_periods
 from llmprof.replay.targets import (
     KEY,
     TARGET,
@@ -28,7 +28,7 @@ from llmprof.replay.targets import (
     operators_below_target,
     saved_of,
 )
-from llmprof.replay.what_if import lasting_gains
+from llmprof.replay.what_if import lasting_gains, typical_periods
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
@@ -180,7 +180,7 @@ def _found(
     part = replayed_part(trace, () if rank is None else (rank,))
     found = operators_below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
-    steps = _steps(built)
+    steps = _steps(part.trace)
     work = _step_events(built, steps, found)
     if rank is None and work.height:
         own = pl.col("dur_ns").filter(pl.col("category").ne_missing("collective")).sum()
@@ -197,11 +197,11 @@ def _found(
 _usual = per_trace(_found)
 
 
-def _steps(built: Graph) -> pl.DataFrame:
+def _steps(trace: Trace) -> pl.DataFrame:
     """``rank, step, phase, start_ns, dur_ns`` of the steps that a replay times; no two of a rank
     overlap.
     """
-    rows = periods(built, built.time).filter(pl.col("period_ns") > 0)
+    rows = typical_periods(trace, recorded_periods(trace)).filter(pl.col("period_ns") > 0)
     rows = rows.select(
         "rank", "step", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns"
     )

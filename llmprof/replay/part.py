@@ -34,8 +34,8 @@ matched collectives.
 """
 
 BLOCK: Final = 8
-"""Successive steps that are replayed together: the first one only begins them, since its time
-needs the one before.
+"""Successive steps that are replayed together: the last one only ends them, since a step lasts
+until the next one begins.
 """
 
 
@@ -162,7 +162,7 @@ def _chosen(groups: list[list[int]], named: set[int], count: int) -> dict[int, f
 @per_trace
 def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
     """Steps with about so many events, of a recording with more than a limit."""
-    # Blocks of successive steps from the beginning to the end, since a step needs the one before;
+    # Blocks of successive steps from the beginning to the end, since a step needs the next one;
     # if there are too few for two blocks, some from the middle; and a step of each phase.
     on_host = host_labels(trace)
     labels = (
@@ -187,8 +187,8 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
     places = labels.join(numbers.to_frame().with_row_index("place"), on="step")
     for _, rows in places.group_by("phase", maintain_order=True):
         if chosen.isdisjoint(rows["place"]):
-            middle = rows["place"].sort()[rows.height // 2]
-            chosen |= set(range(max(0, middle - 1), middle + 1))
+            middle = min(rows["place"].sort()[rows.height // 2], len(numbers) - 2)
+            chosen |= {middle, middle + 1}
     some = numbers.gather(sorted(chosen))
     part = (trace if on_host is None else surround_steps(trace, on_host, some)).select(
         step=some.to_list()

@@ -313,9 +313,9 @@ def recorded_periods(trace: Trace) -> pl.DataFrame:
 
 def periods(built: Graph, times: NodeNumbers) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes."""
-    # The time of a step is that from the end of the step before it on the rank's devices to its own
-    # end. The first step of a rank, and after a cut, is left out, unless there are no others: then
-    # their time counts from their own start.
+    # The time of a step is that from its start on the rank's devices to the start of the next one,
+    # of the last one to its own end. The last one before a cut is left out, unless no step of the
+    # rank follows another.
     return each_periods(built, times[:, np.newaxis])[0]
 
 
@@ -345,8 +345,8 @@ class _Steps(NamedTuple):
 
     built: Graph
     frame: pl.DataFrame
-    """``rank, step, phase, block`` (of steps that follow each other), ``nth`` of it, and ``alone``:
-    no step of the rank follows another.
+    """``rank, step, phase``, ``block`` of steps that follow each other, ``last`` of it, and
+    ``alone``: nothing was cut, or no step of the rank follows another.
     """
     number: NodeNumbers
     """By event, the row of its step in the frame; -1 for events of none."""
@@ -367,10 +367,10 @@ class _Steps(NamedTuple):
             .agg(pl.col("phase").drop_nulls().first())
             .sort("rank", "step")
         )
-        steps = built.add_blocks(steps).with_columns(
-            nth=pl.int_range(pl.len()).over("rank", "block")
-        )
-        steps = steps.with_columns(alone=pl.col("nth").max().over("rank") == 0)
+        follows = pl.struct("rank", "block") == pl.struct("rank", "block").shift(-1)
+        steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(value=False))
+        cut = pl.lit(built.blocks is not None)
+        steps = steps.with_columns(alone=~cut | pl.col("last").all().over("rank"))
         named = steps.select("rank", "step", number=pl.int_range(pl.len()))
         number = np.full(built.events.height, -1, dtype=np.int64)
         number[work["row"].to_numpy()] = work.join(
@@ -400,7 +400,7 @@ class _Steps(NamedTuple):
         steps.
         """
         steps = self.frame
-        kept = (steps["nth"] > 0) | steps["alone"]
+        kept = ~steps["last"] | steps["alone"]
         named = steps.filter(kept).select("rank", "step", "phase", "block")
         if not steps.height:
             nothing = pl.Series(dtype=pl.Int64)
@@ -408,12 +408,12 @@ class _Steps(NamedTuple):
         every = np.arange(steps.height)
         start = np.minimum.reduceat(starts, np.searchsorted(self.number[begin // 2], every), axis=0)
         until = np.maximum.reduceat(ends, np.searchsorted(self.number[end // 2], every), axis=0)
-        alone = steps["alone"].to_numpy()[:, np.newaxis]
-        period = until - np.where(alone, start, np.roll(until, 1, axis=0))
+        last = steps["last"].to_numpy()[:, np.newaxis]
+        until = np.where(last, until, np.roll(start, -1, axis=0))
         mask = kept.to_numpy()
         return [
             named.with_columns(pl.Series("period_ns", lasted), pl.Series("end_ns", ended))
-            for lasted, ended in zip(period[mask].T, until[mask].T, strict=True)
+            for lasted, ended in zip((until - start)[mask].T, until[mask].T, strict=True)
         ]
 
 

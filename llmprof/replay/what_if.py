@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.step_times import plain_steps
+from llmprof.analyze.compare.times import INTERVAL, resampled_means
+from llmprof.analyze.step_times import mean_windows, plain_steps
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.replay import changes as makers
 from llmprof.replay.changes import ReplayChange
@@ -69,11 +70,11 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     -------
     polars.DataFrame
         By ``phase`` (null if the recording has no steps and counts as a whole; without phases that
-        a change predicts nothing for): ``steps`` (steps of all ranks that have one before them),
-        ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one before to its
-        own end on the devices; a gain that a later step loses again does not count), ``low_ns,
-        high_ns`` (between the lowest and the highest guess, with the 95 % interval of the median
-        over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
+        a change predicts nothing for): ``steps`` (steps of all ranks, of decode the steady ones),
+        ``recorded_ns, predicted_ns`` (mean time of a step, from its start on the devices to that of
+        the next one; a gain that a later step loses again does not count), ``low_ns, high_ns``
+        (between the lowest and the highest guess, with the 95 % interval of the mean over the
+        steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
         ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise),
         ``moved`` (steps that end no later, and gain less than the step before them, which ends
         earlier: what sets their own end stays), ``plain_recorded_ns, plain_predicted_ns,
@@ -104,7 +105,8 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     made = tuple(change_of(change) if isinstance(change, str) else change for change in changes)
     part = replayed_part(trace)
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
-    without = _medians(
+    rows = typical_periods(part.trace, rows)
+    without = _means(
         rows.select("rank", "step").join(_plain_times(part.trace, made), on=["rank", "step"])
     )
     without = without.select(
@@ -112,7 +114,7 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     )
     moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("moved").sum())
     return (
-        _medians(rows)
+        _means(rows)
         .join(moved, on="phase", nulls_equal=True)
         .join(without, on="phase", how="left", nulls_equal=True)
         .with_columns(
@@ -129,8 +131,8 @@ MAX_NODES: Final = 4_000_000
 """Nodes of all plans that are scheduled at once: each takes some hundred bytes."""
 
 
-def medians_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFrame]:
-    """The median steps of :func:`what_if` under each of several changes, of which some are
+def means_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFrame]:
+    """The mean steps of :func:`what_if` under each of several changes, of which some are
     scheduled at once.
     """
     if not changes:
@@ -140,17 +142,26 @@ def medians_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFra
     out = []
     for first in range(0, len(changes), at_once):
         plans = [_plans(part.trace, (change,)) for change in changes[first : first + at_once]]
-        out += [_medians(rows) for rows in periods_of(part.trace, plans)]
+        out += [_means(typical_periods(part.trace, rows)) for rows in periods_of(part.trace, plans)]
     return out
 
 
-def _medians(rows: pl.DataFrame) -> pl.DataFrame:
-    """Median step of each phase as recorded and as predicted, with intervals."""
+def typical_periods(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the steps that a mean step is of, where a phase has any."""
+    key = ["rank", "step"]
+    named = mean_windows(trace).select(key).unique().with_columns(mean=pl.lit(value=True))
+    rows = rows.join(named, on=key, how="left", maintain_order="left")
+    chosen = pl.col("mean").is_not_null()
+    return rows.filter(chosen | ~chosen.any().over("phase")).drop("mean")
+
+
+def _means(rows: pl.DataFrame) -> pl.DataFrame:
+    """Mean step of each phase as recorded and as predicted, with intervals."""
     levels = [f"{level}_ns" for level in LEVELS]
     least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
     return (
         rows.group_by("phase")
-        .agg(pl.col("recorded_ns", *levels).median())
+        .agg(pl.col("recorded_ns", *levels).mean())
         .join(_noise(rows, levels), on="phase", nulls_equal=True)
         .with_columns(
             predicted_ns=middle,
@@ -193,33 +204,19 @@ def moved_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
-    """Ends of the 95 % intervals of the median step of each phase, over all guesses."""
-    # Ranks wait for each other, so a step counts once. The interval is based on order statistics
-    # and assumes no distribution; with fewer than six steps it spans all of them.
-    each = rows.group_by("phase", "step").agg(pl.col(levels).median())
+    """Ends of the 95 % intervals of the mean step of each phase, over all guesses."""
+    # Ranks wait for each other, so a step counts once.
+    each = rows.group_by("phase", "step").agg(pl.col(levels).mean()).sort("step")
     ends = []
     for (phase,), times in each.group_by("phase", maintain_order=True):
-        drop = median_rank(times.height)
-        low = min(float(times[level].sort()[drop]) for level in levels)
-        high = max(float(times[level].sort()[-1 - drop]) for level in levels)
-        ends.append((phase, low, high))
+        means = resampled_means(times.select(levels), random.Random(0))  # noqa: S311
+        low, high = (means.select(pl.all().quantile(q, "linear")).row(0) for q in INTERVAL)
+        ends.append((phase, min(low), max(high)))
     return pl.DataFrame(
         ends,
         schema={"phase": pl.String, "noise_low_ns": pl.Float64, "noise_high_ns": pl.Float64},
         orient="row",
     )
-
-
-def median_rank(count: int) -> int:
-    """Number of sorted values below the lower end, and above the upper end, of their median's
-    interval.
-    """
-    if count > 100:
-        return int((count - 1.96 * count**0.5) / 2)
-    below, drop = 0, 0
-    while (below := below + math.comb(count, drop)) <= 0.025 * 2**count:
-        drop += 1
-    return max(0, drop - 1)
 
 
 @per_trace
@@ -391,10 +388,10 @@ def plain_host(trace: Trace) -> Plain | None:
     # If the devices set the pace, many speeds give the same time: the guesses are the lowest, the
     # middle and the highest.
     measured, built = plain_steps(trace), graph(trace)
-    if not measured or _step(periods(built, built.time)) is None:
+    if not measured or _step(trace, periods(built, built.time)) is None:
         return None
     wanted = median(measured)
-    steps = [_step(rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
+    steps = [_step(trace, rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
     factors = np.linspace(HOST[0], HOST[-1], 161)
     misses = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
     least = misses.min()
@@ -404,7 +401,9 @@ def plain_host(trace: Trace) -> Plain | None:
     )
     replays = dict(zip(LEVELS, _add_host(trace, list(host.values())), strict=True))
     return Plain(
-        host, replays, {level: wanted / (_step(rows) or wanted) for level, rows in replays.items()}
+        host,
+        replays,
+        {level: wanted / (_step(trace, rows) or wanted) for level, rows in replays.items()},
     )
 
 
@@ -417,10 +416,10 @@ def _add_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     return each_periods(built, times_of(plans))
 
 
-def _step(steps: pl.DataFrame) -> float | None:
-    """Median time of a step of decode."""
-    middle = steps.filter(phase=PHASE)["period_ns"].median()
-    return middle if isinstance(middle, float) and middle > 0 else None
+def _step(trace: Trace, steps: pl.DataFrame) -> float | None:
+    """Mean time of a step of decode."""
+    mean = typical_periods(trace, steps.filter(phase=PHASE))["period_ns"].mean()
+    return mean if isinstance(mean, float) and mean > 0 else None
 
 
 _MAKERS: Final[dict[str, tuple[Callable[..., ReplayChange], tuple[type, ...], dict[str, type]]]] = {

@@ -34,6 +34,7 @@ from llmprof.findings.card import (
     so,
     times_in_words,
 )
+from llmprof.names.readable import without_common_start
 from llmprof.report.cards import MEASURES
 from llmprof.text import sentence, shorten, unbroken
 from llmprof.trace import Trace
@@ -382,6 +383,21 @@ _INVISIBLE = dict.fromkeys(
 )
 
 
+def _short_names(rows: ReportTable) -> dict[str, dict[str, str]]:
+    """Short forms of the names in a table by column, which are cut in the middle; where that
+    would make them alike, what they begin with alike is cut.
+    """
+    forms = {}
+    for column in rows.columns:
+        if column.kind == "name":
+            names = rows.frame[column.key].cast(pl.String).drop_nulls().unique().to_list()
+            short = [shorten(name, column.width) for name in names]
+            if len(set(short)) < len(names):
+                short = without_common_start(names, column.width)
+            forms[column.key] = dict(zip(names, short, strict=True))
+    return forms
+
+
 def visible_text(value: object) -> object:
     """A text with visible control characters; other values are returned unchanged."""
     if not isinstance(value, str):
@@ -463,7 +479,7 @@ def _environment() -> jinja2.Environment:
         "share": lambda value: format_share(
             float(value) if isinstance(value, int | float) else None
         ),
-        "shorten": shorten,
+        "short_names": _short_names,
         "so": so,
         "words": words,
     }

@@ -440,6 +440,7 @@ STALLS = Drawing(
 )
 
 REPORT = "report"
+VISUALIZATION = "visualization"
 
 
 class Visualizer:
@@ -491,28 +492,31 @@ class Visualizer:
             written.append(
                 files.write(run.folder.path / f"{run.config.name}_{drawing.name}.png", picture)
             )
-        self._link(*written)
+        for path in written:
+            run.folder.link(f"{VISUALIZATION}/{path.name}", path)
         return written
 
-    def _link(self, *paths: Path) -> None:
-        """Name files of the run under ``visualization``, too; a file system without links has
-        them once.
-        """
-        with contextlib.suppress(OSError):
-            (folder := self._run.folder.path / "visualization").mkdir(exist_ok=True)
-            for path in paths:
-                if not (link := folder / path.name).is_symlink():
-                    link.symlink_to(Path("..", path.name))
-
-    def generate_report_html(self) -> Path:
+    def generate_report_html(self, *, pictures: bool = True) -> Path:
         """Write the report of the run, ``report/index.html`` in its folder.
 
-        The charts and frames of the report are beside it, and ``visualization/report`` is a link to
-        them. A run without a timeline has a report of its requests. A folder that cannot be written
-        raises ``OutputError``.
+        The charts and frames of the report are beside it, and
+        ``visualization/{experiment}_report.html`` is a link to it. A run without a timeline has a
+        report of its requests. A folder that cannot be written raises ``OutputError``.
+
+        Parameters
+        ----------
+        pictures : bool
+            Whether to paint each chart as a PNG, too, which takes as long again.
         """
+        index = self._write_report(pictures=pictures)
+        run = self._run
+        run.folder.link(f"{VISUALIZATION}/{REPORT}", index.parent)
+        run.folder.link(f"{VISUALIZATION}/{run.config.name}_report.html", index)
+        return index
+
+    def _write_report(self, *, pictures: bool) -> Path:
+        """Write the report; the path of its page."""
         run, target = self._run, self._run.folder.path / REPORT
-        self._link(target)
         first, about, title = run_sections(run), launch_facts(run), _title(run)
         try:
             trace = run.trace
@@ -524,7 +528,8 @@ class Visualizer:
             }
             warnings = [str(words) for words in self._run.summary.get("warnings") or ()]
             page_contents = Contents(title, about, first, frames, warnings=warnings, absent=absent)
-            return write_contents(page_contents, target, progress=self._progress).index
+            options: dict[str, Any] = {"progress": self._progress, "pictures": pictures}
+            return write_contents(page_contents, target, **options).index
         try:
             requests = analyze.requests(run)
         except LlmprofError:  # its section says why
@@ -532,4 +537,5 @@ class Visualizer:
         # imported by name, because this layer must not import the trials
         changes = import_module("llmprof.run.trials.settings").commands(run)
         more: dict[str, Any] = {"facts": about, "requests": requests, "changes": changes}
-        return write(trace, target, title=title, progress=self._progress, first=first, **more).index
+        more |= {"progress": self._progress, "pictures": pictures}
+        return write(trace, target, title=title, first=first, **more).index

@@ -483,7 +483,9 @@ def compact(frame: pl.DataFrame) -> pl.DataFrame:
     same = [
         column
         for column in frame.iter_columns()
-        if not column.dtype.is_nested() and column.eq_missing(column.head(1)).all()
+        if not column.dtype.is_nested()
+        and column[0] == column[-1]
+        and column.eq_missing(column.head(1)).all()
     ]
     return frame.with_columns(
         pl.lit(column[0]).cast(column.dtype).alias(column.name) for column in same

@@ -56,7 +56,7 @@ def test_analyses_of_a_trace():
 def test_every_exported_name_has_a_subject():
     named = " ".join(catalog.SUBJECTS.values()).split()
     assert sorted([*named, "changes", "ncu", "npu", "nsys"]) == sorted(analyze.__all__)
-    assert len(analyze.__all__) <= 45
+    assert len(analyze.__all__) <= 46
     with pytest.raises(AttributeError, match="did you mean kernels"):
         _ = analyze.kernel_sumary
 
@@ -73,7 +73,7 @@ def test_each_analysis_has_its_place_in_the_report_or_none():
     without = (
         "findings step_time speculation layer_gaps expert_exchange stream_gaps host_pauses"
         " host_synchronisation queue_length slack operators operator_calls concurrency counters"
-        " tensor_cores spikes modules copies roofline"
+        " tensor_cores spikes modules copies roofline transfer"
     )
     assert len(set(shown)) == len(shown)
     assert own() - nsys - npu == {*shown, *without.split()}
@@ -101,7 +101,7 @@ def test_each_analysis_has_its_plan_for_many_ranks_or_loads_all():
     loads_all = (
         "speculation critical_path opportunities slack kernels operators operator_calls fusion"
         " counters tensor_cores memory hotspots totals roofline core_time memory_by_component"
-        " operator_shapes event_waits links"
+        " operator_shapes event_waits links transfer"
     )
     nsys = {name for name in own() if hasattr(analyze.nsys, name)}
     assert own() - nsys == {*plans(), *loads_all.split()}

@@ -82,10 +82,10 @@ def test_bars_add_up_and_small_changes_are_gathered():
         ("total", "a", 100.0),
         ("compute", "norm", -20.0),
         ("compute", "rope", 0.5),
-        ("waiting", "waiting for other ranks", -15.0),
-        ("transfer", "transfer between ranks", 10.0),
+        ("waiting", "waiting for ranks", -15.0),
+        ("transfer", "transfer", 10.0),
         ("copies", "copies", 0.5),
-        ("idle", "idle (host late)", -4.0),
+        ("idle", "idle (host-bound)", -4.0),
         ("unexplained", "idle (no recorded cause)", -2.0),
         ("total", "b", 70.0),
     ]

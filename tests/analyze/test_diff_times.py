@@ -50,7 +50,7 @@ def test_the_step_and_its_parts_by_hand():
         -150_000,
         "faster",
     )
-    assert (step["phase"], step["a_steps"], step["b_steps"]) == ("decode", 8, 8)
+    assert (step["phase"], step["a_steps"], step["b_steps"]) == ("decode", 7, 7)
     parts = found.filter(level="part").select("kind", "part", "a_ns", "b_ns", "delta_ns", "status")
     assert parts.rows() == [
         ("idle", "host_bound", 90_000, 0, -90_000, "only_a"),
@@ -107,7 +107,7 @@ def test_what_is_not_beyond_the_noise_is_the_same():
     assert repeats["delta_ns"] == pytest.approx(14_000 / 3 - 13_000 / 3)
     assert repeats["low_ns"] < 0 < repeats["high_ns"]
     assert (repeats["beyond_noise"], repeats["status"]) == (False, "same")
-    assert repeats["a_steps"] == 24
+    assert repeats["a_steps"] == 21
     clear = (
         diff_times(noisy, [run(80_000), run(82_000)], tolerance=0.0)
         .filter(level="step")

@@ -145,8 +145,7 @@ def test_the_step_is_that_of_what_if():
     whole = analyze.opportunities(read).filter(part="step").sort("phase")
     replayed = analyze.what_if(read).sort("phase")
     assert whole["steps"].to_list() == replayed["steps"].to_list()
-    one = replayed["steps"] == 1  # a mean is a median there
-    assert whole["total_ns"].filter(one).to_list() == replayed["recorded_ns"].filter(one).to_list()
+    assert whole["total_ns"].to_list() == pytest.approx(replayed["recorded_ns"].to_list())
 
 
 def test_a_compute_bound_step_gains_what_its_operators_lose():
@@ -196,9 +195,9 @@ def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch):
         .sort("phase")
         .rows()
     )
-    # three blocks of eight steps, and the prefill after a step, each without its first step
+    # three blocks of eight steps, and the prefill after a step, each without its last step
     assert found == [
-        ("decode", 21, 59, 16070, pytest.approx(2000)),
+        ("decode", 14, 59, 16070, pytest.approx(2000)),
         ("prefill", 1, 1, 20070, pytest.approx(6000)),
     ]
 
@@ -213,7 +212,10 @@ def test_a_recording_without_operators_has_the_work_of_its_model():
     # 28 layers; four tokens of 3,584 and their results, half of 2 x 18,944 on each of two ranks, at
     # 4.8 TB/s
     moved = 2 * (3584 * 18944 + 4 * 3584 + 4 * 18944)
-    assert (gate_up["count"], gate_up["bound_ns"]) == (28, pytest.approx(28 * moved / 4.8e3))
+    assert (gate_up["count"], gate_up["bound_ns"]) == (
+        28,
+        pytest.approx(28 * moved / 4.8e3, rel=1e-3),
+    )
     assert gate_up["gap_ns"] == pytest.approx(
         gate_up["total_ns"] - gate_up["bound_ns"] / 0.8, rel=1e-3
     )

@@ -168,9 +168,9 @@ def test_steps_of_ranks_by_hand(sixteen):
     rows = ranks(sixteen, by="step")
     assert rows.height == RANKS * STEPS
     first = rows.filter(rank=5, step=0).row(0, named=True)
-    assert (first["start_ns"], first["end_ns"], first["dur_ns"]) == (0, 5_000, 5_000)
+    assert (first["start_ns"], first["end_ns"], first["dur_ns"]) == (0, 10_000, 10_000)
     assert first["wait_ns"] == 4_100 - 1_005
-    assert (first["exposed_communication_ns"], first["idle_ns"]) == (5_000 - 1_005, 0)
+    assert (first["exposed_communication_ns"], first["idle_ns"]) == (5_000 - 1_005, 5_000)
     assert rows.filter(rank=3, step=9)["wait_ns"].item() == 0
     part = run_of(missing_ranks=[15])
     rest = Trace(

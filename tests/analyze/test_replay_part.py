@@ -8,6 +8,7 @@ from llmprof.replay import part
 from polars.testing import assert_frame_equal
 
 import llmprof
+from llmprof import analyze
 from llmprof.analyze import critical_path, findings, slack, what_if
 from llmprof.replay.changes import balance
 from llmprof.label.steps.steps import host_labels
@@ -128,12 +129,23 @@ def times_on_path(trace, rank=None):
 
 
 def check_path_has_the_time_of_replays(trace):
-    """The pieces of each step that counts in a replay add up to its recorded time there."""
-    recorded = recorded_periods(trace)
+    """The pieces of the path up to the end of each step that counts in a replay, from the end of
+    the step before, add up to that time.
+    """
+    counted = recorded_periods(trace).select("rank", "step", "block")
+    ends = analyze.steps(trace).select("rank", "step", start="start_ns")
+    work = trace.events.group_by("rank", "step").agg(
+        end=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    )
+    ends = counted.join(ends, on=["rank", "step"]).join(work, on=["rank", "step"])
+    ends = ends.sort("rank", "step").with_columns(
+        between=pl.col("end") - pl.col("end").shift(1).over("rank", "block")
+    )
     for rank in trace.ranks:
         path = critical_path(trace, rank=rank).group_by("step").agg(pl.col("dur_ns").sum())
-        both = recorded.filter(pl.col("rank") == rank).join(path, on="step", how="left")
-        assert both["period_ns"].to_list() == both["dur_ns"].to_list()
+        both = ends.filter(pl.col("rank") == rank).join(path, on="step", how="left")
+        both = both.drop_nulls("between")
+        assert both["between"].to_list() == both["dur_ns"].to_list()
 
 
 def test_the_path_and_the_slack_leave_out_the_time_of_steps_that_were_cut_out():
@@ -237,8 +249,8 @@ def test_cuts_are_those_of_each_rank():
     assert times_on_path(both) == [15, *[40] * 9]
     some = both.select(step=[1, 2, 5])
     assert recorded_periods(some).select("rank", "step", "period_ns").rows() == [
-        (0, 1, 40 * US),
-        (1, 1, 40 * US),
+        (0, 0, 40 * US),
+        (1, 0, 40 * US),
     ]
     assert times_on_path(some) == times_on_path(some, 0) == times_on_path(some, 1) == [10, 40, 10]
 
@@ -249,7 +261,7 @@ def test_a_step_of_training_after_a_cut_does_not_begin_before_it():
     """
     ends = labels([("Optimizer.step#Adam.step", (40 * n + 20) * US, 5 * US) for n in range(10)])
     some = Trace(ten_steps().capture.recorded | {"markers": ends}).select(step=[3, 4, 7, 8])
-    assert recorded_periods(some).select("step", "period_ns").rows() == [(1, 40 * US), (3, 40 * US)]
+    assert recorded_periods(some).select("step", "period_ns").rows() == [(0, 40 * US), (2, 40 * US)]
     assert times_on_path(some) == [10, 40, 10, 40]
 
 

@@ -65,8 +65,7 @@ def test_parts_add_up_to_the_steps(trace):
 def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition():
     run = sample("torch_tp4_eager_nccl")
     ends = steps_of(run).drop_nulls("start_ns").sort("rank", "start_ns")
-    ends = ends.with_columns(apart=(pl.col("start_ns") + pl.col("dur_ns")).diff().over("rank"))
-    steps, windows = (rows.filter(phase="decode") for rows in (ends, step_windows(run)))
+    windows = step_windows(run).filter(phase="decode")
     steady, whole = (analyze.steps(run, steady=steady) for steady in (True, False))
     decode = whole.filter(phase="decode")["dur_ns"]
     assert steady.join(whole, on=["rank", "step", "dur_ns"], how="semi").height == steady.height
@@ -79,18 +78,13 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     mean = format_ns(windows.join(steady, on=["rank", "step"], how="semi")["dur_ns"].mean())
     assert run_facts(run).row(by_predicate=pl.col("what") == "step time")[1] == mean
     assert f"{mean} on average" in analyze.findings(run)["denominator"][-1]
-    each = windows.group_by("step").agg(pl.col("span_ns").mean())["span_ns"]
-    typical = each.filter(
-        each.is_between(each.quantile(0.25, "linear"), each.quantile(0.75, "linear"))
-    ).mean()
-    assert analyze.diff(run, run, part="times").filter(level="step", phase="decode")[
-        "a_ns"
-    ].to_list() == [typical]
-    # median, end to end, of all decode steps: on each rank, and on the path from the last rank's
-    # end to the last rank's
-    assert analyze.what_if(run).filter(phase="decode")["recorded_ns"].to_list() == [
-        steps["apart"].median()
-    ]
+    # the same in a comparison, a prediction and the heat map of the ranks
+    compared = analyze.diff(run, run, part="times").filter(level="step", phase="decode")["a_ns"]
+    predicted = analyze.what_if(run).filter(phase="decode")["recorded_ns"]
+    of_ranks = analyze.ranks(run, by="step").join(steady, on=["rank", "step"], how="semi")
+    for one in (compared, predicted, of_ranks["dur_ns"]):
+        assert one.mean() == pytest.approx(steady["dur_ns"].mean())
+    # on the path from the last rank's end to the last rank's
     path = (
         analyze.critical_path(run)
         .filter(phase="decode")
@@ -102,14 +96,11 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
         path, on=["step", "dur_ns"], how="semi"
     )
     assert apart["step"].to_list() == sorted(path["step"])
-    # from step to step: tables of the card and of `llmprof info`; to the last event: the heat map
-    # of the ranks
+    # from step to step: tables of the card and of `llmprof info`
     [row] = [row for table in (cards._steps(run),) for row in table.rows if row[0] == "decode"]
     assert row[1:] == ("10", *map(format_ns, (decode.mean(), decode.min(), decode.max())))
     told = _phases(run).filter(phase="decode").row(0)
-    assert told[1:] == (10, decode.median(), decode.min(), decode.max())
-    of_ranks = analyze.ranks(run, by="step").filter(phase="decode")
-    assert of_ranks.join(steps, on=["rank", "step", "dur_ns"]).height == 40
+    assert told[1:] == (10, decode.mean(), decode.min(), decode.max())
     # mean from step to step of all decode steps: theory; streams side by side count twice there
     joined = analyze.roofline(run, "Qwen2.5-7B").filter(phase="decode")
     assert joined["total_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)

@@ -31,6 +31,8 @@ def test_every_combination_runs_once_in_order(tmp_path):
     assert sweep.folder.parent == tmp_path
     assert sweep.folder.name.startswith("tiny_torch_sweep_")
     assert [run.parent for run in sweep.runs] == [sweep.folder] * 6
+    assert [run.folder.path for run in sweep] == sweep.runs
+    assert len(sweep) == 6
     assert len({run.name for run in sweep.runs}) == 6
     assert ("point 2 of 6 (batch_size=1, max_tokens=16): plain 1 of 3", 1, 6) in told
     assert told[-1] == ("sweep", 6, 6)
@@ -199,6 +201,7 @@ def test_the_report_of_a_sweep(tmp_path):
     assert written.index == sweep.folder / "index.html"
     assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
     assert "2 of 3 finished" in text
+    assert "<dd>None</dd>" not in text
     assert "not known" in (
         overhead_in_words({"overhead": 0.1, "overhead_clear": None}) or ""
     )  # of one repeat

@@ -31,7 +31,7 @@ def test_colours_are_chosen_and_named_at_390_px(host, sample_trace, tmp_path, th
     shown = host(explore.timeline(trace, notes=notes), width=390, height=900, theme=theme)
     exact(shown.page)
     by_stage = named(shown)
-    assert {"attention", "qkv proj", "waiting for the last rank"} <= set(by_stage)
+    assert {"attention", "qkv proj", "waiting for ranks"} <= set(by_stage)
     assert shown.page.evaluate(OUTSIDE) == []
 
     shown.page.get_by_role("combobox", name="Colour").select_option("category")

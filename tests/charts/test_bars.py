@@ -83,9 +83,11 @@ def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so()
     chart = charts.overlap(frame)
     bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
     assert "exposed communication" not in set(bars["part"])
-    assert "exposed, wait unknown" not in set(bars["part"])  # none of it: not in the legend either
+    assert "exposed transfer or waiting" not in set(
+        bars["part"]
+    )  # none of it: not in the legend either
     for part, column in (
-        ("exposed waiting", "exposed_wait_ns"),
+        ("exposed waiting for ranks", "exposed_wait_ns"),
         ("exposed transfer", "exposed_transfer_ns"),
     ):
         assert bars.filter(part=part)["ns"].sum() == frame[column].sum()

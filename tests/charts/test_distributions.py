@@ -2,6 +2,7 @@ import polars as pl
 
 from llmprof import charts
 from llmprof.charts.base.theme import CAUSES
+from llmprof.text import PART_WORDS
 from tests.charts import frames, specs
 
 
@@ -21,7 +22,7 @@ def test_wait_and_transfer_of_each_rank():
         assert ns.get("wait", 0) == mine["wait_ns"].sum()
         assert ns["transfer"] == mine["transfer_ns"].sum()
     title = charts.collectives(frame).to_dict()["title"]
-    assert "98 % of its time is waiting for the last rank" in title["text"]
+    assert "98 % of its time is waiting for ranks" in title["text"]
     assert "until the last rank has started" in " ".join(title["subtitle"])
 
 
@@ -33,14 +34,14 @@ def test_idle_time_by_cause_and_rank():
         ns=pl.col("dur_ns").sum(), gaps=pl.len().cast(pl.Int64)
     )
     for rank, cause, ns, gaps in expected.iter_rows():
-        (row,) = bars.filter(row=f"rank {rank}", part=cause.replace("_", "-")).iter_rows(named=True)
+        (row,) = bars.filter(row=f"rank {rank}", part=PART_WORDS[cause]).iter_rows(named=True)
         assert (row["ns"], row["gaps"]) == (ns, gaps)
     scale = next(
         u["encoding"]["color"]["scale"]
         for u in specs.marks(chart.to_dict())
         if "color" in u["encoding"]
     )
-    assert scale["domain"] == ["host-bound", *(cause for cause in CAUSES if cause != "host_bound")]
+    assert scale["domain"] == [PART_WORDS[cause] for cause in CAUSES]
     assert scale["range"] == list(CAUSES.values())
     bins = specs.rows(chart, "rect", "cause", "n")
     assert sum(row["n"] for row in bins) == 2 * frame.height  # once as a number, once as time

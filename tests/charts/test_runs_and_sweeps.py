@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
+from llmprof.charts.base import theme
 from tests.building import table_of
 from tests.charts import frames, specs
 
@@ -53,6 +54,13 @@ class TestSweeps:
         )
         assert "without the profiler" in " ".join(specs.texts(chart))
 
+    def test_bars_of_points_are_named_by_what_differs(self):
+        points = [f"a_long_parameter=16, another_one=32, last={n}" for n in (1, 2)]
+        rows = [(n, point, "decode", "idle", 5, 1, 1) for n, point in enumerate(points)]
+        frame = table_of("point label phase part ns steps ranks", rows)
+        bars = specs.rows(charts.sweep_time(frame), "bar", "row")
+        assert [bar["row"] for bar in bars] == ["last=1", "last=2"]
+
     def test_latency_has_a_panel_for_what_is_known(self):
         frame = frames.swept().with_columns(ttft_ns=pl.lit(None, dtype=pl.Float64))
         chart = charts.sweep_latency(frame, parameters=["batch_size", "max_tokens"])
@@ -81,6 +89,14 @@ class TestSweeps:
 
 
 class TestDashboard:
+    def test_a_figure_is_no_wider_than_its_tile(self):
+        figures = [("Overhead", "within the noise"), *[("Peak memory", "55.0 GiB")] * 5]
+        tiles = specs.rows(charts.dashboard(figures=figures), "text", "size")
+        room = (theme.inner() + 10) / len(figures) - 30
+        sizes = {row["text"]: row["size"] for row in tiles}
+        assert all(theme.text_px(text, size) <= room + 1e-9 for text, size in sizes.items())
+        assert sizes["within the noise"] < sizes["55.0 GiB"] == 21
+
     def test_panels_without_data_are_left_out(self):
         alone = charts.dashboard(figures=[("Batch", "90 ms")])
         assert len(alone.to_dict()["vconcat"]) == 1

@@ -231,7 +231,7 @@ def test_one_rank_of_both(rank):
     widget = explore.compare(first, second, only={} if rank is None else {"rank": rank})
     message, _ = ask(widget, "story", (0, 1), rank=rank)
     steps = message["runs"][0]["steps"]
-    assert steps == (9 if rank in (0, 3) else 36)
+    assert steps == (7 if rank in (0, 3) else 28)
     sides = ask(widget, "tracks", (0, 1), phase="decode", rank=rank)[0]["sides"]
     assert {side["rank"] for side in sides} == {rank if rank in (0, 3) else 0}
     ranks = [rank] if rank in (0, 3) else None

@@ -48,7 +48,7 @@ def spans(head, buffers, name):
 def test_lanes_of_a_window():
     head, buffers = lanes(trace(), 0, (110, 200), pixels=100)
     assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
-    assert spans(head, buffers, "exposed, wait unknown") == [
+    assert spans(head, buffers, "exposed transfer or waiting") == [
         (30, 50)
     ]  # one rank has the collective
     assert spans(head, buffers, "hidden communication") == [(20, 30), (50, 60)]
@@ -71,9 +71,9 @@ def test_a_window_in_which_nothing_runs():
     assert dict(found.select("part", "ns").iter_rows()) == {
         "compute": 30,
         "hidden communication": 20,
-        "exposed waiting": 0,
+        "exposed waiting for ranks": 0,
         "exposed transfer": 0,
-        "exposed, wait unknown": 20,
+        "exposed transfer or waiting": 20,
         "exposed copy": 5,
         "idle": 15,
         "total": 90,
@@ -96,13 +96,13 @@ def test_waiting_and_transfer_have_lanes_of_their_own():
     )
     both = Trace({"kernels": frame})
     head, buffers = lanes(both, 0, (0, 104 * us), pixels=100)
-    assert spans(head, buffers, "exposed waiting") == [(20 * us, 100 * us)]
+    assert spans(head, buffers, "exposed waiting for ranks") == [(20 * us, 100 * us)]
     assert spans(head, buffers, "exposed transfer") == [(100 * us, 104 * us)]
-    assert "exposed, wait unknown" not in {lane["name"] for lane in head["lanes"]}
+    assert "exposed transfer or waiting" not in {lane["name"] for lane in head["lanes"]}
     assert ask(explore.overlap(both), "choices")[0]["parts"] == [
         "compute",
         "hidden communication",
-        "exposed waiting",
+        "exposed waiting for ranks",
         "exposed transfer",
         "idle",
     ]
@@ -115,7 +115,7 @@ def test_the_window_and_what_is_in_it():
     assert shown.selected.select("name", "class").rows() == [(ALL_REDUCE, "communication")]
     shown.against = "rank:1"
     assert shown.summary.columns == ["part", "a_ns", "a_share", "b_ns", "b_share", "delta_ns"]
-    assert shown.summary.row(by_predicate=pl.col("part") == "exposed, wait unknown")[1:] == (
+    assert shown.summary.row(by_predicate=pl.col("part") == "exposed transfer or waiting")[1:] == (
         19,
         1.0,
         0,
@@ -146,8 +146,8 @@ def test_steps_as_bars_and_as_windows():
         1,
         "decode",
         250,
-        310,
-        60,
+        410,
+        160,
         60,
     )
     shown = explore.overlap(a, other=b, against="other:0")
@@ -155,12 +155,12 @@ def test_steps_as_bars_and_as_windows():
     assert (shown.rank, shown.step, shown.window) == (
         0,
         1,
-        [250, 340],
+        [250, 440],
     )  # as long as the longer of the two
     message, _ = ask(
         shown, "lanes", rank=0, window=shown.window, against="other:0", step=1, pixels=100
     )
-    assert [side["window"] for side in message["sides"]] == [[250, 340], [1150, 1240]]
+    assert [side["window"] for side in message["sides"]] == [[250, 440], [1150, 1340]]
     assert [side["of"] for side in message["sides"]] == ["", "other trace"]
     shown.against = ""
     ask(shown, "steps", rank=0, first=0, last=2)
@@ -170,7 +170,7 @@ def test_steps_as_bars_and_as_windows():
 def test_many_steps_share_bars(monkeypatch):
     monkeypatch.setattr(steps_module, "MAX_BARS", 2)
     bars = overlap_bars(stepped(100, [50, 60, 70]), rank=0)
-    assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
+    assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 155.0), (2, 2, 70.0)]
 
 
 def test_a_rank_that_is_missing(sample_trace):
@@ -212,6 +212,6 @@ def test_recordings_without_events_or_steps():
         20,
         10,
     )
-    assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
+    assert (bar["exposed transfer or waiting"], bar["exposed copy"]) == (20, 5)
     assert overlap_bars(trace(), rank=0, phase="decode").is_empty()
     assert overlap_bars(trace(), rank=7).is_empty()

@@ -69,14 +69,14 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
         [8, 9, 10, 11],
         8,
         2,
-        [20_000.0, 25_000.0],
+        [20_000.0, 30_000.0],
     )
     assert widget.selected.select("rank", "step").rows() == [(rank, 2) for rank in (8, 9, 10, 11)]
     line = widget.timeline()
     assert line.trace.ranks == [8, 9, 10, 11]
-    assert line.window == [17_500.0, 27_500.0]
+    assert line.window == [15_000.0, 35_000.0]
     answer, _ = ask(widget, "picked")
-    assert answer["words"] == "Ranks 8 to 11 in step 2: the longest takes 5.00 us."
+    assert answer["words"] == "Ranks 8 to 11 in step 2: the longest takes 10.0 us."
     widget.step = None
     assert widget.selected.height == 4 * STEPS
 

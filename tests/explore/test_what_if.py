@@ -30,20 +30,15 @@ def written(offer):
 
 def test_the_prediction_by_hand():
     shown = explore.what_if(device_bound(), "scale:norm:0.5")
-    # a step of 100 us holds 49 us of norm: half of it is gone
+    # a step of 100 us, the last of 99 to its own end, holds 49 us of norm: half of it is gone
     answer, _ = ask(shown, "predict", changes=shown.changes)
     [row] = answer["rows"]
-    assert (row["phase"], row["steps"], row["recorded_ns"], row["predicted_ns"]) == (
-        "decode",
-        2,
-        100_000,
-        75_500,
-    )
-    assert (row["gain_ns"], row["low_ns"], row["high_ns"]) == (24_500, 75_500, 75_500)
-    assert (
-        answer["words"]
-        == "A step of decode (median, end to end): 100 us recorded, 75.5 us predicted, 24.5 % less."
-    )
+    times = [row[f"{name}_ns"] for name in ("recorded", "predicted", "gain")]
+    assert (row["phase"], row["steps"]) == ("decode", 3)
+    assert times == pytest.approx([299_000 / 3, 299_000 / 3 - 24_500, 24_500])
+    assert row["low_ns"] <= row["predicted_ns"] <= row["high_ns"]
+    assert "75.2 us" in answer["words"]
+    assert "24.6 %" in answer["words"]
     assert answer["made"] == [
         {
             "change": "scale:norm:0.5",
@@ -52,7 +47,7 @@ def test_the_prediction_by_hand():
             "error": "",
         }
     ]
-    assert shown.selected["gain_ns"].to_list() == [24_500]
+    assert shown.selected["gain_ns"].to_list() == pytest.approx([24_500])
     # nobody waits for rank 1: 37 and 36 us instead of 96 and 36
     balanced, _ = ask(explore.what_if(two_ranks()), "predict", changes=["balance"])
     assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (
@@ -72,11 +67,11 @@ def test_time_without_the_profiler_is_told_where_it_is_known():
         changes=["scale:norm:0.5"],
     )
     under, without = answer["rows"]
-    assert (under["recorded_ns"], under["predicted_ns"]) == (100_000, 75_500)
+    share = 99_000 / under["recorded_ns"]
     assert (without["recorded_ns"], without["predicted_ns"]) == pytest.approx(
-        (99_000, 0.99 * 75_500)
+        (99_000, share * under["predicted_ns"])
     )
-    assert (without["gain_ns"], without["speedup"]) == pytest.approx((0.99 * 24_500, 100 / 75.5))
+    assert without["gain_ns"] == pytest.approx(share * 24_500)
     assert without["low_ns"] <= without["predicted_ns"] <= without["high_ns"]
     assert (without["phase"], under["phase"]) == ("decode, without the profiler", "decode")
 
@@ -86,7 +81,7 @@ def test_a_change_that_matches_nothing_is_named_and_left_out():
         device_bound(), "remove:nothing", "scale:norm:0.5", "balance", "gossip", "fuse:"
     )
     answer, _ = ask(shown, "predict", changes=shown.changes)
-    assert answer["rows"][0]["predicted_ns"] == 75_500
+    assert answer["rows"][0]["gain_ns"] == pytest.approx(24_500)
     errors = {one["change"]: one["error"] for one in answer["made"]}
     assert errors["scale:norm:0.5"] == ""
     assert "matches nothing" in errors["remove:nothing"]

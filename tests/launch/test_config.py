@@ -98,7 +98,13 @@ def test_names_and_defaults_of_other_tools():
     )
     assert (made.model, made.prompt, made.max_tokens) == ("/models/Qwen", "Hello", 7)
     assert (made.profile_mode, made.temperature, made.batch_size) == ("inference_only", 0.7, 1)
-    assert made.replace(model_path="m", preset="classic").max_tokens == 100
+    again = made.replace(model_path="m", preset="classic")
+    assert (again.max_tokens, again.prompt) == (100, "Hello, how are you?")
+    assert (again.replace(input_tokens=16).prompt, again.replace(batch_size=2).prompt) == (
+        None,
+        again.prompt,
+    )
+    assert ExperimentConfig(model="m", preset="classic", prompt_file="p.txt").prompt is None
     assert config(model="/x/y", model_name="My Qwen").name == "My-Qwen_torch"
     assert made.replace(model_name="org/Q", profile_mode="nsys").name == "Q_nsys", (
         "the mode stays in the name"
@@ -737,6 +743,19 @@ def test_a_name_on_a_hub_and_a_folder_with_a_config_are_taken(tmp_path, monkeypa
     assert not (tmp_path / "x").exists()
 
 
+def test_random_weights_of_one_configuration_have_one_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    runs = [tmp_path / name for name in ("a", "b")]
+    first, second = (models.resolve("random:tiny", run) for run in runs)
+    assert first == second
+    assert models.resolve("random:Qwen2.5-0.5B", runs[0]) != first
+    text = (first / "config.json").read_text()
+    assert {(run / "tiny" / "config.json").read_text() for run in runs} == {text}
+    (tmp_path / "full").touch()
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "full"))
+    assert models.resolve("random:tiny", runs[0]) == runs[0] / "tiny"
+
+
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(
         ConfigError,
@@ -754,3 +773,25 @@ def test_what_is_no_model_is_refused(tmp_path):
         match=r"has no config\.json; expected a folder with the config\.json of a model",
     ):
         models.resolve(str(tmp_path), tmp_path)
+
+
+def test_instances_are_served_and_have_devices_of_their_own():
+    made = config(disaggregate="1+2", tensor_parallel_size=2)
+    assert (made.served, made.devices, made.world_size) == (True, 6, 2)
+    assert config().devices == 1
+    assert ExperimentConfig.from_dict(made.to_dict()) == made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"disaggregate": "0+1"},
+        {"disaggregate": "2"},
+        {"disaggregate": "1+1", "engine": "sglang"},
+        {"disaggregate": "1+1", "profile_mode": "nsys"},
+        {"disaggregate": "1+1", "memory_snapshot": True},
+    ],
+)
+def test_instances_that_cannot_be(wrong):
+    with pytest.raises(ConfigError, match="disaggregate"):
+        config(**wrong)

@@ -42,7 +42,8 @@ ALWAYS = {
     "events.jsonl",
     "state.json",
 }
-NSYS = {"report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv"}
+LINKS = {"vllm_profile.nsys-rep", "vllm_profile.sqlite"}
+NSYS = {"report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv", *LINKS}
 NCU = {"report.ncu-rep", "ncu_metrics.json"}
 
 
@@ -121,6 +122,9 @@ def test_nsys_records_exports_and_counts(stand_ins):
     assert numbers["summary"]["kernels"] == 3312
     assert numbers["summary"]["kernel_names"] == run.trace.kernels["name"].n_unique()
     first = numbers["top_kernels"][0]
+    assert numbers["summary"]["top_kernels"][0] == first
+    for name in LINKS:
+        assert (folder / name).samefile(folder / name.replace("vllm_profile", "report"))
     assert first["time_percentage"] == pytest.approx(
         100 * first["total_ns"] / numbers["kernel_time_ns"]
     )
@@ -240,7 +244,7 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     texts = "".join(path.read_text() for path in run.folder.path.glob("*.json"))
     assert not {"precious", "private"} & set(re.findall(r"\w+", texts))
     listed = {row["name"] for row in said["files"]}
-    assert listed == names(run) - {"manifest.json", "state.json"}
+    assert listed == names(run) - {"manifest.json", "state.json", *LINKS}
     assert run_folder.changed_files(run.folder) == []
     run.folder.output.write_text("other")
     run.folder.worker.unlink()

@@ -14,7 +14,7 @@ from llmprof import analyze, report
 from llmprof.errors import AnalysisError, TraceWarning
 from llmprof.findings.scope import scope_of
 from llmprof.report import cards, figures, folder, page, sections
-from llmprof.report.page import ReportFigure, ReportTable, Section
+from llmprof.report.page import ReportColumn, ReportFigure, ReportTable, Section, table_html
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, kernels, labels, launches
 from tests.charts import specs
@@ -397,3 +397,13 @@ def test_a_figure_that_fails_is_absent_with_the_reason(small):
         drawn = figures.make_figure(small, figures.Drawing("mine", "all of it", broken))
     assert drawn.absent is not None
     assert (drawn.spec, drawn.absent.captured) == ("", True)
+
+
+def test_names_that_differ_in_the_middle_stay_apart():
+    names = [f"experiment_of_some_length_batch-{n}_and_more_of_it_20261129-052843" for n in (1, 2)]
+    table = ReportTable(
+        "a", "b", (ReportColumn("run", "run", "name"),), pl.DataFrame({"run": names})
+    )
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table_html(table))
+    assert len(set(cells)) == 2
+    assert max(map(len, cells)) <= 44

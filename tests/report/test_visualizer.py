@@ -77,7 +77,9 @@ def test_a_run_without_a_trace_has_its_requests_and_says_what_is_missing(folder_
     assert "the repeats disagree" in text
     assert (page.parent / "requests.csv").is_file()
     beside = run.folder.path / "visualization"
-    assert {path.name for path in beside.iterdir()} == {path.name for path in written} | {"report"}
+    links = {path.name for path in written} | {"report", "tiny_inference_only_report.html"}
+    assert {path.name for path in beside.iterdir()} == links
+    assert (beside / "tiny_inference_only_report.html").samefile(page)
     assert (beside / "report" / "index.html").read_text("utf-8") == text
     assert (beside / written[0].name).read_bytes() == written[0].read_bytes()
 

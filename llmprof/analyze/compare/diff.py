@@ -130,13 +130,13 @@ def diff(
 ) -> pl.DataFrame:
     """Compare the step time of two runs, its parts, and the kernels.
 
-    A step lasts from its first event on the device to its last (or to the next step's first one, if
-    that comes before). Its time and parts are means over the ranks, and over the steps between the
-    quartiles of the phase. Events are aligned by their labels: the union of a label's events in a
-    step (0 without any), the median over the steps of a phase on each rank, then the mean over
-    ranks and repeats; events outside steps are left out. Without steps whole recordings are
-    compared. Launches of two profiles of Nsight Compute match if they are the n-th with the same
-    name, grid and block; if a grid or block changed, the n-th of the name.
+    A step lasts from its first event on the device to the next step's first one. Its time and parts
+    are means over the ranks and the steps of the phase, of decode the steady ones. Events are
+    aligned by their labels: the union of a label's events in a step (0 without any), the median
+    over the steps of a phase on each rank, then the mean over ranks and repeats; events outside
+    steps are left out. Without steps whole recordings are compared. Launches of two profiles of
+    Nsight Compute match if they are the n-th with the same name, grid and block; if a grid or block
+    changed, the n-th of the name.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def diff(
     -------
     polars.DataFrame
         All: ``level`` (plain: a step without the profiler, mean of the repeats, if both runs have
-        it; step or recording, part, between: the time to the next step, kernels), ``phase``,
+        it; step or recording, part, kernels), ``phase``,
         ``kind, part`` (compute by stage, waiting, transfer, copies, idle time by cause;
         null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns,
         delta_ns`` (ns a step and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval
@@ -279,8 +279,7 @@ VERDICTS = (
 
 FAILING = ("slower", "longer")
 OF_STEPS = (
-    "Means over the ranks and the steps between the quartiles, each from its first to its last"
-    " event"
+    "Means over the ranks and the steps, of decode the steady ones, each until the next one begins"
 )
 """Verdicts that fail a gate."""
 

@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
-from llmprof.text import joined
+from llmprof.text import PART_WORDS, joined
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -20,15 +20,18 @@ GROUPS: Final = ("compute", "waiting", "transfer", "communication", "copies", "i
 """Groups of the parts of a step, in the order of a waterfall."""
 
 WORDS: Final = {
-    ("communication", "wait"): ("waiting", "waiting for other ranks"),
-    ("communication", "transfer"): ("transfer", "transfer between ranks"),
-    ("communication", "wait or transfer"): ("communication", "waiting or transfer"),
-    ("idle", "host_bound"): ("idle", "idle (host late)"),
-    ("idle", "sync"): ("idle", "idle (after a synchronising call)"),
-    ("idle", "launch"): ("idle", "idle (launch under way)"),
-    ("idle", "queued"): ("idle", "idle (between queued events)"),
-    ("idle", "unknown"): ("unexplained", "idle (no recorded cause)"),
-    ("idle", "outside"): ("unexplained", "idle (ends of the recording)"),
+    **{
+        ("communication", part): (group, PART_WORDS[part])
+        for part, group in zip(("wait", "transfer", "wait or transfer"), GROUPS[1:4], strict=True)
+    },
+    **{
+        ("idle", part): (group, f"idle ({PART_WORDS[part]})")
+        for group, parts in (
+            ("idle", ("host_bound", "launch", "sync", "queued")),
+            ("unexplained", ("unknown", "outside")),
+        )
+        for part in parts
+    },
     ("compute", "other"): ("unexplained", "compute without a known stage"),
 }
 """Group and words of kinds and parts of :func:`llmprof.analyze.step_times.time_parts`."""
@@ -402,7 +405,6 @@ def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
     column = f"{side}_ns"
     total = own.filter(pl.col("level").is_in(_TOTALS))
-    between = own.filter(pl.col("level") == "between")
     parts: list[dict[str, Any]] = []
     copies = 0.0
     for kind, part, ns in (
@@ -419,6 +421,5 @@ def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[
     return {
         "steps": int(total[f"{side}_steps"][0]) if total.height else 0,
         "step_ns": total[column][0] if total.height else None,
-        "between_ns": between[column][0] if between.height else None,
         "parts": parts,
     }

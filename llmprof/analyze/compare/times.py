@@ -9,9 +9,9 @@ import polars as pl
 
 from llmprof.analyze.step_times import (
     LANE,
+    mean_windows,
     plain_steps,
     recorded_windows,
-    step_windows,
     time_parts,
 )
 from llmprof.errors import AnalysisError, listed, refuse_unknown
@@ -20,9 +20,9 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 
-LEVELS = ("plain", "step", "part", "between")
+LEVELS = ("plain", "step", "part")
 """Levels of a comparison of times, in the order of its rows: the step without the profiler, the
-recorded one, its parts, and the time to the next step.
+recorded one, and its parts.
 """
 
 RESAMPLES = 1000
@@ -30,14 +30,6 @@ RESAMPLES = 1000
 
 INTERVAL = (0.025, 0.975)
 """Quantiles of the resampled change that are its 95 % interval."""
-
-TYPICAL = (0.25, 0.75)
-"""The time of a step is the mean of the steps between these quantiles, so that a warm-up or a
-pause does not count.
-"""
-
-FEW_STEPS = 4
-"""With fewer steps than this all of them count."""
 
 SCHEMA = {
     **dict.fromkeys(("level", "phase", "kind", "part"), pl.String),
@@ -127,18 +119,15 @@ def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:
 def _steps(
     trace: Trace, *, whole: bool, ranks: Sequence[int] | None
 ) -> dict[str | None, tuple[pl.DataFrame, int]]:
-    """The typical steps of each phase, one per row, with columns for the step, its parts and the
-    time after it.
+    """The steps of each phase, of decode the steady ones, one per row, with columns for the step
+    and its parts.
     """
-    windows = of_ranks(recorded_windows(trace) if whole else step_windows(trace), ranks)
-    parts = time_parts(trace, windows.with_columns(dur_ns="span_ns"))
+    windows = recorded_windows(trace) if whole else mean_windows(trace)
+    windows = of_ranks(windows, ranks)
+    parts = time_parts(trace, windows)
     place = pl.int_range(pl.len()).over(*LANE, "phase")
     windows = windows.with_row_index("window").with_columns(place=place)
-    lanes = windows.group_by("phase", "place").agg(
-        lanes=pl.len(),
-        step=pl.col("span_ns").mean(),
-        between=(pl.col("dur_ns") - pl.col("span_ns")).mean(),
-    )
+    lanes = windows.group_by("phase", "place").agg(lanes=pl.len(), step=pl.col("dur_ns").mean())
     long = parts.join(windows.select("window", "phase", "place"), on="window").join(
         lanes.select("phase", "place", "lanes"), on=["phase", "place"], nulls_equal=True
     )
@@ -151,15 +140,7 @@ def _steps(
         wide = wide.pivot("column", index="place", values="ns").with_columns(
             pl.exclude("place").fill_null(0.0)
         )
-        table = (
-            own.select("place", "step", "between")
-            .join(wide, on="place")
-            .sort("place")
-            .drop("place")
-        )
-        if table.height >= FEW_STEPS:
-            low, high = (table["step"].quantile(q, "linear") for q in TYPICAL)
-            table = table.filter(pl.col("step").is_between(low, high))
+        table = own.select("place", "step").join(wide, on="place").sort("place").drop("place")
         by_phase[None if phase is None else str(phase)] = (table, int(own["lanes"].sum()))
     return by_phase
 
@@ -189,8 +170,6 @@ def _phase(
     rows = []
     for column in columns:
         before, after = (None if mean is None else float(mean[column]) for mean in means)
-        if column == "between" and not before and not after:
-            continue
         level = column if column in LEVELS else "part"
         kind, part = column.split("|", 1) if level == "part" else (None, None)
         if phase is None and level == "step":
@@ -220,11 +199,10 @@ def _phase(
                 status,
             )
         )
-    order = {"plain": 0, "step": 0, "recording": 0, "part": 1, "between": 2}
 
-    def place(row: tuple[object, ...]) -> tuple[int, float, str, str]:
+    def place(row: tuple[object, ...]) -> tuple[bool, float, str, str]:
         change = abs(row[6]) if isinstance(row[6], float) else 0.0
-        return order[str(row[0])], -change, str(row[2]), str(row[3])
+        return row[0] == "part", -change, str(row[2]), str(row[3])
 
     return sorted(rows, key=place)
 
@@ -255,14 +233,17 @@ def _interval(
     if a is None or b is None or a.height < 2 or b.height < 2:
         return {}, {}
     draw = random.Random(0)  # noqa: S311
-    means = []
-    for table in (a, b):
-        chosen = pl.Series(draw.choices(range(table.height), k=RESAMPLES * table.height))
-        sample = table.select(pl.all().gather(chosen))
-        means.append(sample.select(pl.all().reshape((RESAMPLES, table.height)).arr.mean()))
-    change = means[1] - means[0]
+    before, after = (resampled_means(table, draw) for table in (a, b))
+    change = after - before
     bounds = [change.select(pl.all().quantile(q, "linear")).row(0, named=True) for q in INTERVAL]
     return bounds[0], bounds[1]
+
+
+def resampled_means(table: pl.DataFrame, draw: random.Random) -> pl.DataFrame:
+    """Means of the columns of a table over samples of its rows with replacement."""
+    chosen = pl.Series(draw.choices(range(table.height), k=RESAMPLES * table.height))
+    sample = table.select(pl.all().gather(chosen))
+    return sample.select(pl.all().reshape((RESAMPLES, table.height)).arr.mean())
 
 
 KEYS = ("phase", "stage", "category")

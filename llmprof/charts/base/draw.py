@@ -396,17 +396,19 @@ def figure_tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerCha
     for left, (name, figure) in zip(lefts, figures, strict=True):
         boxes.append({"x": left, "end": left + each})
         heads.append({"x": left + 12, "text": name})
-        values.append({"x": left + 12, "text": figure})
+        fitting = _LARGE * (each - 20) / max(theme.text_px(figure, _LARGE), 1)
+        values.append({"x": left + 12, "text": figure, "size": min(_LARGE, fitting)})
     x = alt.X("x:Q", scale=theme.exact_scale(0, width), axis=None)
     box = alt.Chart(constant(*boxes)).mark_rect(color=_FILL, cornerRadius=5)
     head = alt.Chart(constant(*heads)).mark_text(
         align="left", baseline="middle", fontSize=_SMALL, color=theme.MUTED
     )
     value = alt.Chart(constant(*values)).mark_text(
-        align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=theme.INK
+        align="left", baseline="middle", fontWeight="bold", color=theme.INK
     )
+    size = alt.Size("size:Q", scale=None)
     return theme.layered(
         box.encode(x=x, x2=alt.X2("end:Q"), y=alt.YValue(0), y2=alt.Y2Value(_HEIGHT)),
         head.encode(x=x, y=alt.YValue(17), text=alt.Text("text:N")),
-        value.encode(x=x, y=alt.YValue(42), text=alt.Text("text:N")),
+        value.encode(x=x, y=alt.YValue(42), text=alt.Text("text:N"), size=size),
     ).properties(width=width, height=_HEIGHT)

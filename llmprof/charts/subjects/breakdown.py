@@ -252,9 +252,9 @@ PARTS: dict[str, str] = {
     "compute": theme.COMPUTE,
     "hidden communication": theme.HIDDEN,
     "exposed communication": theme.COMMUNICATION,
-    "exposed waiting": theme.WAIT,
+    "exposed waiting for ranks": theme.WAIT,
     "exposed transfer": theme.COMMUNICATION,
-    "exposed, wait unknown": theme.UNMATCHED,
+    "exposed transfer or waiting": theme.UNMATCHED,
     "exposed copy": theme.COPY,
     "idle": theme.IDLE,
 }
@@ -332,16 +332,14 @@ def overlap(
         notes.append(
             "Communication is hidden while compute runs beside it, and exposed while it does not."
         )
-    if "exposed waiting" in table:
+    if "exposed waiting for ranks" in table:
         notes.append(
             "Exposed waiting is for the last rank of a collective, and the rest of it transfer."
         )
-    if "exposed, wait unknown" in table:
+    if "exposed transfer or waiting" in table:
         notes.append(
             "Where the ranks of a collective could not be matched, its waiting is unknown."
         )
-    if "step" in frame.columns:
-        notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
     return theme.finish_chart(
@@ -356,7 +354,7 @@ def _parts(sums: pl.DataFrame) -> pl.DataFrame:
     if set(EXPOSED) <= set(sums.columns):
         exposed = dict(
             zip(
-                ("exposed waiting", "exposed transfer", "exposed, wait unknown"),
+                ("exposed waiting for ranks", "exposed transfer", "exposed transfer or waiting"),
                 EXPOSED,
                 strict=True,
             )

@@ -94,7 +94,7 @@ def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
     )
     median = format_ns(draw.float_of(matched["transfer_ns"].median()))
     share = theme.percent(100 * wait / max(1.0, wait + transfer))
-    return f"{name}: {share} of its time is waiting for the last rank, a transfer takes {median}"
+    return f"{name}: {share} of its time is waiting for ranks, a transfer takes {median}"
 
 
 def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChart:

@@ -290,12 +290,9 @@ def _above_each_other(bars: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parts(frame: pl.DataFrame) -> pl.DataFrame:
-    """Parts of the steps, and the time to the next one, in the columns of events."""
-    rows = frame.filter(pl.col("level").is_in(["part", "between"]))
-    named = [
-        "until the next step" if level == "between" else part_words(kind, part)[1]
-        for level, kind, part in rows.select("level", "kind", "part").iter_rows()
-    ]
+    """Parts of the steps in the columns of events."""
+    rows = frame.filter(pl.col("level") == "part")
+    named = [part_words(kind, part)[1] for kind, part in rows.select("kind", "part").iter_rows()]
     return rows.with_columns(pl.Series("stage", named, dtype=pl.String), category="kind")
 
 

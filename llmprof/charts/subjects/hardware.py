@@ -11,6 +11,24 @@ from llmprof.charts.base import compose
 from llmprof.charts.base.draw import inline, nothing, require, tips
 from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish_chart, inner, shades
 
+ALGORITHMS: Final = {
+    "nccl": "NCCL",
+    "nccl_graph": "NCCL in a graph",
+    "vllm_custom": "vLLM's own",
+    "vllm_custom_graph": "vLLM's own in a graph",
+}
+"""Ways to reduce over devices, in words; those in a graph are replayed from a CUDA graph."""
+
+_LAYOUT: Final = (
+    pl.when(pl.col("pp") == 1)
+    .then(pl.when(pl.col("tp") == 1).then(pl.lit("one device")).otherwise(pl.format("TP={}", "tp")))
+    .when(pl.col("tp") == 1)
+    .then(pl.format("PP={}", "pp"))
+    .otherwise(pl.format("TP={} × PP={}", "tp", "pp"))
+    .alias("layout")
+)
+_TOKENS: Final = "datum.value % 1024 ? datum.value : datum.value / 1024 + 'k'"
+_PHASES: Final = {"decode": "a token", "prefill": "prefill", "whole": "tokens a second"}
 _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unknown": "#9AA5B1"}
 
 
@@ -22,7 +40,8 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
     require(memory, ("kind", "gb_per_s", "peak_gb_per_s"), chart="hardware_peaks", made_by=made)
     if memory.is_empty() and matmul.is_empty():
         raise nothing("hardware_peaks", "nothing was measured", made)
-    slowest = memory.group_by("kind", maintain_order=True).agg(
+    kind = pl.col("kind").str.replace_all("_", " ")
+    slowest = memory.group_by(kind, maintain_order=True).agg(
         pl.col("gb_per_s").min(), pl.col("peak_gb_per_s").first()
     )
     rates = matmul.group_by("dtype", maintain_order=True).agg(
@@ -64,9 +83,7 @@ def link_bandwidth(links: pl.DataFrame) -> Any:
             "llmprof.run.experiments.bandwidth.read_bandwidth(path)",
         )
     both = pl.when("both").then(pl.lit(", both ways")).otherwise(pl.lit(""))
-    rows = rows.with_columns(
-        what=pl.format("{} → {}{} ({})", "src", "dst", both, "how"), mib=pl.col("bytes") / 2**20
-    )
+    rows = rows.with_columns(what=pl.format("{} → {}{} ({})", "src", "dst", both, "how"))
     return _by_size(rows, "gb_per_s", "GB/s", "Copies between devices", "what")
 
 
@@ -76,20 +93,28 @@ def all_reduce_bandwidth(rows: pl.DataFrame) -> Any:
         raise nothing(
             "all_reduce_bandwidth", "there is no all-reduce on one device", "read_bandwidth(path)"
         )
-    return _by_size(
-        rows.with_columns(mib=pl.col("bytes") / 2**20),
-        "bus_gbps",
-        "GB/s on the bus",
-        "All-reduce by size",
-        "algorithm",
-    )
+    names = pl.col("algorithm").replace(ALGORITHMS)
+    rows = rows.with_columns(algorithm=names)
+    return _by_size(rows, "bus_gbps", "GB/s on the bus", "All-reduce by size", "algorithm")
 
 
 def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) -> Any:
     chart = alt.Chart(inline(rows)).mark_line(point=True)
+    sizes = [1 << power for power in range(0, 41, 4)]
+    rates = [10.0**power for power in range(-6, 7)]
     chart = chart.encode(
-        x=alt.X("mib:Q", title="MiB", scale=alt.Scale(type="log")),
-        y=alt.Y(f"{value}:Q", title=title, scale=alt.Scale(type="log")),
+        x=alt.X(
+            "bytes:Q",
+            title="size of the message",
+            scale=alt.Scale(type="log", base=2, nice=False, padding=8),
+            axis=alt.Axis(values=_inside(rows["bytes"], sizes), labelExpr=_BYTES),
+        ),
+        y=alt.Y(
+            f"{value}:Q",
+            title=title,
+            scale=alt.Scale(type="log"),
+            axis=alt.Axis(values=_inside(rows[value], rates), format="~g"),
+        ),
         color=alt.Color(f"{by}:N", title=None, legend=alt.Legend(labelLimit=260)),
         tooltip=[
             alt.Tooltip(field) for field in (f"{by}:N", "bytes:Q", "latency_us:Q", f"{value}:Q")
@@ -102,6 +127,21 @@ def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) 
     )
 
 
+_BYTES: Final = (
+    "datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? datum.value / 1024 + ' KiB'"
+    " : datum.value < 1073741824 ? datum.value / 1048576 + ' MiB'"
+    " : datum.value / 1073741824 + ' GiB'"
+)
+"""Label of a size on an axis of powers of two."""
+
+
+def _inside(column: pl.Series, ticks: list[Any]) -> list[Any]:
+    """The ticks that an axis of a column needs: those in its range, and one beyond each end."""
+    low, high = column.min(), column.max()
+    below = [tick for tick in ticks if tick < low]
+    return [*below[-1:], *(tick for tick in ticks if low <= tick <= high)]
+
+
 def length_curves(points: pl.DataFrame) -> Any:
     """Prefill and decode step over the length of the prompt."""
     made = "llmprof.run.experiments.scaling.read_points(path)"
@@ -112,23 +152,28 @@ def length_curves(points: pl.DataFrame) -> Any:
         made_by=made,
     )
     rows = points.filter(pl.col("out") == pl.col("out").min()).with_columns(
-        pl.col("prefill_s", "decode_step_s") * 1e3,
-        series=pl.format("TP {} PP {}, batch {}", "tp", "pp", "batch"),
+        pl.col("prefill_s", "decode_step_s") * 1e3, _LAYOUT
     )
+    lengths = rows["prompt"].unique().sort().to_list()
     parts = []
     for column, title in (("prefill_s", "ms, prefill"), ("decode_step_s", "ms, decode step")):
         scale = alt.Scale(type="log") if column == "prefill_s" else alt.Scale(zero=True)
-        parts.append(
-            alt.Chart(inline(rows))
-            .mark_line(point=True)
-            .encode(
-                x=alt.X("prompt:Q", title="prompt tokens", scale=alt.Scale(type="log", base=2)),
-                y=alt.Y(f"{column}:Q", title=title, scale=scale),
-                color=alt.Color("series:N", title=None),
-                tooltip=[alt.Tooltip(field) for field in ("series:N", "prompt:Q", f"{column}:Q")],
-            )
-            .properties(width=290, height=280)
+        base = alt.Chart(inline(rows)).encode(
+            x=alt.X(
+                "prompt:Q",
+                title="prompt tokens",
+                scale=alt.Scale(type="log", base=2, nice=False, padding=8),
+                axis=alt.Axis(values=lengths, labelExpr=_TOKENS, labelOverlap="greedy"),
+            ),
+            y=alt.Y(f"{column}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5)),
+            color=alt.Color("layout:N", title="layout"),
+            detail="batch:O",
+            tooltip=tips("layout:N", "batch:O", "prompt:Q", f"{column}:Q"),
         )
+        lines = alt.Legend(symbolType="stroke", symbolStrokeColor="gray", symbolStrokeWidth=2)
+        dash = alt.StrokeDash("batch:O", title="requests at once", legend=lines)
+        both = base.mark_line().encode(strokeDash=dash) + base.mark_point(filled=True, size=40)
+        parts.append(both.properties(width=290, height=280))
     return finish_chart(
         compose.hconcat(*parts, spacing=30),
         "Prefill and decode over the length of the prompt",
@@ -145,24 +190,31 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
             "there is nothing to compare",
             "llmprof.run.experiments.scaling.parallelism(points)",
         )
-    rows = rows.with_columns(
-        layout=pl.format("TP {} PP {}, {}", "tp", "pp", "phase"),
-        tokens=pl.col("batch") * pl.col("prompt"),
-    )
-    chart = alt.Chart(inline(rows)).mark_point(filled=True, size=80)
-    chart = chart.encode(
-        x=alt.X("speedup:Q", title="speed-up over one device", scale=alt.Scale(zero=True)),
-        y=alt.Y("layout:N", title=None),
+    phase = pl.col("phase").replace_strict(_PHASES, default=pl.col("phase"))
+    rows = rows.sort("devices", "pp", "phase").with_columns(_LAYOUT, phase=phase)
+    rows = rows.with_columns(row=pl.format("{}: {}", "layout", "phase"))
+    order = rows["row"].unique(maintain_order=True).to_list()
+    height, chart = 30 * len(order), alt.Chart(inline(rows))
+    y = alt.Y("row:N", sort=order, title=None)
+    points = chart.mark_point(filled=True, size=80).encode(
+        x=alt.X("speedup:Q", title="times as fast as one device", scale=alt.Scale(zero=True)),
+        y=y,
         color=alt.Color("grade:N", scale=shades(_GRADES), title="grade"),
         tooltip=tips(
-            "layout:N", "prompt:Q", "batch:Q", "out:Q", "speedup:Q", "efficiency:Q", "grade:N"
+            *("row:N", "prompt:Q", "batch:Q", "out:Q"),
+            *("speedup:Q", "speedup_low:Q", "speedup_high:Q", "efficiency:Q", "grade:N"),
         ),
     )
-    height = 34 * rows["layout"].n_unique()
+    devices = chart.mark_tick(color=COMMUNICATION, thickness=3, height=22).encode(
+        x="devices:Q", y=y
+    )
+    single = alt.Chart(inline(pl.DataFrame({"one": [1]}))).mark_rule(strokeDash=[4, 3])
     return finish_chart(
-        chart.properties(width=inner() - 240, height=height),
+        (single.encode(x="one:Q") + devices.encode(x="devices:Q", y=y) + points).properties(
+            width=inner() - 240, height=height
+        ),
         "Several devices against one",
-        "A point for each workload",
+        "A point for each workload; dashed: one device; ticks: as many replicas as devices",
     )
 
 

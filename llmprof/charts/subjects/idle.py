@@ -9,17 +9,10 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
-from llmprof.text import CAUSES_IN_WORDS
+from llmprof.text import PART_MEANINGS, PART_WORDS
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
-_MEANING = {
-    "host-bound": "the host launched the next kernel too late",
-    "launch": "the launching call was at work",
-    "sync": "the host was waiting in a synchronising call",
-    "queued": "launched, and held by something",
-    "unknown": "the launch was not captured",
-}
 _SPACE = 80
 
 
@@ -54,8 +47,8 @@ def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConca
     if rows.is_empty():
         raise draw.nothing("idle", "no gap is longer than zero")
     shades = theme.colours("cause", rows["cause"].unique())
-    palette = {CAUSES_IN_WORDS.get(cause, cause): shade for cause, shade in shades.items()}
-    rows = rows.with_columns(pl.col("cause").replace(CAUSES_IN_WORDS))
+    palette = {PART_WORDS.get(cause, cause): shade for cause, shade in shades.items()}
+    rows = rows.with_columns(pl.col("cause").replace(PART_WORDS))
     sums = (
         rows.group_by("rank", part="cause")
         .agg(ns=pl.col("dur_ns").sum(), gaps=pl.len())
@@ -70,7 +63,11 @@ def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConca
     by_rank = bars.properties(
         width=plot, height=height, title=theme.panel_heading("By cause and rank")
     )
-    meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
+    meanings = "; ".join(
+        f"{PART_WORDS[cause]}: {PART_MEANINGS[cause].removeprefix('idle: ')}"
+        for cause in shades
+        if cause in PART_WORDS
+    )
     what = (
         "A gap counts when no stream of the device runs anything; it is split at the call that"
         " launched what ends it."

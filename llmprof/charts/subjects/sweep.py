@@ -453,7 +453,7 @@ _OPEN = 3.0
 """If the ends of an interval differ by this ratio, no speed-up is stated."""
 
 
-_ROW, _MAX_NAME = 28, 44
+_ROW, _MAX_NAME = 28, 36
 MAX_POINTS = 40
 
 
@@ -492,10 +492,7 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
         & (pl.col("steps") > 0)
     )
     rows = frame.filter(shown).with_columns(
-        ns=each,
-        row=pl.col("label").map_elements(
-            lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String
-        ),
+        ns=each, row=pl.col("label").replace(_varying(frame["label"].unique().to_list()))
     )
     if not draw.float_of(rows["ns"].sum()) > 0:
         raise draw.nothing("sweep_time", "the times add up to zero")
@@ -526,6 +523,14 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     return theme.finish_chart(
         compose.vconcat(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True
     )
+
+
+def _varying(labels: list[str]) -> dict[str, str]:
+    """Labels of points without the values that all points share."""
+    parts = {label: label.split(", ") for label in labels}
+    shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    varying = {label: [part for part in own if part not in shared] for label, own in parts.items()}
+    return {label: shorten(", ".join(own), _MAX_NAME) for label, own in varying.items()}
 
 
 def _headline(rows: pl.DataFrame, phases: list[str]) -> str:

@@ -200,7 +200,7 @@ export function callsOverTime({ view, colour, rank, window, light, pick, setWind
         const most = Math.max(1, ...values.map((value) => value ?? 0));
         const per = plotUnit(most);
         const y = plotLinear([0, most / per.ns], [area.bottom, area.top]);
-        const words = { wait: "wait for the last rank", transfer: "transfer", dur: "duration" }[name];
+        const words = { wait: "waiting for ranks", transfer: "transfer", dur: "duration" }[name];
         const lower = i === names.length - 1;
         const xAxis = lower
           ? {

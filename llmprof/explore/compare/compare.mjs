@@ -111,20 +111,13 @@ function render({ model, el }) {
       differ,
     );
   };
-  /** @param {Story["runs"]} runs */
-  const between = (runs) => {
-    const known = runs.filter((run) => run.between_ns !== null);
-    if (!known.length) return null;
-    const text = known.map((run) => `${formatNs(run.between_ns)} in ${run.name}`).join(", ");
-    return h("p", { class: "lp-note", text: `Then until the next step begins: ${text}.` });
-  };
   /** @param {Story} msg */
   const drawStory = (msg) => {
     pictures.forEach((panel) => panel.stop());
     pictures = [];
     const now = () => theme.now();
     const whole = msg.phase === "other" ? "step" : `step of ${msg.phase}`;
-    const what = msg.phase ? `time of a ${whole}, first to last event` : "recorded time";
+    const what = msg.phase ? `mean time of a ${whole}` : "recorded time";
     /** @param {Pick<Part, "group" | "part">} part */
     const pick = ({ group, part }) => {
       if (group === "compute" && part && msg.phase) set({ picked: { phase: msg.phase, stage: part } });
@@ -137,7 +130,7 @@ function render({ model, el }) {
     const title = msg.phase
       ? `A ${whole}, from its first to its last event, mean of its typical steps`
       : "The recordings";
-    fill(steps, plotPart(title, plotLegend([...used]), step.el, between(msg.runs)).el);
+    fill(steps, plotPart(title, plotLegend([...used]), step.el).el);
     const drawn = msg.ways.filter((one) => one.bars.length);
     const domains = drawn.map((one) => waterfallDomain(one.bars));
     const shared =

@@ -36,7 +36,7 @@ from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handle
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.label.intervals import union_length
 from llmprof.names.readable import distinct_labels, readable
-from llmprof.text import step_of
+from llmprof.text import PART_WORDS, step_of
 from llmprof.trace import Trace
 
 LANES: Final = ("layers", "compute", "communication", "copies", "idle")
@@ -206,7 +206,7 @@ def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
     calls = analyze.collectives(run.trace).filter(inside)
     unknown = calls.filter(pl.col("wait_ns").is_null())
     waiting = calls.filter(pl.col("wait_ns") > 0)
-    lane, words = pl.lit(2, dtype=pl.Int32).alias("lane"), pl.lit("waiting for a rank")
+    lane, words = pl.lit(2, dtype=pl.Int32).alias("lane"), pl.lit(PART_WORDS["wait"])
     waits = waiting.select(lane, "start_ns", dur_ns="wait_ns", label=pl.lit("waiting"), name=words)
     others = unknown.select(lane, "start_ns", "dur_ns", "name", label=pl.lit("communication"))
     return pl.concat([waits, others], how="diagonal_relaxed")
@@ -323,7 +323,6 @@ class RunBar(MessageRecord):
     name: str
     steps: int
     step_ns: float | None
-    between_ns: float | None
     parts: list[StepPart]
 
 

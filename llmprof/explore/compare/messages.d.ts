@@ -6,7 +6,6 @@ export type RunBar = {
   name: string;
   steps: number;
   step_ns: number | null;
-  between_ns: number | null;
   parts: StepPart[];
 };
 

@@ -22,7 +22,7 @@ from llmprof.explore.base.messages import (
 )
 from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
 from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import steps_of, whole_steps
 from llmprof.trace import Trace
 
 
@@ -66,9 +66,9 @@ CLASSES = ("compute", "communication", "copy")
 PARTS = {
     "compute": pl.col("compute_ns") - pl.col("hidden_communication_ns"),
     "hidden communication": pl.col("hidden_communication_ns"),
-    "exposed waiting": pl.col("exposed_wait_ns"),
+    "exposed waiting for ranks": pl.col("exposed_wait_ns"),
     "exposed transfer": pl.col("exposed_transfer_ns"),
-    "exposed, wait unknown": pl.col("exposed_unknown_ns"),
+    "exposed transfer or waiting": pl.col("exposed_unknown_ns"),
     "exposed copy": pl.col("exposed_copy_ns").fill_null(0),
     "idle": pl.col("idle_ns"),
 }
@@ -104,7 +104,7 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
-    where = steps_of(trace).select(
+    where = whole_steps(trace).select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
     rows = overlap_of_trace(trace, waits=True).filter(
@@ -133,7 +133,7 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
 def _step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     """Device span of a step (ns); None if the rank has no such step or ran nothing in it."""
     step_rows = (
-        steps_of(trace)
+        whole_steps(trace)
         .filter(pl.col("rank") == rank, pl.col("step") == step)
         .drop_nulls("start_ns")
     )
@@ -252,11 +252,11 @@ def _classes(
     union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
     whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
     exposed = {
-        "exposed waiting": _without(matched["wait"], union["compute"], window),
+        "exposed waiting for ranks": _without(matched["wait"], union["compute"], window),
         "exposed transfer": _without(
             matched["transfer"], pl.concat([union["compute"], matched["wait"]]), window
         ),
-        "exposed, wait unknown": _without(
+        "exposed transfer or waiting": _without(
             union["communication"], pl.concat([union["compute"], matched["transfer"]]), window
         ),
     }
@@ -342,9 +342,9 @@ def _covered(rows: pl.DataFrame, window: Span, pixels: int) -> pl.Series:
 PART_COLOURS = {
     "compute": theme.COMPUTE,
     "hidden communication": theme.HIDDEN,
-    "exposed waiting": theme.WAIT,
+    "exposed waiting for ranks": theme.WAIT,
     "exposed transfer": theme.COMMUNICATION,
-    "exposed, wait unknown": theme.UNMATCHED,
+    "exposed transfer or waiting": theme.UNMATCHED,
     "communication": theme.COMMUNICATION,
     "exposed copy": theme.COPY,
     "copy": theme.COPY,

@@ -21,7 +21,7 @@ from llmprof.explore.timeline.rows import (
     led_to,
     path_facts,
 )
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
@@ -385,7 +385,7 @@ def find_window(
     """
     if layer is None:
         frame = (
-            steps_of(trace)
+            whole_steps(trace)
             .select(
                 "rank",
                 "step",

@@ -20,10 +20,11 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import theme
 from llmprof.errors import LlmprofError
-from llmprof.label.steps.steps import steps_of
+from llmprof.label.steps.steps import whole_steps
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
+from llmprof.text import PART_WORDS
 from llmprof.trace import Trace
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
@@ -341,9 +342,9 @@ _HOST = ("#8FA3B8", "#A9B7C6", "#7D93AB", "#B9C4CF", "#96A9A9", "#A7A3B8")
 _OWN: dict[tuple[str, str], str] = {
     ("layer", "even"): "#AEB9C5",
     ("layer", "odd"): "#CBD3DC",
-    ("collective", "waiting for the last rank"): theme.WAIT,
-    ("collective", "transfer"): theme.COMMUNICATION,
-    ("collective", "transfer and waiting"): "#E39B63",
+    ("collective", PART_WORDS["wait"]): theme.WAIT,
+    ("collective", PART_WORDS["transfer"]): theme.COMMUNICATION,
+    ("collective", PART_WORDS["wait or transfer"]): "#E39B63",
     ("category", "waits for the device"): theme.CAUSES["sync"],
     ("category", "marker"): "#7FA7A1",
     ("request", "waiting"): theme.WAIT,
@@ -367,7 +368,7 @@ class Keys:
             "stage": theme.STAGES,
             "category": theme.CATEGORIES,
             "phase": theme.PHASES,
-            "cause": theme.CAUSES,
+            "cause": {PART_WORDS[cause]: colour for cause, colour in theme.CAUSES.items()},
             "path": theme.PATH,
         }
         self.table = {
@@ -721,7 +722,7 @@ def _steps(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Steps at their times on the device; on ranks without device events, at their times on the
     host.
     """
-    frame = steps_of(trace).with_row_index("id")
+    frame = whole_steps(trace).with_row_index("id")
     on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
     made = frame.select(
@@ -737,10 +738,7 @@ def _steps(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
         ),
         code=keys.codes("phase", frame["phase"]),
     ).drop_nulls("start_ns")
-    # copies on another stream may end after the next step began; on the line each step ends where
-    # the next begins
-    until = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns") - pl.col("start_ns")
-    return _by_rank(made.with_columns(dur_ns=pl.min_horizontal("dur_ns", until)), texts, flat=True)
+    return _by_rank(made, texts, flat=True)
 
 
 def _layers(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
@@ -776,7 +774,7 @@ def _collectives(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[L
         "start_ns",
         dur_ns="wait_ns",
         name=pl.format("{}: waits for rank {}", name, "last_rank"),
-        part=pl.lit("waiting for the last rank"),
+        part=pl.lit(PART_WORDS["wait"]),
     )
     matched = pl.col("wait_ns").is_not_null()
     rest = frame.filter(~matched | (pl.col("transfer_ns") > 0)).select(
@@ -785,11 +783,14 @@ def _collectives(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[L
         start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0),
         dur_ns=pl.coalesce("transfer_ns", "dur_ns"),
         name=name,
-        part=pl.when(matched).then(pl.lit("transfer")).otherwise(pl.lit("transfer and waiting")),
+        part=pl.when(matched)
+        .then(pl.lit("transfer"))
+        .otherwise(pl.lit("wait or transfer"))
+        .replace(PART_WORDS),
     )
     both = pl.concat([wait, rest]).sort("rank", "start_ns", maintain_order=True)
     made = _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)
-    waiting = keys.codes("collective", pl.Series(["waiting for the last rank"]))[0]
+    waiting = keys.codes("collective", pl.Series([PART_WORDS["wait"]]))[0]
     for lane in (lane for lanes in made.values() for lane in lanes):
         lane.wait(np.where(lane.code("own") == waiting, 255, 0).astype(np.uint8))
     return made
@@ -799,15 +800,14 @@ def _idle(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Gaps of each device, by cause; a host without a device has none."""
     frame = idle(trace).with_row_index("id")
     frame = frame.clear() if trace.capture.on_host else frame
+    causes = frame["cause"].replace(PART_WORDS)
     made = frame.select(
         "rank",
         "id",
         "start_ns",
         "dur_ns",
-        name=pl.format(
-            "{} (idle)", pl.col("cause").str.replace("_", " ")
-        ),  # a narrow bar shows the beginning
-        code=keys.codes("cause", frame["cause"]),
+        name=pl.format("{} (idle)", causes),  # a narrow bar shows the beginning
+        code=keys.codes("cause", causes),
     )
     return _by_rank(made, texts)
 

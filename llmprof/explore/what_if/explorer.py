@@ -69,10 +69,10 @@ def _step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> a
         yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED])),
     )
     of = "the whole recording" if named["phase"].null_count() else "a step"
-    median = "median " if (frame["steps"] > 1).any() else ""
+    mean = "mean " if (frame["steps"] > 1).any() else ""
     times = alt.X(
         "time:Q",
-        title=f"{median}time of {of} ({unit.symbol})",
+        title=f"{mean}time of {of} ({unit.symbol})",
         axis=alt.Axis(grid=True, tickCount=8),
     )
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
@@ -528,7 +528,7 @@ def _in_words(frame: pl.DataFrame, changes: int) -> str:
     of = "plain_" if plain else ""
     phase = f" of {row['phase']}" if row["phase"] != "other" else ""
     what = (
-        f"A step{phase} (median, end to end)"
+        f"A step{phase} (mean)"
         if row["phase"] is not None
         else "The whole recording, which has no steps,"
     )

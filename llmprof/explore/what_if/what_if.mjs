@@ -223,7 +223,7 @@ function stepTimes({ rows }) {
       const shown = rows();
       if (!shown.length) return [];
       const named = shown.map((row) => row.phase ?? "the recording");
-      const median = shown.some((row) => row.steps > 1) ? "median " : "";
+      const mean = shown.some((row) => row.steps > 1) ? "mean " : "";
       const left = Math.max(...named.map((name) => textWidth(context, name, PLOT_TEXT))) + 18;
       const most = Math.max(1, ...shown.flatMap((row) => [row.recorded_ns, row.predicted_ns, row.high_ns]));
       const area = { left, top: 8, right: Math.max(left + 60, width - 92), bottom: 8 + shown.length * tall };
@@ -232,7 +232,7 @@ function stepTimes({ rows }) {
       const ticks = plotTicks(0, most / unit.ns, Math.max(2, (area.right - left) / 90));
       for (const tick of ticks) plotLine(context, [x.to(tick), area.top], [x.to(tick), area.bottom], now.faint);
       plotAxes(context, area, now, {
-        x: { scale: x, ticks, title: `${median}time of ${timed(shown)} (${unit.symbol})`, over: 60 },
+        x: { scale: x, ticks, title: `${mean}time of ${timed(shown)} (${unit.symbol})`, over: 60 },
       });
       return shown.map((row, i) => {
         const y = area.top + i * tall + BETWEEN / 2;

@@ -1,4 +1,4 @@
-"""The host is late: a device is idle before kernels that were not launched yet."""
+"""Host-bound: a device is idle before kernels that its host has not launched yet"""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from llmprof.findings.scope import (
     worst_ranks,
 )
 from llmprof.label.steps.labels import ENGINES
+from llmprof.text import PART_WORDS
 from llmprof.units import format_ns, format_share
 
 LONG_PAUSE_NS: Final = 1_000_000
@@ -73,7 +74,7 @@ class HostBound(Figures):
 
     def title(self, of: Context) -> str:
         host = "their hosts launch" if of.on and len(of.on) > 1 else "its host launches"
-        return f"{of.device_is} idle {of.amount}: {host} kernels too late."
+        return f"{of.device_is} {PART_WORDS['host_bound']}: idle {of.amount} until {host} kernels."
 
     def detail(self, of: Context) -> str:
         text = (

@@ -225,7 +225,7 @@ def _idle(trace: Trace) -> pl.DataFrame:
         "start_ns",
         "dur_ns",
         track=pl.lit("idle"),
-        name="cause",
+        name=pl.col("cause").replace(text.PART_WORDS),
         detail=pl.concat_str(
             pl.when(filled("host_name") != "").then(pl.format("host in {}", "host_name")),
             pl.when(filled("waited_name") != "").then(pl.format("held by {}", "waited_name")),

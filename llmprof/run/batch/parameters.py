@@ -19,7 +19,7 @@ from llmprof.run.launch.config.options import plain_value
 from llmprof.trace.storage import typed
 
 PRESETS: dict[str, dict[str, list[Any]]] = {
-    "quick": {"batch_size": [1, 2, 4, 8], "max_tokens": [50, 100]},
+    "quick": {"batch_size": [1, 2], "max_tokens": [50, 100]},
     "comprehensive": {
         "batch_size": [1, 2, 4, 8],
         "max_tokens": [50, 100, 200],

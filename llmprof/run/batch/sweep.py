@@ -19,7 +19,7 @@ from llmprof.analyze.step_times import PARTS as TIMES
 from llmprof.analyze.step_times import SCHEMA as TIME_SCHEMA
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, guarded, listed
 from llmprof.run.batch.parameters import label
-from llmprof.run.launch import ExperimentConfig, Run
+from llmprof.run.launch import ExperimentConfig, Run, open_run
 from llmprof.run.launch.run.folder import hold_file
 from llmprof.run.launch.run.requests import METRICS, disagreements, overhead, summarize
 from llmprof.text import Progress
@@ -181,6 +181,14 @@ class Sweep:
     folder: Path
     state: Mapping[str, Any]
 
+    def __len__(self) -> int:
+        """Number of finished runs."""
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        """The finished runs, in the order of the points."""
+        return map(open_run, self.runs)
+
     @property
     def parameters(self) -> dict[str, list[Any]]:
         """Values of each parameter."""
@@ -327,9 +335,9 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
     """
     config = sweep.state["config"]
     facts = [
-        (name.replace("_", " "), f"{config.get(name)}")
+        (name.replace("_", " "), str(config[name]))
         for name in _SHARED
-        if name not in sweep.parameters
+        if name not in sweep.parameters and config.get(name) is not None
     ]
     facts = [
         (

@@ -12,23 +12,33 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import charts, text, theory
+from llmprof import text, theory
 from llmprof.analyze.operator_times import layer_times
-from llmprof.charts.base.save import save
-from llmprof.errors import AnalysisError, LlmprofError, ReadError
+from llmprof.charts.base.save import png
+from llmprof.errors import LlmprofError, ReadError
 from llmprof.readers import read
+from llmprof.report.page import (
+    Contents,
+    ReportColumn,
+    ReportFigure,
+    ReportTable,
+    Section,
+    columns_of_kind,
+    page,
+)
 from llmprof.run.experiments.bandwidth import Bandwidth, read_bandwidth
+from llmprof.run.experiments.layouts import predicted_layouts
 from llmprof.run.experiments.scaling import (
     GRADES,
     MOST_EFFICIENCY,
     Grades,
-    graded,
+    median,
     parallelism,
     read_communication,
     read_points,
     sequence_length,
-    unsuited,
 )
+from llmprof.run.experiments.tables import hardware_section, layout_sections, length_section
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_share
@@ -71,11 +81,6 @@ def suggestions(evidence: Evidence) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _median(frame: pl.DataFrame, column: str) -> float | None:
-    median: Any = frame[column].median()
-    return None if median is None else float(median)
-
-
 def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     """Median efficiency of TP (without PP) or of PP (without TP) in a phase."""
     if evidence.layouts is None:
@@ -84,7 +89,7 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
         (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
     )
     has_grade = pl.col("grade") != "unknown"
-    return _median(
+    return median(
         evidence.layouts.filter(layout & has_grade & (pl.col("phase") == phase)), "efficiency"
     )
 
@@ -112,7 +117,7 @@ def _mixed(evidence: Evidence) -> tuple[str, float] | None:
     pipelines = evidence.layouts.filter(
         (pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill")
     )
-    best = _median(pipelines.sort(pl.col("prompt") * pl.col("batch")).tail(1), "efficiency")
+    best = median(pipelines.sort(pl.col("prompt") * pl.col("batch")).tail(1), "efficiency")
     if best is None or best < 0.6:
         return None
     words = (
@@ -156,7 +161,7 @@ def _weights(evidence: Evidence) -> tuple[str, float] | None:
     single = evidence.lengths.filter(
         (pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1)
     )
-    share = _median(single, "decode_share")
+    share = median(single, "decode_share")
     if share is None or share < 0.5:
         return None
     return (
@@ -171,7 +176,7 @@ def _weights(evidence: Evidence) -> tuple[str, float] | None:
 def _launch_bound(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.layers is None or evidence.layers["waiting"].null_count() == evidence.layers.height:
         return None
-    share = _median(evidence.layers.filter(pl.col("phase") == "decode"), "waiting")
+    share = median(evidence.layers.filter(pl.col("phase") == "decode"), "waiting")
     if share is None or share < 0.5:
         return None
     return (
@@ -259,6 +264,7 @@ class ExperimentResults:
     communication: pl.DataFrame | None = None
     timings: Trace | None = None
     left_out: str = ""
+    device: str | None = None
 
 
 def saved(folder: str | Path) -> ExperimentResults:
@@ -284,6 +290,7 @@ def saved(folder: str | Path) -> ExperimentResults:
         read_communication(*points),
         timings,
         str(document.get("left_out") or ""),
+        document.get("gpu"),
     )
 
 
@@ -308,50 +315,38 @@ def write_performance_report(
     device: Any = None,
     grades: Grades = GRADES,
 ) -> list[Path]:
-    """Write ``performance_report.md`` and ``plots/`` from saved results."""
+    """Write ``performance_report.md`` and ``.html``, and ``plots/``, from saved results."""
     results, place = saved(folder), Path(out if out is not None else folder)
     plots = place / "plots"
     files.made(plots)
-    if (
-        device is None
-        and results.bandwidth is not None
-        and results.bandwidth.document["platform"] == "cuda"
-    ):
-        device = results.bandwidth.measured()
-    lines, drawn = ["# Performance report", ""], []
-
-    def draw(name: str, make: Any) -> None:
-        try:
-            drawn.append(save(make(), plots / f"{name}.png", overwrite=True))
-            lines.extend(["", f"![{name}](plots/{name}.png)", ""])
-        except AnalysisError as error:
-            lines.extend(["", f"No chart {name}: {error.found}.", ""])
-
-    lengths = layouts = None
-    if (measured := results.bandwidth) is not None:
-        lines += _bandwidth(measured, grades)
-        draw("hardware_peaks", lambda: charts.hardware_peaks(measured.memory, measured.matmul))
-        draw("link_bandwidth", lambda: charts.link_bandwidth(measured.links))
-        draw("all_reduce_bandwidth", lambda: charts.all_reduce_bandwidth(measured.all_reduce))
-    if (points := results.points) is not None:
-        lengths = sequence_length(
-            points, model=results.model, device=device if results.model else None
-        )
-        lines += ["## Length of the prompt", ""]
-        lines += [f"{text.plain(results.left_out).capitalize()}.", ""] if results.left_out else []
-        lines += [_table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
-        draw("length_curves", lambda: charts.length_curves(points))
+    measured, points, model = results.bandwidth, results.points, results.model
+    peaks = device
+    if peaks is None and measured is not None and measured.document["platform"] == "cuda":
+        peaks = measured.measured()
+    written, sections, lengths, layouts = [], [], None, None
+    notes = [_ON_CPU] if results.device == "CPU" else []
+    title = "Performance report"
+    if points is not None:
+        lengths = sequence_length(points, model=model, device=peaks if model else None)
         try:
             layouts = parallelism(points, grades=grades, communication=results.communication)
         except LlmprofError as error:
-            lines += ["## Parallelism", "", f"Not compared: {error.found}.", ""]
-        else:
-            overhead = place / "parallelism_overhead_report.json"
-            drawn.append(
-                files.write_json(overhead, {"grades": dict(grades), "rows": layouts.to_dicts()})
+            sections.append(
+                Section(
+                    "layouts", "Is more than one GPU worth it?", f"Not compared: {error.found}."
+                )
             )
-            lines += ["## Parallelism", "", _limits(grades), "", _table(layouts.drop("devices"))]
-            draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
+        else:
+            found = _predicted(results, device)
+            title = "Is more than one GPU worth it?"
+            sections += layout_sections(points, layouts, found, _limits(grades))
+            frames = {"layouts": layouts} | ({} if isinstance(found, str) else {"predicted": found})
+            rows = {name: frame.to_dicts() for name, frame in frames.items()}
+            overhead = place / "parallelism_overhead_report.json"
+            written.append(files.write_json(overhead, {"grades": dict(grades), **rows}))
+        sections.append(length_section(points, lengths, results.left_out))
+    if measured is not None:
+        sections.append(hardware_section(measured, grades))
     memory = (
         measured.document["devices"][0]["memory_bytes"]
         if measured and measured.document["devices"]
@@ -360,65 +355,81 @@ def write_performance_report(
     layers = None if results.timings is None else layer_times(results.timings)
     advice = suggestions(Evidence(measured, lengths, layouts, layers, memory))
     if advice.height:
-        lines += ["## What to try", ""]
-        lines += [
-            f"- {row['title']} {row['suggestion']} (from {row['evidence']})"
-            for row in advice.to_dicts()
-        ]
-    return [*drawn, files.write(place / "performance_report.md", "\n".join(lines) + "\n")]
-
-
-def _bandwidth(measured: Bandwidth, grades: Grades) -> list[str]:
-    lines = [
-        (
-            f"## What the hardware reaches: {measured.device},"
-            f" {text.counted(measured.document['world'], 'rank')}"
-        ),
-        "",
-    ]
-    if measured.document["platform"] != "cuda":
-        lines += ["Measured on a CPU: these figures say nothing about a GPU.", ""]
-    lines += [_table(measured.memory), "", _table(measured.matmul), ""]
-    if measured.links.is_empty():
-        return [*lines, "One device: links between devices were not measured.", ""]
-    one_way = measured.links.filter(~pl.col("both"))
-    best, share, peak = one_way.select(pl.col("gb_per_s", "share", "peak_gb_per_s").max()).row(0)
-    if measured.document["platform"] != "cuda":
-        lines += [
-            f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between"
-            " GPUs."
-        ]
-    else:
-        of_peak = (
-            ""
-            if share is None
-            else f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}"
+        shown = (
+            ReportColumn("title", "measured"),
+            *columns_of_kind("text", suggestion="try", evidence="from"),
         )
-        grade = graded(best, "p2p_gb_per_s", grades)
-        lines += [f"Between devices at most {best:,.0f} GB/s one way: {grade}{of_peak}."]
-        lines += [f"The threshold {words}." for words in unsuited(peak, grades)]
-    for frame, peaks in ((measured.links, "peak_gb_per_s"), (measured.all_reduce, "peak_gbps")):
-        lines += ["", _table(frame.drop(peaks))]
-    lines += [""]
-    return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
+        table = ReportTable("suggestions", "Suggestions", shown, advice)
+        sections.append(Section("try", "What to try", "", [table]))
+    facts = _facts(results)
+    written += [
+        files.write(plots / f"{figure.name}.png", png(figure.spec))
+        for section in sections
+        for figure in section.figures
+        if figure.spec
+    ]
+    content = Contents(title, facts, sections, {}, warnings=notes, of_trace=False)
+    written.append(files.write(place / "performance_report.html", page(content)))
+    return [*written, files.write(place / "performance_report.md", _markdown(content))]
+
+
+_ON_CPU: Final = "Measured on a CPU: these figures say nothing about a GPU."
+
+
+def _predicted(results: ExperimentResults, device: Any) -> pl.DataFrame | str:
+    """What the theory predicts for the layouts, or why it predicts nothing."""
+    name = device or results.device
+    if results.points is None or results.model is None:
+        return "the theory does not know the model"
+    if name is None:
+        return "the points do not name their device; --gpu does"
+    try:
+        return predicted_layouts(results.points, results.model, name)
+    except LlmprofError as error:
+        return error.found
+
+
+def _facts(results: ExperimentResults) -> list[tuple[str, str]]:
+    """What was measured, and on what."""
+    model, device = results.model, results.device
+    if isinstance(model, dict):
+        model = theory.shape(model).name
+    if device is None and results.bandwidth is not None:
+        device = results.bandwidth.device
+    facts = [("Model", model), ("Device", device)]
+    if results.points is not None:
+        facts.append(("Repeats", text.joined(sorted(set(results.points["repeats"])))))
+    return [(name, str(value)) for name, value in facts if value]
 
 
 def _limits(grades: Grades) -> str:
     (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
     return (
         f"Efficiency is speed-up over devices. Grades: TP good above {tp_good:.0%}, fair from"
-        f" {tp_fair:.0%}; PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that poor."
-        f" Above {MOST_EFFICIENCY:.0%} it is unknown: something else than the layout differed, such"
-        " as threads, caches or other work on the machine. In decode a pipeline with one batch in"
-        " flight gains nothing by itself: its efficiency is at most one over its stages."
+        f" {tp_fair:.0%}; PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that, or not"
+        f" faster than one device, poor. Above {MOST_EFFICIENCY:.0%} it is unknown: something else"
+        " than the layout differed, such as threads, caches or other work on the machine. In decode"
+        " a pipeline with one batch in flight gains nothing by itself: its efficiency is at most"
+        " one over its stages."
     )
 
 
-def _table(frame: pl.DataFrame) -> str:
-    """Table in Markdown of a frame."""
-    rounded = frame.with_columns(pl.col(pl.Float64).round_sig_figs(4))
-    rows = [
-        ["" if value is None else text.plain(value) for value in row] for row in rounded.iter_rows()
-    ]
-    lines = [f"| {' | '.join(row)} |" for row in (rounded.columns, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(rounded.columns), *lines[1:]])
+def _markdown(content: Contents) -> str:
+    """The contents of a report as Markdown."""
+    lines = [f"# {content.title}", "", *(f"{note}\n" for note in content.warnings)]
+    for section in content.sections:
+        lines += [f"## {section.question}", "", *([section.words, ""] if section.words else [])]
+        for block in section.blocks:
+            if isinstance(block, ReportTable):
+                heads = [column.head for column in block.columns]
+                rows = block.frame.select(column.key for column in block.columns).rows()
+                cells = [
+                    ["" if value is None else text.plain(value) for value in row] for row in rows
+                ]
+                table = [f"| {' | '.join(row)} |" for row in (heads, *cells)]
+                lines += [f"{block.caption}:", "", table[0], "|" + "---|" * len(heads), *table[1:]]
+            elif isinstance(block, ReportFigure) and block.spec:
+                lines += [f"![{block.shows}](plots/{block.name}.png)"]
+            lines += [""]
+    lines += [f"- {name}: {value}" for name, value in content.facts]
+    return "\n".join(lines) + "\n"

@@ -41,6 +41,12 @@ GRADES: Final[dict[str, tuple[float, float]]] = {
 ``good`` above the first, ``fair`` down to the second, ``poor`` below.
 """
 
+FLAT: Final = 0.5
+"""Largest exponent of a prefill over the length of the prompt that counts as no growth."""
+
+WORTH: Final = 1.05
+"""Least speed-up that counts: a layout that is no faster than one device is ``poor``."""
+
 MOST_EFFICIENCY: Final = 1.2
 """Largest efficiency of a layout that gets a grade: beyond it, something else than the layout
 differed.
@@ -59,7 +65,12 @@ _ROW: Final = {
     "ttft_s": pl.Float64,
     "wall_s": pl.Float64,
     "peak_bytes": pl.Int64,
+    "kv_tokens": pl.Int64,
 }
+PHASES: Final = {"decode": "decode_step_s", "prefill": "prefill_s", "whole": "wall_s"}
+"""Column of the time that layouts are compared by: a decode step, the prefill, and from the start
+to the last token, which gives the tokens a second.
+"""
 _SHARE: Final = {
     "tp": pl.Int64,
     "pp": pl.Int64,
@@ -69,8 +80,15 @@ _SHARE: Final = {
     "steps": pl.Int64,
     "communication": pl.Float64,
 }
-_KEYS: Final = ["tp", "pp", "prompt", "batch", "out"]
+WORKLOAD: Final = ["prompt", "batch", "out"]
+_KEYS: Final = ["tp", "pp", *WORKLOAD]
 _OF_SHARES: Final = ["tp", "pp", "prompt", "batch", "phase"]
+_COMPARED: Final = [
+    *("tp", "pp", "devices", *WORKLOAD, "phase", "repeats", "single_s", "time_s"),
+    *("speedup", "speedup_low", "speedup_high", "efficiency", "grade", "noise"),
+    *("lost_s", "communication", "communication_s"),
+    *("peak_bytes", "single_peak_bytes", "kv_tokens", "single_kv_tokens"),
+]
 
 
 def content_of(config: ExperimentConfig) -> dict[str, Any] | None:
@@ -159,6 +177,7 @@ def run_points(
         one, on_cpu = run.config, run.worker.get("platform") == "cpu"
         devices += ["CPU"] if on_cpu else run.worker.get("device_names") or []
         peak = max((run.summary.get("peak_memory_bytes") or {}).values(), default=None)
+        held = (run.worker.get("kv_cache") or {}).get("tokens")
         point = {
             "tp": one.tensor_parallel_size,
             "pp": one.pipeline_parallel_size,
@@ -179,6 +198,7 @@ def run_points(
                     "ttft_s": _s(requests["ttft_ns"].median()),
                     "wall_s": _s(requests["e2e_ns"].max()),
                     "peak_bytes": peak,
+                    "kv_tokens": held,
                 }
             )
         if trace and run.state == "finished":
@@ -236,7 +256,9 @@ def _s(value: Any) -> float | None:
 
 
 def read_points(*paths: str | Path) -> pl.DataFrame:
-    """Read measured points from files; the values of a point are medians of its repeats."""
+    """Read measured points from files; the values of a point are medians of its repeats, beside
+    the least (``_low_s``) and the largest one (``_high_s``).
+    """
     frames = []
     for path in paths:
         document = _document(path)
@@ -247,19 +269,20 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
             raise ReadError(
                 f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again"
             ) from error
-    step, prefill_s = pl.col("decode_step_s"), pl.col("prefill_s")
+    ends = {
+        f"{column.removesuffix('_s')}_{end}_s": getattr(pl.col(column), of)()
+        for column in (*PHASES.values(), "ttft_s")
+        for end, of in (("low", "min"), ("high", "max"))
+    }
     sums = (
         pl.concat(frames)
         .group_by(_KEYS)
         .agg(
-            repeats=pl.len(),
-            prefill_s=prefill_s.median(),
-            decode_step_s=step.median(),
-            ttft_s=pl.col("ttft_s").median(),
-            wall_s=pl.col("wall_s").median(),
-            spread=(step.max() - step.min()) / step.median(),
-            prefill_spread=(prefill_s.max() - prefill_s.min()) / prefill_s.median(),
-            peak_bytes=pl.col("peak_bytes").max(),
+            pl.len().alias("repeats"),
+            pl.col(*PHASES.values(), "ttft_s").median(),
+            pl.col("peak_bytes").max(),
+            pl.col("kv_tokens").min(),
+            **ends,
         )
     )
     return sums.with_columns(
@@ -274,6 +297,12 @@ def measured_device(path: str | Path) -> str:
     if not isinstance(device, str):
         raise ReadError(f"{Path(path).name} does not name its device", hint="name it with --gpu")
     return device
+
+
+def median(frame: pl.DataFrame, column: str) -> float | None:
+    """Median of a column of numbers; None if it has no value."""
+    middle: Any = frame[column].median()
+    return None if middle is None else float(middle)
 
 
 def communication_share(trace: Trace) -> pl.DataFrame:
@@ -329,7 +358,11 @@ def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = No
     rise = (pl.col("prefill_s") / pl.col("prefill_s").shift().over(series)).log()
     run = (pl.col("prompt") / pl.col("prompt").shift().over(series)).log()
     rows = points.sort(*series, "prompt").with_columns(prefill_slope=rise / run)
-    bend = pl.col("prompt").filter(pl.col("prefill_slope") > 0.5).min().over(series)
+    # it grows clearly, beyond the repeats of all shorter prompts, where it was flat before
+    flat_before = (pl.col("prefill_slope") <= FLAT).shift().cum_max().over(series)
+    above = pl.col("prefill_low_s") > pl.col("prefill_high_s").shift().cum_max().over(series)
+    grows = flat_before & above & (pl.col("prefill_slope") > FLAT)
+    bend = pl.col("prompt").filter(grows).min().over(series)
     rows = rows.with_columns(bend=(pl.col("prompt") == bend).fill_null(value=False))
     bounds = [_bounds(row, model, device) for row in rows.iter_rows(named=True)]
     rows = rows.with_columns(
@@ -360,58 +393,61 @@ def _bounds(row: Mapping[str, Any], model: Any, device: Any) -> tuple[float | No
 def parallelism(
     points: pl.DataFrame, *, grades: Grades = GRADES, communication: pl.DataFrame | None = None
 ) -> pl.DataFrame:
-    """Compare each layout of devices with one device: speed-up, efficiency and a grade."""
-    workload = ["prompt", "batch", "out"]
+    """Compare each layout of devices with one device: speed-up, efficiency and a grade.
+
+    The efficiency of the phase ``whole`` is the share of the tokens a second that as many replicas
+    give, each on one device. ``lost_s`` is the time beyond the single one divided by the devices,
+    and ``communication_s`` what of the time is exposed communication, by the share in the trace.
+    """
     on_one = points.filter((pl.col("tp") == 1) & (pl.col("pp") == 1))
     several = points.filter(pl.col("tp") * pl.col("pp") > 1)
     if on_one.is_empty() or several.is_empty():
         found = f"all points are of {'one device' if several.is_empty() else 'several devices'}"
         raise AnalysisError(found, expected="the same points on one device and on several")
     parts = []
-    for phase, column, own in (
-        ("prefill", "prefill_s", "prefill_spread"),
-        ("decode", "decode_step_s", "spread"),
-    ):
+    for phase, column in PHASES.items():
+        stem = column.removesuffix("_s")
+        times = {"s": column, "low_s": f"{stem}_low_s", "high_s": f"{stem}_high_s"}
         single = on_one.select(
-            *workload, single_s=column, _spread=own, single_peak_bytes=_memory(on_one)
+            *WORKLOAD,
+            **{f"single_{name}": pl.col(of) for name, of in times.items()},
+            single_peak_bytes="peak_bytes",
+            single_kv_tokens="kv_tokens",
         )
-        joined = several.with_columns(peak_bytes=_memory(several)).join(single, on=workload)
-        columns = (
-            "tp",
-            "pp",
-            *workload,
-            "phase",
-            "single_s",
-            "time_s",
-            "_spread",
-            "peak_bytes",
-            "single_peak_bytes",
+        both = several.join(single, on=WORKLOAD)
+        parts.append(
+            both.with_columns(
+                phase=pl.lit(phase), **{f"time_{name}": pl.col(of) for name, of in times.items()}
+            )
         )
-        more = {
-            "phase": pl.lit(phase),
-            "time_s": pl.col(column),
-            "_spread": pl.max_horizontal("_spread", own),
-        }
-        parts.append(joined.with_columns(**more).select(columns))
-    speedup = pl.col("single_s") / pl.col("time_s")
-    rows = pl.concat(parts).with_columns(speedup=speedup, devices=pl.col("tp") * pl.col("pp"))
-    rows = rows.with_columns(efficiency=pl.col("speedup") / pl.col("devices"))
+    devices = pl.col("tp") * pl.col("pp")
+    rows = pl.concat(parts).with_columns(
+        devices=devices,
+        speedup=pl.col("single_s") / pl.col("time_s"),
+        speedup_low=pl.col("single_low_s") / pl.col("time_high_s"),
+        speedup_high=pl.col("single_high_s") / pl.col("time_low_s"),
+        lost_s=pl.col("time_s") - pl.col("single_s") / devices,
+    )
+    rows = rows.with_columns(
+        efficiency=pl.col("speedup") / pl.col("devices"),
+        noise=pl.lit(1.0).is_between("speedup_low", "speedup_high"),
+    )
     by_layout = [
-        graded(
+        "poor"
+        if speedup is not None and speedup < WORTH
+        else graded(
             efficiency, "tp_efficiency" if tp > 1 else "pp_efficiency", grades, most=MOST_EFFICIENCY
         )
-        for tp, efficiency in rows.select("tp", "efficiency").iter_rows()
+        for tp, speedup, efficiency in rows.select("tp", "speedup", "efficiency").iter_rows()
     ]
-    noise = (pl.col("speedup") - 1).abs() <= pl.col("_spread")
-    rows = rows.with_columns(pl.Series("grade", by_layout, dtype=pl.String), noise=noise)
     shares = pl.DataFrame(schema=dict(_SHARE)) if communication is None else communication
-    rows = rows.join(shares.select(*_OF_SHARES, "communication"), on=_OF_SHARES, how="left")
-    last = ["peak_bytes", "single_peak_bytes", "communication"]
-    return rows.select(pl.exclude("_spread", *last), *last).sort("tp", "pp", "phase", *workload)
-
-
-def _memory(points: pl.DataFrame) -> pl.Expr:
-    return pl.col("peak_bytes") if "peak_bytes" in points.columns else pl.lit(None, dtype=pl.Int64)
+    return (
+        rows.with_columns(pl.Series("grade", by_layout, dtype=pl.String))
+        .join(shares.select(*_OF_SHARES, "communication"), on=_OF_SHARES, how="left")
+        .with_columns(communication_s=pl.col("communication") * pl.col("time_s"))
+        .select(_COMPARED)
+        .sort("tp", "pp", "phase", *WORKLOAD)
+    )
 
 
 def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -285,31 +286,38 @@ class _Bench:
             for way, call in ways:
                 dist.barrier()
                 rows.append(self._reduced(self.times(call), way, size))
-            if custom is not None and custom.should_custom_ar(data):
-                rows += self._in_graph(custom, dist, data, size)
+            if self.cuda:
+                call = functools.partial(dist.all_reduce, data)
+                rows += self._in_graph(dist, call, "nccl", size, nullcontext())
+            if custom is not None and len(ways) > 1:
+                call = functools.partial(custom.custom_all_reduce, data)
+                rows += self._in_graph(dist, call, "vllm_custom", size, custom.capture())
             size *= 4
         if custom is not None:
             custom.close()
         return rows
 
-    def _in_graph(self, custom: Any, dist: Any, data: Any, size: int) -> list[dict[str, Any]]:
-        """Custom kernel of vLLM replayed in a CUDA graph: no copy into a registered buffer, and
-        no time of the host.
+    def _in_graph(
+        self, dist: Any, call: Callable[[], Any], way: str, size: int, inside: Any
+    ) -> list[dict[str, Any]]:
+        """An all-reduce replayed in a CUDA graph, as in decode: no time of the host, and for
+        vLLM's kernel no copy into a registered buffer.
         """
         torch, inner = self.torch, 20
         try:
             graph = torch.cuda.CUDAGraph()
-            with custom.capture(), torch.cuda.graph(graph):
+            # by default the watchdog of NCCL, another thread, would end the capture
+            with inside, torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 for _ in range(inner):
-                    custom.custom_all_reduce(data)
+                    call()
             dist.barrier()
             times = [t / inner for t in self.times(graph.replay)]
         except RuntimeError as error:
             self.notes.append(
-                f"the custom all-reduce could not be captured: {str(error).splitlines()[0][:160]}"
+                f"{way} could not be captured in a graph: {str(error).splitlines()[0][:160]}"
             )
             return []
-        return [self._reduced(times, "vllm_custom_graph", size)]
+        return [self._reduced(times, f"{way}_graph", size)]
 
     def _reduced(self, times: list[float], way: str, size: int) -> dict[str, Any]:
         measured = self.row(times, algorithm=way, bytes=size, world=self.world)

@@ -1570,7 +1570,7 @@ def register_operator(operator: Operator) -> None:
 
 def forget_operators() -> None:
     """Read the table and the plug-ins again."""
-    for kept in (_by_name, operator_named, timeable_operators, _category_by_name):
+    for kept in (_by_name, _families, operator_named, timeable_operators, _category_by_name):
         kept.cache_clear()
 
 
@@ -1614,15 +1614,16 @@ def _by_name() -> dict[str, Operator]:
 
 
 @cache
+def _families() -> dict[str, Operator]:
+    """The line of each family, by the beginning of its names."""
+    return {name[:-1]: line for name, line in _by_name().items() if name.endswith("*")}
+
+
+@cache
 def operator_named(name: str) -> Operator | None:
     """The line of an operator, or None."""
-    table = _by_name()
-    families = (
-        operator
-        for each, operator in table.items()
-        if each.endswith("*") and name.startswith(each[:-1])
-    )
-    return table.get(name) or next(families, None)
+    of_family = (line for start, line in _families().items() if name.startswith(start))
+    return _by_name().get(name) or next(of_family, None)
 
 
 def costed_operator(name: str) -> Operator | None:

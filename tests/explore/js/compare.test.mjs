@@ -35,13 +35,13 @@ test("the axis begins at 0 unless all changes are slivers at its end", () => {
 test("parts of a run follow each other", () => {
   const parts = [
     { group: "compute", label: "norm", part: "norm", ns: 30 },
-    { group: "idle", label: "idle (host late)", part: "host_bound", ns: 10 },
+    { group: "idle", label: "idle (host-bound)", part: "host_bound", ns: 10 },
   ];
   assert.deepEqual(
     runSegments({ name: "eager", parts }).map(({ run, label, from, to }) => [run, label, from, to]),
     [
       ["eager", "norm", 0, 30],
-      ["eager", "idle (host late)", 30, 40],
+      ["eager", "idle (host-bound)", 30, 40],
     ],
   );
 });
@@ -51,6 +51,6 @@ test("timelines stand under each other, one without the step is a line", () => {
   assert.deepEqual(tracksRows([{ note: "" }, { note: "no such step" }], lanes), [4, 82]);
   assert.equal(tracksHeight([{ note: "" }, { note: "no such step" }], lanes), 82 + 56 + 42);
   assert.equal(tracksText("layers", "layer", "layer 7"), "7");
-  assert.equal(tracksText("idle", "host_bound", "idle (host late)"), "host late");
+  assert.equal(tracksText("idle", "host_bound", "idle (host-bound)"), "host-bound");
   assert.equal(tracksText("compute", "norm", "rms_norm_kernel"), "norm");
 });

@@ -115,6 +115,16 @@ class RunFolder:
         except KeyError:
             raise AttributeError(f"a run folder has no {name!r}") from None
 
+    def link(self, name: str, path: Path) -> None:
+        """Name a file or folder of the run a second time; a file system without links has it
+        once.
+        """
+        with contextlib.suppress(OSError):
+            link = self.path / name
+            link.parent.mkdir(exist_ok=True)
+            if path.exists() and not link.is_symlink():
+                link.symlink_to(os.path.relpath(path, link.parent))
+
     @classmethod
     def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> Self:
         """Make a folder ``NAME_YYYYmmdd-HHMMSS`` in ``config.results_dir`` or another root, with

@@ -108,6 +108,7 @@ def energy_summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 _TOP: Final = 20
+_MOST_KERNELS: Final = 5
 
 
 def _write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
@@ -131,11 +132,13 @@ def _write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     first, last = trace.span_ns
     time_ns = int(trace.kernels["dur_ns"].sum())
     totals = {"kernels": trace.kernels.height, "kernel_time_ns": time_ns, "span_ns": last - first}
+    top = kernels.head(_TOP).to_dicts()
+    names = {"kernel_names": kernels["name"].n_unique(), "ranks": ranks.height}
     numbers = totals | {
-        "summary": totals | {"kernel_names": kernels["name"].n_unique(), "ranks": ranks.height},
+        "summary": totals | names | {"top_kernels": top[:_MOST_KERNELS]},
         "ranks": ranks.sort("rank").to_dicts(),
         "categories": categories.to_dicts(),
-        "top_kernels": kernels.head(_TOP).to_dicts(),
+        "top_kernels": top,
         "api": _rows(analyze.nsys.cuda_api_sum, trace),
         "copies": _rows(analyze.nsys.cuda_gpu_mem_time_sum, trace),
     }
@@ -154,7 +157,6 @@ def _rows(analysis: Any, trace: Trace) -> list[dict[str, Any]] | None:
 TIMELINES: Final = {"torch", "nsys", "nsys_ncu", "ops"}
 _TRACES: Final = {"torch", "ops"}
 """Modes whose timeline is in the folder of traces; in other modes it is the export of nsys."""
-_MOST_KERNELS: Final = 5
 _OF_THE_CONFIGURATION: Final = (
     *(
         "name",
@@ -219,7 +221,9 @@ class RunResults:
             if config.profile_mode not in _TRACES and trace.has("kernels"):
                 with self._part("counting the kernels"):
                     numbers = _write_numbers(trace, folder)
-                    self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
+                    self.summary["top_kernels"] = numbers["summary"]["top_kernels"]
+                for capture in (folder.nsys_report, folder.sqlite):
+                    folder.link(f"vllm_profile{capture.suffix}", capture)
         if config.profile_mode in {"ncu", "nsys_ncu"}:
             with self._part("counting the metrics of ncu"):
                 self._write_ncu(trace)
@@ -304,13 +308,13 @@ def check_capture(
     event = "kernel" if on_device else "operator"
     events = _events(trace, config, on_device=on_device)
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
-    missing = sorted(set(range(config.world_size)) - set(counts))
+    missing = sorted(set(range(config.devices)) - set(counts))
     if missing:
         found = (
             f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of"
             f" {ranks_in_words(missing)}"
         )
-        expected = f"{event}s of all {config.world_size} ranks"
+        expected = f"{event}s of all {config.devices} ranks"
         hint = _WHY_RANKS.get(config.profile_mode, _WHY_RANKS["nsys"])
         raise CaptureError(found, expected=expected, hint=hint, missing=missing)
     warned: list[str] = []

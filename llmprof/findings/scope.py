@@ -206,7 +206,7 @@ class Scope:
         rows = self.windows.join(begun, on=["rank", "step"]).sort("rank", "start_ns")
         ended = pl.col("start_ns") + pl.col("span_ns")
         ahead = pl.col("host_ns").shift(-1).over("rank", "device") < ended
-        return bool(rows.select(ahead.mean().fill_null(0.0) > 0.5).item())  # type: ignore[operator]
+        return bool(rows.select(ahead.mean().fill_null(0.0) > 0.5).item())
 
     def of(self, ranks: list[int] | None) -> Scope:
         """The time of some ranks of it; of all with None."""

@@ -405,8 +405,8 @@ class ServerCapture:
         stage: Callable[[str], None],
         ready: Callable[[], None] | None = None,
     ) -> None:
-        """Switch the profiler on, as soon as others are ready, wait, switch it off, whatever happens,
-        and take the traces.
+        """Switch the profiler on, as soon as others are ready, wait, switch it off, whatever
+        happens, and take the traces.
         """
         if lock.left_on:
             self.notes.append(

@@ -11,6 +11,7 @@ import shlex
 import typing
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,18 +182,20 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return to_json(_commands(config)) if args.json else commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    made = _files(done, terminal) if args.report else []
+    if not args.json:  # what was found comes before the time that pages and pictures take
+        told = try_making(
+            "the table of the requests",
+            lambda: _requests(done),
+            f"llmprof run --resume {done.folder.path}",
+        )
+        for words in (told, capture_text(done, terminal), _instances(done, terminal)):
+            terminal.tell(f"{words}\n" if words else "")
+    made = _files(done, terminal, pictures=args.png) if args.report else []
     written = [file for files_of in made for file in files_of or ()]
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in written]})
-    told = try_making(
-        "the table of the requests",
-        lambda: _requests(done),
-        f"llmprof run --resume {done.folder.path}",
-    )
-    parts = (told, capture_text(done, terminal), _instances(done, terminal), _places(done, written))
-    return "\n\n".join(filter(None, parts))
+    return _places(done, written)
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -218,7 +221,9 @@ def commands_text(config: ExperimentConfig) -> str:
     return "\n".join([f"# environment\n{exported}", *lines])
 
 
-def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | None]:
+def _files(
+    done: Run, terminal: Terminal, *, pictures: bool
+) -> Iterator[list[tuple[str, Path]] | None]:
     """Report, charts and tables of the run, each on its own: the run is finished, whatever they
     come to.
     """
@@ -234,9 +239,11 @@ def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | N
             lambda: [("Operators", write_operators(folder, progress=terminal.progress)[-1])],
             again,
         )
-    yield try_making("the report", lambda: [("Report", visualizer.generate_report_html())], again)
-    pictures = try_making("the pictures", visualizer.create_all_visualizations, again) or []
-    yield [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
+    page = partial(visualizer.generate_report_html, pictures=pictures)
+    yield try_making("the report", lambda: [("Report", page())], again)
+    if pictures:
+        drawn = try_making("the pictures", visualizer.create_all_visualizations, again) or []
+        yield [("Dashboard", path) for path in drawn if path.name.endswith("_dashboard.png")]
 
 
 def _requests(done: Run) -> str:

@@ -743,6 +743,19 @@ def test_a_name_on_a_hub_and_a_folder_with_a_config_are_taken(tmp_path, monkeypa
     assert not (tmp_path / "x").exists()
 
 
+def test_random_weights_of_one_configuration_have_one_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    runs = [tmp_path / name for name in ("a", "b")]
+    first, second = (models.resolve("random:tiny", run) for run in runs)
+    assert first == second
+    assert models.resolve("random:Qwen2.5-0.5B", runs[0]) != first
+    text = (first / "config.json").read_text()
+    assert {(run / "tiny" / "config.json").read_text() for run in runs} == {text}
+    (tmp_path / "full").touch()
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "full"))
+    assert models.resolve("random:tiny", runs[0]) == runs[0] / "tiny"
+
+
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(
         ConfigError,

@@ -349,13 +349,20 @@ OPS: Final[dict[str, tuple[Any, Any]]] = {
   operator, and returns a number.
 """
 
-SIZES: Final[dict[str, dict[str, int]]] = {
+SIZES: Final[dict[str, dict[str, Any]]] = {
     "quick": {"steps": 3, "max_tokens": 20, "warmup": 1, "layers": 0, "operator_layers": 4},
-    "detailed": {"steps": 10, "max_tokens": 100, "warmup": 3, "layers": 0, "operator_layers": 0},
+    "detailed": {
+        "steps": 10,
+        "max_tokens": 100,
+        "warmup": 3,
+        "layers": 0,
+        "operator_layers": 0,
+        "memory": "operators",
+    },
     "production": {"steps": 20, "max_tokens": 200, "warmup": 5, "layers": 0, "operator_layers": 2},
 }
 """Ready-made sizes: timed steps, output tokens, warm-up runs, timed layers per step, layers with
-timed operators.
+timed operators, and what memory is read around.
 """
 
 _GROUPS: Final = {"server": SERVER, "load": LOAD, "ncu_options": NCU, "ops_options": OPS}
@@ -624,7 +631,7 @@ def sized(
         raise ConfigError(
             f"profile_steps is {steps} and num_tokens is {tokens}", expected="at least 1 of each"
         )
-    of_timer = {name: base[name] for name in ("layers", "operator_layers")}
+    of_timer = {name: base[name] for name in base.keys() & {"layers", "operator_layers", "memory"}}
     fields: dict[str, Any] = {
         "profile_mode": "ops",
         "max_tokens": tokens,

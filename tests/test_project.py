@@ -169,12 +169,12 @@ def test_reading_a_file_imports_what_it_uses(tmp_path):
     assert unused & loaded == set()
 
 
-def test_findings_take_a_few_times_as_long_as_the_first_read():
+def test_findings_take_a_few_times_as_long_as_the_first_read(root):
     """Of CPU time in one process, so that a slow or busy machine makes no difference."""
     spent = {"read": [], "findings": []}
     for _ in range(3):
         began = time.process_time()
-        trace = llmprof.read(ROOT / "sample_traces" / "torch_tp1_eager", cache=False)
+        trace = llmprof.read(root / "sample_traces" / "torch_tp1_eager", cache=False)
         spent["read"].append(time.process_time() - began)
         llmprof.analyze.findings(trace)
         spent["findings"].append(time.process_time() - began - spent["read"][-1])

@@ -648,7 +648,7 @@ def _part(reading: _Reading, key: Any, rank: int | None = None) -> FilePart:
     stated, batches = reading.document(key)
     base = _base_ns(stated)
     frames = _tables(batches.frames(base), batches.lane_names, batches.texts)
-    if batches.skipped["flow"] and _mostly_unlinked(frames):
+    if _mostly_unlinked(frames):
         _link_by_flows(frames, reading.flows.document(key)[1], base)
     if (repeats := frames.pop(REPEATS, None)) is not None:
         batches.skipped[REPEATS] = repeats.height

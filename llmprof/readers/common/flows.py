@@ -29,8 +29,9 @@ def linked_by_flows(
     """
     key, at = ["name", "id"], [*lane, "start_ns"]
     flows, calls = flows.drop_nulls([*key, "start_ns"]), frames["runtime"].with_row_index("_call")
-    sources = flows.filter("is_source").unique(key, keep="none")  # a number that is used again
-    begun = _innermost(sources.select(*key, *place, "start_ns"), calls, place)
+    sources = flows.filter("is_source").select(*key, *place, "start_ns").unique()
+    sources = sources.unique(key, keep="none")  # a number that is used again means nothing
+    begun = _innermost(sources, calls, place)
     # a call without a number gets one that nothing else has
     most = pl.concat([frame["correlation"] for frame in frames.values()]).fill_null(0).max()
     number = pl.when(pl.col("_call").is_in(begun["_call"].implode())).then(

@@ -335,7 +335,7 @@ def _by_process(
     }
 
 
-def _flows(texts: DistinctTexts, events: list[kinds.Flow], _: list[Any]) -> BatchColumns:
+def _flows(texts: DistinctTexts, events: list[Any], _: list[Any]) -> BatchColumns:
     """Begins and ends of flows, which belong together by number, and category or else name."""
     return {
         **times("start", [e.ts for e in events]),

@@ -361,13 +361,13 @@ _ADVICE: Final = {
 
 def _argument(function: Callable[..., Any], name: str, given: Any, hint: Any) -> Any:
     """An argument as the function takes it."""
-    expected = _words(hint)
     try:
         return _take(given, hint)
     except ValueError as error:
         found = f"{name}={reprlib.repr(given)} {error}"
-        raise AnalysisError(found, expected=expected, argument=name) from None
+        raise AnalysisError(found, expected=_words(hint), argument=name) from None
     except TypeError:
+        expected = _words(hint)
         is_path = isinstance(given, str | os.PathLike)
         what = "path" if is_path else _name(type(given))
         hint = next((do for (to, of), do in _ADVICE.items() if to in expected and of == what), "")

@@ -236,7 +236,7 @@ class TestRun:
             "102",
             "ms",
         ] in rows
-        assert "on average over" in " ".join(out.split())
+        assert "on average" in " ".join(out.split())
         assert f"Run       {runner.run.folder.path} (finished)" in out
         assert (
             "Profiler  +25.0 % time for a batch, which is not beyond the noise of the repeats"
@@ -319,7 +319,7 @@ def test_what_cannot_be_shown_does_not_cost_the_run(run, runner, tmp_path, monke
         "index": done.folder.path / "index.html",
         "dashboard": done.folder.path / "x_dashboard.png",
     }
-    monkeypatch.setattr(Visualizer, "generate_report_html", lambda self: files["index"])
+    monkeypatch.setattr(Visualizer, "generate_report_html", lambda self, **_: files["index"])
     monkeypatch.setattr(Visualizer, "create_all_visualizations", lambda self: [files["dashboard"]])
     for raised in (KeyError("a bug"), Panic("a bug"), OutputError("a bug"), LlmprofError("a bug")):
 
@@ -328,7 +328,7 @@ def test_what_cannot_be_shown_does_not_cost_the_run(run, runner, tmp_path, monke
 
         monkeypatch.setattr(place, broken)
         ours = isinstance(raised, LlmprofError)
-        code, out, err = run("run --model random:tiny --no-progress")
+        code, out, err = run("run --model random:tiny --no-progress --png")
         assert (code, f"{done.folder.path} (finished)" in out) == (0, True)
         assert {name for name, path in files.items() if str(path) in out} == SHOWN[place]
         assert "a bug" in out + err
@@ -336,7 +336,7 @@ def test_what_cannot_be_shown_does_not_cost_the_run(run, runner, tmp_path, monke
             not (ours and place.endswith("findings")),
             False,
         )
-        code, out, err = run("run --model random:tiny --no-progress --json --debug")
+        code, out, err = run("run --model random:tiny --no-progress --json --debug --png")
         assert (code, json.loads(out)["state"]) == (0, "finished")
         assert ("in broken" in err) == ("Visualizer" in place and not ours)
 
@@ -350,7 +350,7 @@ def test_a_real_engine_from_the_command_line(run, engine_python, tmp_path):
     (folder,) = tmp_path.iterdir()
     assert f"{folder} (finished)" in out
     assert (folder / "report" / "index.html").is_file()
-    assert (folder / "tiny_torch_kernel_time.png").is_file()
+    assert not list(folder.rglob("*.png"))
     assert run(f"analyze {folder} --what kernels")[0] == 0
 
 

@@ -175,7 +175,6 @@ sent_rows | whole | rows | rows that the rank sends
 received_rows | whole | rows | rows that the rank gets
 experts_ns | whole | ns | experts run
 waits | yes/no | | whether the call returns when the copy is done
-
 handover_ns | whole | ns | from the end of its prefill to the first copy
 connector | text | | what moves keys and values, as names tell it
 

@@ -21,9 +21,9 @@ KINDS: Final = ("prefill", "decode")
 BURST_NS: Final = 1_000_000
 """Copies of a rank with at least this time between them are of different bursts."""
 
-REST_TOKENS: Final = 16
-"""An instance that decodes computes up to this many tokens of each prompt: the block that was not
-full.
+REST_SHARE: Final = 0.5
+"""An instance that decodes computes at most this share of the tokens of a prompt that one that
+prefills does: the block that was not full.
 """
 
 LEAST_BYTES: Final = 1 << 20
@@ -49,10 +49,11 @@ VARIED: Final = 8
 MANY: Final = 10
 """Bursts tell the cost of a copy if they have a tenth of the copies of the largest."""
 
-_PARTS: Final = (
+TTFT_PARTS: Final = (
     *("queue_ns", "prefill_ns", "handover_ns", "transfer_ns", "wait_ns", "decode_ns"),
     "delivery_ns",
 )
+"""Parts of the time to the first token."""
 
 
 @Analysis(
@@ -254,9 +255,6 @@ def instances(trace: Trace) -> pl.DataFrame:
     of_rank = pl.col("rank").replace_strict(
         {rank: title[name] for rank, name in names.items()}, return_dtype=pl.String, default=None
     )
-    whole = pl.col("prefill_tokens") > REST_TOKENS * pl.col("prefill_requests")
-    reads = whole.fill_null(pl.col("phase") == "prefill")
-    writes = (pl.col("decode_tokens") > 0).fill_null(pl.col("phase").is_in(["decode", "mixed"]))
     windows = step_windows(trace).with_columns(instance=of_rank)
     end = (pl.col("start_ns") + pl.col("span_ns")).max()
     window_ns = windows.select(end - pl.col("start_ns").min()).item()
@@ -265,21 +263,23 @@ def instances(trace: Trace) -> pl.DataFrame:
         .agg(busy_ns=pl.col("span_ns").sum() / pl.col("rank").n_unique())
         .with_columns(busy_share=pl.col("busy_ns") / window_ns)
     )
-    first = rows.with_columns(instance=of_rank, reads=reads, writes=writes)
+    first = rows.with_columns(instance=of_rank)
     first = first.filter(pl.col("rank") == pl.col("rank").min().over("instance"))
+    each = pl.col("prefill_tokens") / pl.col("prefill_requests")
     found = first.group_by("instance").agg(
-        kind=first_true(
-            {
-                "both": pl.col("reads").any() & pl.col("writes").any(),
-                "decode": pl.col("writes").any(),
-                # an engine that decodes, too, does so after a prompt
-                "prefill": pl.col("reads").sum() > 1,
-            }
-        ),
         steps=pl.len(),
         prefill_tokens=pl.col("prefill_tokens").sum(),
         decode_tokens=pl.col("decode_tokens").sum(),
+        prompt=each.filter(each.is_finite()).max(),
+        reads=pl.col("phase").is_in(["prefill", "mixed"]).sum(),
+        writes=pl.col("phase").is_in(["decode", "mixed"]).any(),
     )
+    # an engine that decodes, too, does so after a prompt
+    reader = ~pl.col("writes") & (pl.col("reads") > 1)
+    most = REST_SHARE * pl.col("prompt").filter(reader).min()
+    rest = (pl.col("reads") == 0) | (pl.col("prompt") <= pl.max_horizontal(most, 1))
+    kind = {"prefill": reader, "decode": pl.col("writes") & rest, "both": pl.col("writes")}
+    found = found.with_columns(kind=first_true(kind))
     ranks = rows.group_by(instance=of_rank).agg(ranks=pl.col("rank").unique().sort())
     found = found.join(ranks, on="instance").join(busy, on="instance", how="left")
     of_kind = pl.col("busy_ns").sum()
@@ -374,15 +374,15 @@ def _requests(trace: Trace, given: pl.DataFrame | None) -> pl.DataFrame:
         delivery_ns=told - pl.col("decoded_ns"),
         ttft_ns=pl.coalesce(told, "decoded_ns") - pl.col("start_ns"),
     )
-    lost = rows.filter(pl.any_horizontal(pl.col(_PARTS) < -BURST_NS)).height
-    rows = rows.filter(pl.all_horizontal((pl.col(_PARTS) >= -BURST_NS).fill_null(value=True)))
+    lost = rows.filter(pl.any_horizontal(pl.col(TTFT_PARTS) < -BURST_NS)).height
+    rows = rows.filter(pl.all_horizontal((pl.col(TTFT_PARTS) >= -BURST_NS).fill_null(value=True)))
     if not rows.height:
         raise NotCapturedError(
             f"none of {lost} requests was prefilled and decoded in recorded steps",
             expected="requests of the recorded time, on its clock",
         )
     return rows.sort("start_ns").select(
-        *("request", "start_ns", "ttft_ns", *_PARTS, "prompt_tokens", "bytes"),
+        *("request", "start_ns", "ttft_ns", *TTFT_PARTS, "prompt_tokens", "bytes"),
         (pl.col("bytes") / pl.col("transfer_ns")).alias("gbps"),
         "evidence",
     )

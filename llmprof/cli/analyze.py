@@ -290,6 +290,10 @@ def _options(view: Analysis, listing: Listing, args: Namespace) -> dict[str, Any
     if args.by and not view.grouped:
         grouped = ", ".join(entry.view for entry in analyses() if entry.grouped)
         raise AnalysisError(f"{view.view} takes no --by", expected=f"--by with one of {grouped}")
+    if args.by == "request" and is_run(Path(args.paths[0])):
+        from llmprof.run.launch import open_run
+
+        given["requests"] = open_run(args.paths[0]).requests
     columns = [name.strip() for name in (args.by or "").split(",")]
     return given | ({"by": columns if len(columns) > 1 else columns[0]} if args.by else {})
 

@@ -159,9 +159,11 @@ LISTINGS: Final = (
     Listing(
         "transfer",
         (
-            "rank instance kind connector ranks steps prefill_tokens decode_tokens busy_ns"
-            " busy_share ratio start_ns dur_ns bytes count median_bytes predicted_ns"
+            "rank request instance kind connector ranks steps prefill_tokens decode_tokens"
+            " busy_ns busy_share ratio start_ns ttft_ns queue_ns prefill_ns handover_ns transfer_ns"
+            " wait_ns decode_ns delivery_ns dur_ns bytes count median_bytes predicted_ns"
             " predicted_low_ns predicted_high_ns gbps peak_share hidden_share total_ns median_ns"
+            " evidence"
         ),
     ),
     Listing("hotspots", "rank own_share total_share own_value unit name"),

@@ -686,6 +686,9 @@ def _launching(
         sub.add_argument(
             "--report", action=reported, default=True, help="write report and charts (default: yes)"
         )
+    run.add_argument(
+        "--png", action="store_true", help="paint each chart as a PNG, too, which takes a while"
+    )
     sub = add("runs", "runs", "list the runs in a folder with their states and errors", shared)
     sub.add_argument(
         "folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)"

@@ -49,8 +49,8 @@ class Terminal:
     say: Callable[[str], None] | None = None
 
     def tell(self, words: str) -> None:
-        """Print words before the command ends."""
-        if self.say is not None:
+        """Print words, if there are any, before the command ends."""
+        if self.say is not None and words:
             self.say(words)
 
 

@@ -11,12 +11,14 @@ import shlex
 import typing
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
 from llmprof import analyze, text
+from llmprof.analyze.transfer import TTFT_PARTS
 from llmprof.cli.analyze import first_findings_text
 from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, try_making, wrap_words
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
@@ -180,17 +182,20 @@ def do_run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return to_json(_commands(config)) if args.json else commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    parts = _files(done, terminal) if args.report else []
-    written = [file for made in parts for file in made or ()]
+    if not args.json:  # what was found comes before the time that pages and pictures take
+        told = try_making(
+            "the table of the requests",
+            lambda: _requests(done),
+            f"llmprof run --resume {done.folder.path}",
+        )
+        for words in (told, capture_text(done, terminal), _instances(done, terminal)):
+            terminal.tell(f"{words}\n" if words else "")
+    made = _files(done, terminal, pictures=args.png) if args.report else []
+    written = [file for files_of in made for file in files_of or ()]
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in written]})
-    told = try_making(
-        "the table of the requests",
-        lambda: _requests(done),
-        f"llmprof run --resume {done.folder.path}",
-    )
-    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, written))))
+    return _places(done, written)
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -216,7 +221,9 @@ def commands_text(config: ExperimentConfig) -> str:
     return "\n".join([f"# environment\n{exported}", *lines])
 
 
-def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | None]:
+def _files(
+    done: Run, terminal: Terminal, *, pictures: bool
+) -> Iterator[list[tuple[str, Path]] | None]:
     """Report, charts and tables of the run, each on its own: the run is finished, whatever they
     come to.
     """
@@ -232,9 +239,11 @@ def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | N
             lambda: [("Operators", write_operators(folder, progress=terminal.progress)[-1])],
             again,
         )
-    yield try_making("the report", lambda: [("Report", visualizer.generate_report_html())], again)
-    pictures = try_making("the pictures", visualizer.create_all_visualizations, again) or []
-    yield [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
+    page = partial(visualizer.generate_report_html, pictures=pictures)
+    yield try_making("the report", lambda: [("Report", page())], again)
+    if pictures:
+        drawn = try_making("the pictures", visualizer.create_all_visualizations, again) or []
+        yield [("Dashboard", path) for path in drawn if path.name.endswith("_dashboard.png")]
 
 
 def _requests(done: Run) -> str:
@@ -288,6 +297,26 @@ def capture_text(done: Run, terminal: Terminal) -> str:
             return first_findings_text(found, terminal.width, paths) if found.height else ""
     except LlmprofError as error:
         return wrap_words(f"No findings: {error}", terminal.width, "", "")
+
+
+def _instances(done: Run, terminal: Terminal) -> str:
+    """Work of the instances of a run, and the mean parts of the time to the first token."""
+    if done.config.disaggregate is None or done.config.profile_mode != "torch":
+        return ""
+    try:
+        with guarded("telling the instances apart"):
+            found = analyze.transfer(done.trace, by="instance").drop("connector", "steps")
+            each = analyze.transfer(done.trace, by="request", requests=done.requests)
+    except LlmprofError as error:
+        return wrap_words(f"No parts of the first token: {error}", terminal.width, "", "")
+    means = each.select(TTFT_PARTS).mean().row(0, named=True)
+    said = ", ".join(
+        f"{name.removesuffix('_ns')} {format_ns(ns)}"
+        for name, ns in means.items()
+        if ns is not None
+    )
+    words = f"First token, mean of {text.counted(each.height, 'request')}: {said}."
+    return f"{text.format_table(found, width=terminal.width)}\n{words}"
 
 
 def _cost(row: dict[str, Any]) -> str:

@@ -164,8 +164,11 @@ def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) 
             (times[0].fill_null(0), times[1].fill_null(0)),
         )
     shift, low, high = (value.to_numpy() for value in values)
-    start, end = ((np.clip(time.to_numpy() + shift, low, high)) * known for time in times)
-    return Placed(start, end, shift, known)
+    placed = [time.to_numpy() + shift for time in times]
+    for time in placed:
+        np.clip(time, low, high, out=time)
+        time[~known] = 0
+    return Placed(placed[0], placed[1], shift, known)
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.label.groups import last_before, row_numbers
-from llmprof.label.intervals import GroupLine, lay
+from llmprof.label.intervals import GroupLine, lay, place_on_line
 
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -85,21 +85,55 @@ def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     ).filter(pl.col("span").is_not_null() & (pl.col("dur_ns") > 0))
 
 
+def pieces_within(windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Time of each window, which may overlap others, in pieces with the innermost span that
+    covers each: ``window, span, start_ns, dur_ns``, by window.
+    """
+    edges, line = _nest_spans(spans, by)
+    last, inner = _changes_of(edges)
+    at = edges.at[last]
+    bounds = {"_low": pl.col("first_ns"), "_high": pl.col("last_ns")}
+    shifted = {name: bound + pl.col("_shift") for name, bound in bounds.items()}
+    placed = place_on_line(windows, line.groups.with_columns(**shifted), by)
+    first = np.maximum(np.searchsorted(at, placed.start, side="right") - 1, 0)
+    count = np.searchsorted(at, placed.end, side="left") - first
+    count[placed.start >= placed.end] = 0
+    window = np.repeat(np.arange(windows.height, dtype=np.uint32), count)
+    change = np.arange(len(window)) + np.repeat(first - (count.cumsum() - count), count)
+    some = np.flatnonzero(inner[change] >= 0)
+    window, change = window[some], change[some]
+    begin = np.maximum(at[change], placed.start[window])
+    # after the last change of all no span is open
+    length = np.minimum(at[change + 1], placed.end[window]) - begin
+    columns = {
+        "window": window,
+        "span": inner[change].astype(np.uint32),
+        "start_ns": begin - placed.shift[window],
+        "dur_ns": length,
+    }
+    return pl.DataFrame(columns)
+
+
+def _changes_of(edges: _Edges) -> tuple[np.ndarray, np.ndarray]:
+    """Edges after which another span is the innermost one, in order, and this span (-1: none)."""
+    at = edges.at
+    last = np.flatnonzero(np.append(at[1:] != at[:-1], len(at) > 0))
+    return last, np.where(edges.begins[last], edges.span[last], edges.parent[last])
+
+
 def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Moments at which the innermost span changes, in order:
 
     ``_group, <by...>, _time, _inner`` (null for none).
     """
     edges, line = _nest_spans(spans, by)
-    at = edges.at
-    last = np.flatnonzero(np.append(at[1:] != at[:-1], len(at) > 0))
-    inner = np.where(edges.begins[last], edges.span[last], edges.parent[last])
+    last, inner = _changes_of(edges)
     group = pl.Series("_group", edges.group[last])
     of_group = line.groups[[*by, "_shift"]][group]
     return of_group[list(by)].hstack(
         [
             group,
-            pl.Series("_time", at[last] - of_group["_shift"].to_numpy()),
+            pl.Series("_time", edges.at[last] - of_group["_shift"].to_numpy()),
             row_numbers(inner, "_inner"),
         ]
     )

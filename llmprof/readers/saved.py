@@ -2,6 +2,7 @@
 folder of a run.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -204,11 +205,23 @@ def _decode_alone(requests: list[typed.RequestJson]) -> float | None:
     return 1e9 * median(alone) if alone else None
 
 
+def _connector(folder: Path) -> str | None:
+    """Class that moves keys and values between the instances of a run."""
+    worker = typed.read_if_whole(folder / WORKER_FILE, typed.WorkerJson) or {}
+    found: str | None = worker.get("connector")
+    return found
+
+
 def facts_of_run(folder: Path) -> dict[str, Any]:
-    """What the folder of a run says of its trace: groups of ranks, the model, and the time
-    without a profiler.
+    """What the folder of a run says of its trace: groups of ranks, the model, the time without a
+    profiler, and what moves keys and values.
     """
-    known = {"parallel": _parallel, "model": run_model, "without_profiler": _without_profiler}
+    known: dict[str, Callable[[Path], Any]] = {
+        "parallel": _parallel,
+        "model": run_model,
+        "without_profiler": _without_profiler,
+        "connector": _connector,
+    }
     facts = {name: of(folder) for name, of in known.items()} if is_run(folder) else {}
     return {name: values for name, values in facts.items() if values}
 

@@ -317,6 +317,7 @@ def write_contents(
     *,
     progress: Progress | None = None,
     overwrite: bool = False,
+    pictures: bool = True,
 ) -> Report:
     """Write a report from its contents."""
     head = {"llmprof": __version__, "title": content.title, "findings": json_rows(content.findings)}
@@ -328,7 +329,7 @@ def write_contents(
         jobs = {
             f"{figure.name}.png": painter.submit(png, figure.spec)
             for figure in content.figures
-            if figure.spec
+            if figure.spec and pictures
         }
         return _written(content, head, jobs, progress, work=work, target=Path(folder))
 

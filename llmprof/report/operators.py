@@ -21,7 +21,8 @@ from llmprof.analyze.operator_times import (
     timing_overhead,
     timing_suggestions,
 )
-from llmprof.charts.base.draw import inline, nothing
+from llmprof.charts.base import compose, draw, theme
+from llmprof.charts.base.draw import inline
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish_chart, inner
 from llmprof.charts.subjects.memory import memory
@@ -32,8 +33,14 @@ from llmprof.run.launch import Run
 from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
-from llmprof.units import format_ns, format_share
+from llmprof.units import NS_PER_S, format_bytes, format_ns, format_share
 
+_PARTS: Final = {
+    "compute, host and gaps": theme.COMPUTE,
+    "communication": theme.COMMUNICATION,
+    "unknown": theme.MISSING,
+}
+_MOST_OPERATORS: Final = 12
 _NO_COMMUNICATION: Final = "one device: there is no communication"
 _SOURCE: Final = "llmprof.analyze.operator_times"
 
@@ -55,21 +62,21 @@ def operation_time_distribution(trace: Trace) -> Any:
     decode = calls.filter(phase="decode")
     calls = decode if decode.height else calls
     if calls.is_empty():
-        raise nothing("operation_time_distribution", "no operator was timed", _SOURCE)
+        raise draw.nothing("operation_time_distribution", "no operator was timed", _SOURCE)
     longest = (
         calls.group_by("operator")
         .agg(pl.col("dur_ns").median())
         .sort("dur_ns", descending=True)
         .head(20)
     )
-    rows = calls.join(longest.select("operator"), on="operator").select(
-        "operator", us=pl.col("dur_ns") / 1000
-    )
+    shown = calls.join(longest.select("operator"), on="operator")
+    unit = theme.time_unit(draw.float_of(shown["dur_ns"].max()))
+    rows = shown.select("operator", time=pl.col("dur_ns") / unit.ns)
     chart = (
         alt.Chart(inline(rows))
         .mark_boxplot(extent="min-max")
         .encode(
-            x=alt.X("us:Q", title="us"),
+            x=alt.X("time:Q", title=unit.symbol, axis=alt.Axis(tickCount=8)),
             y=alt.Y("operator:N", sort=longest["operator"].to_list(), title=None),
         )
     )
@@ -98,40 +105,86 @@ def compute_vs_communication(trace: Trace) -> Any:
         "communication": pl.when("known").then("part"),
         "unknown": pl.when(~pl.col("known")).then("step"),
     }
-    long = rows.select("rank", "phase", **parts).unpivot(
-        list(parts), index=["rank", "phase"], value_name="step_ns"
-    )
-    long = long.with_columns(pl.format("{}, rank {}", "phase", "rank").alias("phase")).drop_nulls(
-        "step_ns"
-    )
-    return charts.breakdown(
-        long.rename({"variable": "category"}),
-        color="category",
-        value="step_ns",
-        min_share=0.0,
-        work="timed operators",
-        title="Compute and communication of a step",
-    )
+    names = pl.format("{}, rank {}", "phase", "rank")
+    long = rows.sort("phase", "rank").select(row=names, **parts)
+    long = long.unpivot(list(parts), index="row", variable_name="part", value_name="ns")
+    long = long.drop_nulls("ns")
+    if not draw.float_of(long["ns"].sum()) > 0:
+        raise draw.nothing("compute_vs_communication", "no step was timed", _SOURCE)
+    wide, known = theme.inner() - 160, set(long["part"])
+    table = {name: colour for name, colour in _PARTS.items() if name in known}
+    drawn = theme.layered(*draw.stacked_bars(long, table, width=wide, title="time of one step"))
+    drawn = drawn.properties(width=wide, height=28 * rows.height)
+    return finish_chart(drawn, "Compute and communication of a step", "Medians over the steps")
 
 
 def performance_bottlenecks(trace: Trace) -> Any:
     """Operators by their time in a step, over all layers; operators that contain others are left
     out.
     """
-    rows = operator_times(trace).filter(~pl.col("nested"))
-    rows = rows.group_by("phase", stage="operator").agg(pl.col("step_ns").mean())
-    return charts.breakdown(
-        rows, value="step_ns", work="timed operators", title="Where a step's time goes"
+    rows = operators_of_a_step(trace)
+    if rows.is_empty():
+        raise draw.nothing("performance_bottlenecks", "no operator was timed", _SOURCE)
+    panels = []
+    for (phase,), of in rows.group_by("phase", maintain_order=True):
+        first = of.head(_MOST_OPERATORS).select(
+            row="operator", ns="step_ns", part=pl.lit("compute"), label=_in_words()
+        )
+        table = {"compute": theme.COMPUTE}
+        bars = draw.ranked_bars(first, width=inner(), title="time of one step", table=table)
+        panels.append(bars.properties(title=theme.panel_heading(f"{phase} step")))
+    return finish_chart(
+        compose.vconcat(*panels, spacing=20).resolve_scale(color="independent"),
+        "Where a step's time goes",
+        f"Operators without others inside, mean over the ranks; at most {_MOST_OPERATORS}",
     )
 
 
+def _in_words() -> pl.Expr:
+    """Time and share of an operator as text."""
+    return pl.struct("step_ns", "share").map_elements(
+        lambda row: f"{format_ns(row['step_ns'])}, {format_share(row['share'])}",
+        return_dtype=pl.String,
+    )
+
+
+def operators_of_a_step(trace: Trace) -> pl.DataFrame:
+    """Time and share of each operator in a step, mean over the ranks: ``phase, operator, step_ns,
+    share``; without those that contain others.
+    """
+    rows = operator_times(trace).filter(~pl.col("nested"))
+    means = rows.group_by("phase", "operator").agg(pl.col("step_ns", "share").mean())
+    return means.sort("phase", "step_ns", descending=[False, True])
+
+
 def bandwidth_analysis(trace: Trace) -> Any:
-    """Times, waiting and sizes of the kind of collective or message that takes most time."""
-    calls = analyze.collectives(trace)
+    """GB/s of the collectives and messages, by kind and size: median and most of the calls."""
+    speed = pl.col("bytes") / pl.col("dur_ns")
+    calls = trace.collectives.filter(pl.col("bytes") > 0, pl.col("dur_ns") > 0)
     if calls.is_empty():
-        raise nothing("bandwidth_analysis", "there is no communication on one device", _SOURCE)
-    kinds = calls.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind")
-    return charts.collectives(calls, kind=str(kinds["kind"][-1]))
+        raise draw.nothing("bandwidth_analysis", "there is no communication on one device", _SOURCE)
+    sizes = calls.group_by("recorded_as", "bytes").agg(
+        calls=pl.len(), median=speed.median(), most=speed.max()
+    )
+    sizes = sizes.sort("recorded_as", "bytes").with_columns(
+        what=pl.concat_str(
+            "recorded_as",
+            pl.lit(", "),
+            pl.col("bytes").map_elements(format_bytes, return_dtype=pl.String),
+        )
+    )
+    y = alt.Y("what:N", sort=sizes["what"].to_list(), title=None)
+    shown = draw.tips("what:N", "calls:Q", ("median:Q", "GB/s"), ("most:Q", "most, GB/s"))
+    base = alt.Chart(inline(sizes)).properties(width=inner() - 240, height=26 * sizes.height)
+    bars = base.mark_bar(color=theme.COMMUNICATION).encode(
+        x=alt.X("median:Q", title="GB/s"), y=y, tooltip=shown
+    )
+    most = base.mark_tick(color=theme.INK, thickness=2, height=18).encode(x="most:Q", y=y)
+    return finish_chart(
+        bars + most,
+        "Bandwidth of collectives and messages",
+        "Bytes of a message over its time with waiting; bars: median of the calls, ticks: the most",
+    )
 
 
 CHARTS: Final[dict[str, Callable[[Trace], Any]]] = {
@@ -198,11 +251,11 @@ def write_operators(
     ]
     missing: dict[str, str] = {}
     functions = {**CHARTS, **(extra_charts or {})}
-    for done, (name, draw) in enumerate(functions.items()):
+    for done, (name, drawn) in enumerate(functions.items()):
         if progress is not None:
             progress(f"drawing {name}", done, len(functions))
         try:
-            written.append(save(draw(trace), where / f"{name}.png", overwrite=True))
+            written.append(save(drawn(trace), where / f"{name}.png", overwrite=True))
         except AnalysisError as error:
             missing[name] = reason_in_words(error)
     return [*written, files.write(where / "README.md", _readme(trace, advice, written, missing))]
@@ -278,7 +331,9 @@ def advised(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
 def layer_report(trace: Trace) -> dict[str, Any]:
     """``layer_breakdown``:
 
-    ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases.
+    ``total_ns, average_ns, count`` and ``operations`` of each layer by its number, over ranks and
+    phases; of each module of a layer by its name (``model.layers.0.self_attn``) ``total_time,
+    avg_time`` (s), ``count``, and the times (s) of the ``operations`` inside.
     """
     layers = layer_times(trace)
     calls = timed_calls(trace).filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
@@ -298,18 +353,38 @@ def layer_report(trace: Trace) -> dict[str, Any]:
             "by_phase": rows.drop("layer").to_dicts(),
             "operations": {row.pop("operator"): row for row in operations.to_dicts()},
         }
+    for (number, name), of in calls.filter(kind="module").group_by(
+        "layer", "operator", maintain_order=True
+    ):
+        own = calls.filter(layer=number).filter(pl.col("operator").str.starts_with(f"{name}."))
+        if "." not in str(name):
+            parts = own.group_by("operator", maintain_order=True).agg(pl.col("dur_ns").sum())
+            breakdown[f"model.layers.{number}.{name}"] = {
+                "total_time": of["dur_ns"].sum() / NS_PER_S,
+                "avg_time": of["dur_ns"].sum() / NS_PER_S / of.height,
+                "count": of.height,
+                "operations": {
+                    part.removeprefix(f"{name}."): ns / NS_PER_S for part, ns in parts.iter_rows()
+                },
+            }
     return {
         "layer_breakdown": breakdown,
-        "layers": len(breakdown),
+        "layers": layers["layer"].n_unique(),
         "clock": next(iter(timers(trace).values()))["clock"],
     }
 
 
 def communication_report(trace: Trace) -> dict[str, Any]:
-    """Communication in all and by kind: count, time, bandwidth and share of the timed steps."""
+    """Communication in all and by kind: count, time, bandwidth and share of the timed steps.
+
+    ``communication_analysis`` has the same with the names of other tools: ``total_comm_time`` and
+    ``total_time`` in seconds, ``comm_percentage``, ``avg_bandwidth_gbps`` in GB/s.
+    """
     rows = communication_times(trace)
     if rows.is_empty():
-        return {"total_ns": 0, "share": 0.0, "by_type": {}, "note": _NO_COMMUNICATION}
+        named = {"total_comm_time": 0.0, "comm_percentage": 0.0, "by_operation_type": {}}
+        head = {"total_ns": 0, "share": 0.0, "by_type": {}, "note": _NO_COMMUNICATION}
+        return head | {"communication_analysis": named, "by_operation_type": {}}
     kinds = (
         rows.group_by("kind")
         .agg(
@@ -322,9 +397,24 @@ def communication_report(trace: Trace) -> dict[str, Any]:
     )
     shares_known = pl.col("share").is_not_null().all()
     shares = rows.group_by("rank", "phase").agg(pl.when(shares_known).then(pl.col("share").sum()))
+    moved = (pl.col("bytes") * pl.col("count")).sum()
+    of_types = rows.group_by("kind", maintain_order=True).agg(
+        count=pl.col("count").sum(),
+        total_time=pl.col("total_ns").sum() / NS_PER_S,
+        avg_bandwidth_gbps=moved / pl.col("total_ns").sum(),
+    )
+    by_type = {row.pop("kind"): row for row in of_types.to_dicts()}
+    share: Any = shares["share"].mean()
+    named = {
+        "total_comm_time": rows["total_ns"].sum() / NS_PER_S,
+        "comm_percentage": None if share is None else 100 * share,
+        "by_operation_type": by_type,
+    }
     return {
+        "communication_analysis": named,
+        "by_operation_type": by_type,
         "total_ns": int(rows["total_ns"].sum()),
-        "share": shares["share"].mean(),
+        "share": share,
         "share_is": (
             "of the median step, mean over the ranks and phases where it is known; from the timed"
             " calls and a count of all: it is too large where the timed ones wait for another rank"
@@ -385,8 +475,9 @@ def _readme(
         pl.col("overhead").is_not_null() & (pl.col("method") != "none")
     )
     lines += [f"\n{_cost(row)}" for row in cost.iter_rows(named=True)]
-    top = operator_times(trace).filter(~pl.col("nested")).head(5)
-    lines += ["", "| operator | phase | a step | share |", "|---|---|---|---|"]
+    top = operators_of_a_step(trace).group_by("phase", maintain_order=True).head(5)
+    mean = " (mean over the ranks)" if about["ranks"] > 1 else ""
+    lines += ["", f"| operator | phase | a step{mean} | share |", "|---|---|---|---|"]
     lines += [
         f"| `{row['operator']}` | {row['phase']} | {format_ns(row['step_ns'])} |"
         f" {format_share(row['share'])} |"

@@ -496,20 +496,25 @@ class Visualizer:
             run.folder.link(f"{VISUALIZATION}/{path.name}", path)
         return written
 
-    def generate_report_html(self) -> Path:
+    def generate_report_html(self, *, pictures: bool = True) -> Path:
         """Write the report of the run, ``report/index.html`` in its folder.
 
         The charts and frames of the report are beside it, and
         ``visualization/{experiment}_report.html`` is a link to it. A run without a timeline has a
         report of its requests. A folder that cannot be written raises ``OutputError``.
+
+        Parameters
+        ----------
+        pictures : bool
+            Whether to paint each chart as a PNG, too, which takes as long again.
         """
-        index = self._write_report()
+        index = self._write_report(pictures=pictures)
         run = self._run
         run.folder.link(f"{VISUALIZATION}/{REPORT}", index.parent)
         run.folder.link(f"{VISUALIZATION}/{run.config.name}_report.html", index)
         return index
 
-    def _write_report(self) -> Path:
+    def _write_report(self, *, pictures: bool) -> Path:
         """Write the report; the path of its page."""
         run, target = self._run, self._run.folder.path / REPORT
         first, about, title = run_sections(run), launch_facts(run), _title(run)
@@ -523,7 +528,8 @@ class Visualizer:
             }
             warnings = [str(words) for words in self._run.summary.get("warnings") or ()]
             page_contents = Contents(title, about, first, frames, warnings=warnings, absent=absent)
-            return write_contents(page_contents, target, progress=self._progress).index
+            options: dict[str, Any] = {"progress": self._progress, "pictures": pictures}
+            return write_contents(page_contents, target, **options).index
         try:
             requests = analyze.requests(run)
         except LlmprofError:  # its section says why
@@ -531,4 +537,5 @@ class Visualizer:
         # imported by name, because this layer must not import the trials
         changes = import_module("llmprof.run.trials.settings").commands(run)
         more: dict[str, Any] = {"facts": about, "requests": requests, "changes": changes}
-        return write(trace, target, title=title, progress=self._progress, first=first, **more).index
+        more |= {"progress": self._progress, "pictures": pictures}
+        return write(trace, target, title=title, first=first, **more).index

@@ -25,6 +25,12 @@ _GROUPS: Final = {
     "output_embedding": ("lm_head", "sampling"),
 }
 
+_PHASES: Final = ("prefill", "decode")
+_PARTS: Final = ("qkvo_proj", "attn_kernel", "mlp", "rmsnorm", "tp_comm", "kv_cache_rw")
+"""Parts of a step whose times stand by themselves, too."""
+_OF_FLOPS: Final = {"attention": "attention_kernel", "rope": "positional_embedding"}
+"""Stages whose FLOPs have other names than their times."""
+
 
 def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar one
     model_name: str = "llama-13b",
@@ -41,10 +47,10 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     use_kv_cache: bool = True,
     layernorm_dtype_bytes: float = 2,
     kv_cache_dtype_bytes: float = 2,
-    flops_efficiency: float = 1.0,
-    hbm_memory_efficiency: float = 1.0,
-    intra_node_memory_efficiency: float = 1.0,
-    inter_node_memory_efficiency: float = 1.0,
+    flops_efficiency: float = 0.9,
+    hbm_memory_efficiency: float = 0.9,
+    intra_node_memory_efficiency: float = 0.9,
+    inter_node_memory_efficiency: float = 0.9,
     mode: Literal["inference", "training"] = "inference",
     print_flag: bool = True,
     *,
@@ -76,17 +82,20 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     Returns
     -------
     dict
-        Settings: ``inference_config, gpu_config``. Parameters: ``model_params, active_params,
-        params_per_layer``. FLOPs of the whole model: ``prefill_flops_per_layer, prefill_flops``
-        (also ``model_flops``), ``decode_flops_per_step``. Memory in bytes: ``weight_memory_per_gpu,
-        kv_cache_memory_per_gpu, prefill_act_per_gpu, decode_act_per_gpu, consume_memory_per_gpu``.
-        Largest batches: ``prefill_max_bs, decode_max_bs, max_batch_total_tokens``. Times in
-        seconds: ``prefill_latency_parts``, which add up to ``TTFT`` (also
-        ``prefill_first_token_latency``); ``decode_latency_parts``, which add up to ``TTOT`` (also
-        ``decode_per_token_latency``); ``kv_cache_latency, total_infer_latency``. In the parts,
-        ``kv_cache_rw`` is the time by which reads and writes of the KV cache lengthen the step: 0
-        where arithmetic takes longer. ``kv_cache_latency`` is the time of the reads alone. With
-        ``mode="training"`` also ``training``.
+        Settings: ``inference_config, gpu_config``. Parameters: ``model_params`` (also
+        ``params_model``), ``active_params, params_per_layer``. FLOPs of the whole model:
+        ``prefill_flops_per_layer, prefill_flops`` (also ``model_flops`` and ``prefill
+        flops_model``), ``decode_flops_per_step``. Memory in bytes: ``weight_memory_per_gpu,
+        kv_cache_memory_per_gpu, prefill_act_memory_per_gpu, decode_act_memory_per_gpu``;
+        ``decode_memory_total`` of weights, cache and a decode step, ``consume_memory_per_gpu`` with
+        the larger activations of a prefill. Largest batches: ``prefill_max_bs, decode_max_bs,
+        max_batch_total_tokens``. Times in seconds: ``prefill_latency_parts``, which add up to
+        ``TTFT`` (also ``prefill_first_token_latency`` and ``prefill_latency``), and
+        ``decode_latency_parts``, which add up to ``TTOT`` (also ``decode_per_token_latency`` and
+        ``decode_latency``); each part also by itself, as ``prefill_mlp``; ``kv_cache_latency,
+        total_infer_latency``. In the parts, ``kv_cache_rw`` is the time by which reads and writes
+        of the KV cache lengthen the step: 0 where arithmetic takes longer. ``kv_cache_latency`` is
+        the time of the reads alone. With ``mode="training"`` also ``training``.
 
     Raises
     ------
@@ -146,7 +155,7 @@ def as_dict(result: Profile) -> dict[str, Any]:
             .iter_rows()
         )
     }
-    flops = _sums(result, "prefill", "flops_per_layer")
+    flops, parts = _flops(result), {name: _latencies(result, name) for name in _PHASES}
     values: dict[str, Any] = {
         "inference_config": {
             "model_name": result.shape.name,
@@ -169,22 +178,27 @@ def as_dict(result: Profile) -> dict[str, Any]:
             "gpu_fp16_TFLOPS": _stated(device.flop_per_s.get("fp16"), 1e12, "TFLOPS"),
         },
         "model_params": result.parameters,
+        "params_model": result.parameters,
         "active_params": result.active_parameters,
         "params_per_layer": per_layer,
         "prefill_flops_per_layer": flops,
         "prefill_flops": (model_flops := float(result.totals()["flops"][0]) * plan.tp),
         "model_flops": model_flops,
+        "prefill flops_model": model_flops,
         "decode_flops_per_step": float(result.totals()["flops"][1]) * plan.tp,
         "weight_memory_per_gpu": memory.weights,
         "kv_cache_memory_per_gpu": memory.kv_cache,
-        "prefill_act_per_gpu": memory.prefill_activations,
-        "decode_act_per_gpu": memory.decode_activations,
+        "prefill_act_memory_per_gpu": memory.prefill_activations,
+        "decode_act_memory_per_gpu": memory.decode_activations,
+        "decode_memory_total": memory.weights + memory.kv_cache + memory.decode_activations,
         "consume_memory_per_gpu": memory.total,
         "prefill_max_bs": memory.largest_prefill_batch,
         "decode_max_bs": memory.largest_decode_batch,
         "max_batch_total_tokens": memory.max_batch_total_tokens,
-        "prefill_latency_parts": _latencies(result, "prefill"),
-        "decode_latency_parts": _latencies(result, "decode"),
+        **{f"{phase}_latency_parts": of for phase, of in parts.items()},
+        **{f"{phase}_{name}": of.get(name, 0.0) for phase, of in parts.items() for name in _PARTS},
+        "prefill_latency": result.prefill_latency_s,
+        "decode_latency": result.decode_latency_s,
         "TTFT": result.prefill_latency_s,
         "TTOT": result.decode_latency_s,
         "prefill_first_token_latency": result.prefill_latency_s,
@@ -210,15 +224,21 @@ def _sections(named: dict[str, Any]) -> str:
         (
             "LLM infer performance analysis",
             [
-                (k, named[k])
-                for k in (
-                    "prefill_first_token_latency",
-                    "decode_per_token_latency",
-                    "kv_cache_latency",
-                    "total_infer_latency",
-                )
+                *(
+                    (k, quantity(named[k], ""))
+                    for k in ("model_params", "prefill_flops", "decode_flops_per_step")
+                ),
+                *(
+                    (k, format_seconds(named[k]))
+                    for k in (
+                        "prefill_first_token_latency",
+                        "decode_per_token_latency",
+                        "kv_cache_latency",
+                        "total_infer_latency",
+                    )
+                ),
             ],
-            format_seconds,
+            str,
         ),
         (
             "LLM Params per_layer analysis",
@@ -241,8 +261,9 @@ def _sections(named: dict[str, Any]) -> str:
                 for k in (
                     "weight_memory_per_gpu",
                     "kv_cache_memory_per_gpu",
-                    "prefill_act_per_gpu",
-                    "decode_act_per_gpu",
+                    "prefill_act_memory_per_gpu",
+                    "decode_act_memory_per_gpu",
+                    "decode_memory_total",
                     "consume_memory_per_gpu",
                 )
             ],
@@ -328,19 +349,15 @@ def _group() -> pl.Expr:
     return pl.col("stage").replace_strict(named, default="other").alias("group")
 
 
-def _sums(result: Profile, phase: str, column: str) -> dict[str, float]:
-    """Sums of a column over the groups of ``llm_profile`` in a phase; FLOPs are those of the
-    model, not of a rank.
-    """
-    scale = result.plan.tp if column == "flops_per_layer" else 1
-    frame = result.components.filter(pl.col("phase") == phase).group_by(
-        _group(), maintain_order=True
-    )
-    return {
-        str(name): float(value)
-        for name, value in frame.agg(pl.col(column).sum() * scale).iter_rows()
-        if value
-    }
+def _flops(result: Profile) -> dict[str, float]:
+    """FLOPs of each part of a layer in the prefill, of the whole model and not of a rank."""
+    stage = pl.col("stage").replace(_OF_FLOPS)
+    group = pl.when(stage.is_in(list(_OF_FLOPS.values()))).then(stage).otherwise(_group())
+    prefill = result.components.filter(pl.col("phase") == "prefill")
+    frame = prefill.group_by(group=group, maintain_order=True).agg(pl.col("flops_per_layer").sum())
+    sums = {str(name): float(value) * result.plan.tp for name, value in frame.iter_rows()}
+    kept = {"rmsnorm", "positional_embedding", "input_embedding"}  # elementwise: none are counted
+    return {name: value for name, value in sums.items() if value or name in kept}
 
 
 def _latencies(result: Profile, phase: str) -> dict[str, float]:

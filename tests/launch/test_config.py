@@ -743,6 +743,19 @@ def test_a_name_on_a_hub_and_a_folder_with_a_config_are_taken(tmp_path, monkeypa
     assert not (tmp_path / "x").exists()
 
 
+def test_random_weights_of_one_configuration_have_one_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    runs = [tmp_path / name for name in ("a", "b")]
+    first, second = (models.resolve("random:tiny", run) for run in runs)
+    assert first == second
+    assert models.resolve("random:Qwen2.5-0.5B", runs[0]) != first
+    text = (first / "config.json").read_text()
+    assert {(run / "tiny" / "config.json").read_text() for run in runs} == {text}
+    (tmp_path / "full").touch()
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "full"))
+    assert models.resolve("random:tiny", runs[0]) == runs[0] / "tiny"
+
+
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(
         ConfigError,
@@ -760,3 +773,25 @@ def test_what_is_no_model_is_refused(tmp_path):
         match=r"has no config\.json; expected a folder with the config\.json of a model",
     ):
         models.resolve(str(tmp_path), tmp_path)
+
+
+def test_instances_are_served_and_have_devices_of_their_own():
+    made = config(disaggregate="1+2", tensor_parallel_size=2)
+    assert (made.served, made.devices, made.world_size) == (True, 6, 2)
+    assert config().devices == 1
+    assert ExperimentConfig.from_dict(made.to_dict()) == made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"disaggregate": "0+1"},
+        {"disaggregate": "2"},
+        {"disaggregate": "1+1", "engine": "sglang"},
+        {"disaggregate": "1+1", "profile_mode": "nsys"},
+        {"disaggregate": "1+1", "memory_snapshot": True},
+    ],
+)
+def test_instances_that_cannot_be(wrong):
+    with pytest.raises(ConfigError, match="disaggregate"):
+        config(**wrong)

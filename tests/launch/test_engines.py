@@ -586,6 +586,64 @@ def test_a_refused_request_is_an_error(vllm):
     assert ran.worker["error"]["message"] == 'the server answered 404: {"error": "no such model"}'
 
 
+def servers_of(ran):
+    """Ports of the servers that prefill and that decode, and what was asked of each."""
+    ports = [
+        int(call["argv"][call["argv"].index("--port") + 1])
+        for call in sorted(
+            ran.called("serve"), key=lambda call: call["known"]["CUDA_VISIBLE_DEVICES"]
+        )
+    ]
+    return [[call for call in ran.calls if call.get("port") == port] for port in ports]
+
+
+def test_a_prompt_is_read_by_one_server_and_generated_by_another(vllm):
+    ran = served(vllm, {"token_s": 0.01}, disaggregate="1+1", repeat=1)
+    assert ran.status == 0, ran.errors
+    starts = ran.called("serve")
+    assert sorted(start["known"]["CUDA_VISIBLE_DEVICES"] for start in starts) == ["0", "1"]
+    assert len({start["known"]["VLLM_NIXL_SIDE_CHANNEL_PORT"] for start in starts}) == 2
+    for start in starts:
+        moved = json.loads(start["argv"][start["argv"].index("--kv-transfer-config") + 1])
+        assert moved == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+        traces = json.loads(start["argv"][start["argv"].index("--profiler-config") + 1])
+        kind = "decode" if start["known"]["CUDA_VISIBLE_DEVICES"] == "1" else "prefill"
+        assert traces["torch_profiler_dir"] == str(ran.out / "traces" / kind)
+    assert ran.worker["connector"] == "NixlConnector"
+    sent, taken = (
+        [call["body"] for call in calls if call["what"] == COMPLETIONS] for calls in servers_of(ran)
+    )
+    assert len(sent) == len(taken) == 1 + 2 + 4 + 4  # of the profiler's warm-up, and the phases
+    for first, then in zip(
+        sorted(sent, key=lambda body: body["prompt"]),
+        sorted(taken, key=lambda body: body["prompt"]),
+        strict=True,
+    ):
+        assert (first["max_tokens"], first["kv_transfer_params"]["do_remote_decode"]) == (1, True)
+        assert then["kv_transfer_params"] == {"remote_block_ids": then["prompt"]}
+        assert then["prompt"] == first["prompt"]
+    for calls in servers_of(ran):
+        switched = [call["what"] for call in calls if call["what"].endswith("_profile")]
+        assert switched == ["/start_profile", "/stop_profile"] * 2
+    for one in ran.worker["requests"]:
+        assert 0 < one["prefilled_s"] <= one["ttft_s"] - 0.01
+        assert one["e2e_s"] == pytest.approx(one["ttft_s"] + sum(one["itl_s"]))
+
+
+def test_an_instance_that_dies_while_the_other_waits_is_named(vllm):
+    # the second request of two at a time finds no server that prefills; the first one would wait
+    # for its tokens for minutes
+    ran = served(
+        vllm, {"prefill_dies": 1, "token_s": 100.0}, disaggregate="1+1", plain=False, warmup=0
+    )
+    assert ran.status != 0
+    assert "the prefill-server ended with status 7" in ran.worker["error"]["message"]
+    _, decode = servers_of(ran)
+    switched = [call["what"] for call in decode if call["what"].endswith("_profile")]
+    assert switched == ["/start_profile", "/stop_profile"]  # what it recorded is kept
+    assert not any(is_running(child["pid"]) for child in ran.called("child"))
+
+
 def test_an_interrupt_ends_the_server_and_its_children(vllm):
     process = vllm.start({"token_s": 30.0}, served=True)
     calls = vllm.folder / "calls.jsonl"

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from llmprof import Visualizer
+from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ReadError
 from llmprof.readers import bundled
 from llmprof.report import operators as charts
@@ -17,6 +18,7 @@ from llmprof.report.operators import operators_section, read_run, write_operator
 from llmprof.run.launch import open_run
 from llmprof.run.operator_timing import timing_suggestions
 from tests.building import table_of
+from tests.charts import specs
 from tests.readers.test_ops import BEGIN, document, write
 
 FILES = {
@@ -40,9 +42,22 @@ def test_all_files_and_what_is_in_them(tmp_path):
     ]
     assert (layer["total_ns"], layer["average_ns"], layer["count"]) == (36_000, 36_000, 1)
     assert layer["operations"]["mlp"]["total_ns"] == 25_000
+    module = json.loads((tmp_path / "ops" / "analysis_report.json").read_text())["layer_breakdown"][
+        "model.layers.0.mlp"
+    ]
+    assert module == {"total_time": 25e-6, "avg_time": 25e-6, "count": 1, "operations": {}}
     comm = json.loads((tmp_path / "ops" / "comm_analysis.json").read_text())
     assert comm["by_type"]["all_reduce"]["count"] == 1
     assert comm["share"] == pytest.approx(4 / 110)
+    named = comm["communication_analysis"]  # 2,000 bytes in 2 us
+    assert named["total_comm_time"] == pytest.approx(2e-6)
+    assert named["comm_percentage"] == pytest.approx(100 * 4 / 110)
+    assert named["by_operation_type"] == comm["by_operation_type"]
+    assert comm["by_operation_type"]["all_reduce"] == {
+        "count": 1,
+        "total_time": pytest.approx(2e-6),
+        "avg_bandwidth_gbps": pytest.approx(1.0),
+    }
     assert pl.read_csv(tmp_path / "ops" / "detailed_timings.csv").height == 10
     whole = json.loads((tmp_path / "ops" / "comprehensive_report.json").read_text())
     assert whole["run"]["clock"] == "CUDA events"
@@ -69,6 +84,31 @@ def test_communication_longer_than_the_step_is_unknown(tmp_path):
         "unknown",
         None,
     }
+
+
+def test_charts_have_units_that_fit_and_the_colour_of_communication(tmp_path):
+    trace = read_run(write(tmp_path, document()))
+    bandwidth = charts.bandwidth_analysis(trace).to_dict()
+    assert specs.rows(charts.bandwidth_analysis(trace), "bar", "median")[0]["median"] == 1.0
+    assert theme.COMMUNICATION in json.dumps(bandwidth)
+    assert theme.COMMUNICATION in json.dumps(charts.compute_vs_communication(trace).to_dict())
+    slow = document()
+    for end in ("end_ns", "host_end_ns"):
+        slow["calls"][end] = [ns + 400_000_000 for ns in slow["calls"][end]]
+        slow["steps"][end] = [ns + 500_000_000 for ns in slow["steps"][end]]
+    drawn = charts.operation_time_distribution(read_run(write(tmp_path, slow)))
+    assert "ms" in json.dumps(drawn.to_dict())
+    assert all(400 < row["time"] < 401 for row in specs.rows(drawn, "boxplot", "time"))
+
+
+def test_operators_of_a_step_are_means_over_the_ranks(tmp_path):
+    """As the suggestions: an operator that takes 25 us on one rank and 75 on another takes 50."""
+    other = document() | {"rank": 1}
+    other["calls"]["end_ns"] = [*other["calls"]["end_ns"]]
+    other["calls"]["end_ns"][3] += 50_000
+    trace = read_run(write(tmp_path, document(), other))
+    rows = charts.operators_of_a_step(trace).filter(operator="mlp")
+    assert rows["step_ns"].item() == 2 * 50_000  # in two layers
 
 
 def test_nothing_to_draw_is_said(tmp_path):

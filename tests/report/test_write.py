@@ -139,7 +139,7 @@ def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp
     monkeypatch.setattr(save.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
     save.vega_bundle.cache_clear()
     assert save.vega_bundle() == "let vegaEmbed;\nlet x;"
-    (kept,) = tmp_path.iterdir()
+    (kept,) = (tmp_path / "vega").iterdir()
     monkeypatch.setattr(
         save.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again")
     )

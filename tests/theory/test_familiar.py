@@ -72,9 +72,52 @@ def test_parts_of_a_step_add_up_with_the_cache_apart():
     options = {"tp_size": 16, "print_flag": False}
     published, wide = (llm_profile("DeepSeek-V3", "H200", size, **options) for size in (1, 2))
     assert published["weight_memory_per_gpu"] < 0.6 * wide["weight_memory_per_gpu"]
-    whole = profile("DeepSeek-V3", "H200", tp_size=16, seq_len=522, generate_len=1526, dtype="bf16")
+    usual = ("flops", "hbm", "intra_node", "inter_node")
+    whole = profile(
+        "DeepSeek-V3",
+        "H200",
+        tp_size=16,
+        seq_len=522,
+        generate_len=1526,
+        dtype="bf16",
+        **{f"{name}_efficiency": 0.9 for name in usual},
+    )
     assert wide["weight_memory_per_gpu"] == whole.memory.weights
     assert wide["TTFT"] == whole.prefill_latency_s
+
+
+# The keys that the script's own output prints, in its order.
+KEYS = (
+    *("inference_config", "gpu_config"),
+    *("model_params", "prefill_flops", "decode_flops_per_step", "prefill_first_token_latency"),
+    *("decode_per_token_latency", "kv_cache_latency", "total_infer_latency", "params_model"),
+    *("prefill flops_model", "weight_memory_per_gpu", "prefill_max_bs"),
+    *("prefill_act_memory_per_gpu", "decode_act_memory_per_gpu", "kv_cache_memory_per_gpu"),
+    *("decode_memory_total", "decode_max_bs", "max_batch_total_tokens", "prefill_latency"),
+    *(
+        f"{phase}_{part}"
+        for phase in ("prefill", "decode")
+        for part in ("qkvo_proj", "attn_kernel", "mlp", "rmsnorm", "tp_comm", "kv_cache_rw")
+    ),
+    "decode_latency",
+)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_the_keys_that_its_output_prints_are_there(tp):
+    values = llm_profile("llama2-7b", "H200", bs=20, tp_size=tp, print_flag=False)
+    assert not set(KEYS) - set(values)
+    layer = {"attention_kernel", "qkvo_proj", "mlp", "rmsnorm", "positional_embedding"}
+    assert not (layer | {"input_embedding"}) - set(values["prefill_flops_per_layer"])
+    held = ("weight_memory_per_gpu", "kv_cache_memory_per_gpu", "decode_act_memory_per_gpu")
+    assert values["decode_memory_total"] == pytest.approx(sum(values[name] for name in held))
+    assert values["prefill_tp_comm"] > 0 or tp == 1
+
+
+def test_the_first_token_of_the_circulating_table_needs_no_efficiencies():
+    """1.77 s there, with 0.9 of each peak by default."""
+    case = {"bs": 20, "seq_len": 1024, "generate_len": 1024, "tp_size": 8, "print_flag": False}
+    assert llm_profile("llama2-70b", "a100-sxm-40gb", **case)["TTFT"] == pytest.approx(1.77, 0.01)
 
 
 def test_the_familiar_sections_are_printed_unless_asked_not_to(capsys):

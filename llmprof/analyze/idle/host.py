@@ -16,7 +16,6 @@ from llmprof.label.activity import LAUNCHES_GRAPH
 from llmprof.label.groups import row_numbers
 from llmprof.label.intervals import (
     GroupLine,
-    clip_intervals,
     gaps,
     lay,
     length_within,
@@ -24,7 +23,7 @@ from llmprof.label.intervals import (
     merge_line,
     place_on_line,
 )
-from llmprof.label.nesting import innermost, innermost_pieces
+from llmprof.label.nesting import innermost, pieces_within
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
 
@@ -119,29 +118,8 @@ def innermost_within(
     """
     # `window` and `span` are row numbers; spans that outlast their call are work elsewhere and left
     # out.
-    nothing = {
-        "window": pl.UInt32(),
-        "span": pl.UInt32(),
-        "start_ns": pl.Int64(),
-        "dur_ns": pl.Int64(),
-    }
-    if not windows.height or not spans.height:
-        return pl.DataFrame(schema=nothing), spans.clear()
     spans = _meeting(spans, windows, by)
-    pieces = innermost_pieces(spans, by)
-    # a thread that launches for several devices has windows of all at the same time: one round for
-    # each device
-    line = lay(windows, by, {"_window": pl.int_range(pl.len(), dtype=pl.UInt32)})
-    window, start, end = (line.rows[column].to_numpy() for column in ("_window", "_start", "_end"))
-    cuts = [pl.DataFrame(schema=nothing)]
-    while len(window):
-        free = start >= np.append(start[0], np.maximum.accumulate(end)[:-1])
-        now = window[free]  # windows that overlap an earlier one go to the next round
-        cut = clip_intervals(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
-        numbers = pl.Series("window", now[cut["window"].to_numpy()], dtype=pl.UInt32)
-        cuts.append(cut.select(numbers, pl.col("span").cast(pl.UInt32), "start_ns", "dur_ns"))
-        window, start, end = window[~free], start[~free], end[~free]
-    return pl.concat(cuts), spans
+    return pieces_within(windows, spans, by), spans
 
 
 def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
-import platformdirs
 import vl_convert as vlc
 
 from llmprof.charts.base.dark import GROUND, Theme, dark_colours, themed
@@ -108,8 +107,7 @@ def vega_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB) that defines ``vegaEmbed`` and loads
     nothing.
     """
-    chosen = os.environ.get("LLMPROF_CACHE")
-    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
+    folder = files.cache_folder("vega")
     kept = folder / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return _checked(kept.read_bytes().decode())

@@ -13,8 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
-
 from llmprof.errors import LaunchError
 from llmprof.run.launch.run.folder import hold_file
 from llmprof.run.live.server import Address
@@ -27,8 +25,7 @@ def lock_folder() -> Path:
     """Folder of the locks and of what captures of a server cost before: it survives the process,
     and is the user's.
     """
-    chosen = os.environ.get("LLMPROF_CACHE")
-    return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof"))) / "live"
+    return files.cache_folder("live")
 
 
 class Lock:

@@ -36,7 +36,7 @@ def device_processes(config: ExperimentConfig) -> set[GpuProcess]:
     gpus = ask_gpus(None, config.environment.get(name, os.environ.get(name))).get("gpus") or ()
     return {
         GpuProcess(pid=one.pid, name=one.name)
-        for gpu in gpus[: config.world_size]
+        for gpu in gpus[: config.devices]
         for one in gpu.processes or ()
     }
 

@@ -29,6 +29,7 @@ from .machine import OwnLog, Refused, describe_failure, gpu_names, tail, write_d
 
 _UNKNOWN = (
     *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
+    "prefilled_s",
     *("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s"),
 )
 
@@ -215,15 +216,28 @@ def version_of(*distributions: str) -> str | None:
     return None
 
 
+def instances_of(job: Mapping[str, Any]) -> list[str]:
+    """Names of the instances that prefill and that decode; none if one server does both."""
+    numbers = [int(number) for number in (job.get("disaggregate") or "0+0").split("+")]
+    kinds = zip(("prefill", "decode"), numbers)  # noqa: B905
+    return [f"{kind}{k or ''}" for kind, number in kinds for k in range(number)]
+
+
+def devices_of(job: Mapping[str, Any]) -> int:
+    """Number of devices of a run."""
+    ranks: int = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
+    return ranks * max(1, len(instances_of(job)))
+
+
 def name_gpus(job: Mapping[str, Any], record: RunRecord) -> None:
     """Record the names of the GPUs of a run, and check that there are enough."""
-    ranks, names = job["tensor_parallel_size"] * job["pipeline_parallel_size"], gpu_names()
+    ranks, names = devices_of(job), gpu_names()
     if names is not None:
         record.document["device_names"] = names[:ranks]
         if len(names) < ranks:
             raise Refused(
-                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there"
-                f" are {len(names)}",
+                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size, for"
+                f" each instance), there are {len(names)}",
                 "lower tensor_parallel_size or pipeline_parallel_size, or look at"
                 " CUDA_VISIBLE_DEVICES",
             )
@@ -313,7 +327,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], RunRecord
         work({**job, "engine_args": with_secrets(job["engine_args"])}, record)
     except BaseException as error:
         record.document["error"] = error_record = describe_failure(
-            error, tail(record.out / "server.log") + log.tail()
+            error, "".join(map(tail, sorted(record.out.glob("*server*.log")))) + log.tail()
         )
         with contextlib.suppress(OSError):  # the error may be a full disk
             record.event("error", error_record["message"])
@@ -434,8 +448,9 @@ def take_traces(record: RunRecord) -> None:
 
 def drop_traces(record: RunRecord) -> None:
     """Remove the traces of a window that is not measured."""
-    for path in (record.home / "traces").glob("*"):
-        path.unlink(missing_ok=True)
+    for path in (record.home / "traces").rglob("*"):
+        if path.is_file():
+            path.unlink(missing_ok=True)
 
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.

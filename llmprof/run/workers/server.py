@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +28,57 @@ OK = 200
 
 async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
     """Request one streamed completion and time it."""
-    reader, writer = await asyncio.open_connection(HOST, port)
-    data = json.dumps({**body, "stream": True}).encode()
+    seen = _Seen()
+    async with _asked(port, {**body, "stream": True}) as reader:
+        async for message in _stream_of(reader):
+            seen.take(message)
+    return seen.values()
+
+
+@contextlib.asynccontextmanager
+async def _asked(port: int, body: Mapping[str, Any]) -> AsyncIterator[asyncio.StreamReader]:
+    """Send a request for a completion; what comes back is read in the block."""
+    data = json.dumps(body).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}:{port}\r\nContent-Type:"
         " application/json\r\n"
     )
-    seen = _Seen()
     try:
-        writer.write(
-            f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data
-        )
-        await writer.drain()
-        async for message in _stream_of(reader):
-            seen.take(message)
+        reader, writer = await asyncio.open_connection(HOST, port)
+        try:
+            writer.write(
+                f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data
+            )
+            await writer.drain()
+            yield reader
+        finally:
+            writer.close()
     except (asyncio.IncompleteReadError, ConnectionError) as error:
         raise RuntimeError(f"the server ended in the middle of a request: {error}") from error
-    finally:
-        writer.close()
-    return seen.values()
+
+
+_TO_BE_SENT = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    **dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")),
+}
+
+
+async def routed(ports: tuple[int, int], body: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion whose prompt one server reads, and which another one generates."""
+    start, began = time.time_ns(), time.perf_counter()
+    first = {name: value for name, value in body.items() if name != "stream_options"}
+    first |= {"max_tokens": 1, "kv_transfer_params": _TO_BE_SENT}
+    async with _asked(ports[0], first) as reader:
+        head, _, text = (await reader.read()).partition(b"\r\n\r\n")
+    if head.split(b" ")[1:2] != [str(OK).encode()]:
+        said = (head[:60] + b" " + text[:500]).decode("utf-8", "replace")
+        raise RuntimeError(f"the server that prefills answered {said}")
+    prefilled = time.perf_counter() - began
+    found = json.loads(text).get("kv_transfer_params")
+    values = await completion(ports[1], {**body, "kv_transfer_params": found} if found else body)
+    times = {name: values[name] + prefilled for name in ("ttft_s", "e2e_s")}
+    return {**values, **times, "start_ns": start, "prefilled_s": prefilled}
 
 
 async def _stream_of(reader: asyncio.StreamReader) -> Any:
@@ -134,16 +166,23 @@ class _Seen:
 
 
 async def load(
-    port: int, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], *, concurrency: int
+    port: int,
+    bodies: Sequence[Mapping[str, Any]],
+    arrive: Sequence[float],
+    *,
+    concurrency: int,
+    routes: Sequence[tuple[int, int]] = (),
 ) -> list[dict[str, Any]]:
-    """Request many completions."""
+    """Request many completions; with routes, each of two servers, in turn."""
+    turn = itertools.cycle(routes)
     places = asyncio.Semaphore(concurrency or len(bodies))
 
     async def one(body: Mapping[str, Any], arrives: float) -> dict[str, Any]:
         await asyncio.sleep(arrives - time.perf_counter())
         async with places:
             waited = max(0.0, time.perf_counter() - arrives)
-            return {**await completion(port, body), "arrived_s": waited}
+            answer = await (routed(next(turn), body) if routes else completion(port, body))
+            return {**answer, "arrived_s": waited}
 
     now = time.perf_counter()
     tasks = [asyncio.ensure_future(one(body, now + start)) for body, start in zip(bodies, arrive)]  # noqa: B905
@@ -235,8 +274,14 @@ def end_of_talk(connection: socket.socket) -> None:
 class EngineServer:
     """A server on this machine, which runs with its children in a separate session."""
 
-    def __init__(self, argv: Sequence[str], port: int, log: Path) -> None:
-        self.port = port
+    def __init__(
+        self,
+        argv: Sequence[str],
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port, self.name = port, log.stem
         with log.open("wb") as out:
             self._process = subprocess.Popen(  # noqa: S603
                 list(argv),
@@ -244,28 +289,29 @@ class EngineServer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the server answers."""
+    def wait(self, timeout_s: float, others: Sequence[EngineServer] = ()) -> None:
+        """Wait until the server answers, as long as it and the others run."""
         until = time.monotonic() + timeout_s
         while True:
-            self.check()
+            for server in (self, *others):
+                server.check()
             with contextlib.suppress(OSError, http.client.HTTPException):
                 if self.ask("GET", "/health")[0] == OK:
                     return
             if time.monotonic() > until:
-                found = f"the server did not answer within {timeout_s:g} s"
-                raise Refused(
-                    found, "raise server.health_timeout_s, or look for the reason in server.log"
-                )
+                found = f"the {self.name} did not answer within {timeout_s:g} s"
+                advice = "raise server.health_timeout_s, or look for the reason in"
+                raise Refused(found, f"{advice} {self.name}.log")
             time.sleep(_HEALTH_EVERY_S)
 
     def check(self) -> None:
         """Raise RuntimeError if the server ended."""
         status = self._process.poll()
         if status is not None:
-            raise RuntimeError(f"the server ended with status {status}")
+            raise RuntimeError(f"the {self.name} ended with status {status}")
 
     def ask(
         self,
@@ -338,20 +384,37 @@ def serving(
     argv: Sequence[str], job: Mapping[str, Any], record: RunRecord, port: int
 ) -> Iterator[EngineServer]:
     """Start a server, wait until it answers, and stop it at the end."""
-    with record.stage("serve", message="starting the server"):
-        server = EngineServer(argv, port, record.out / "server.log")
-        try:
-            server.wait(job["server"]["health_timeout_s"])
-        except BaseException:
-            server.stop()
-            raise
-    try:
+    with serving_all([("server", argv, port, {})], job, record) as (server,):
         yield server
+
+
+@contextlib.contextmanager
+def serving_all(
+    starts: Sequence[tuple[str, Sequence[str], int, Mapping[str, str]]],
+    job: Mapping[str, Any],
+    record: RunRecord,
+) -> Iterator[list[EngineServer]]:
+    """Start servers (name, command, port, environment) at one time, wait until all answer, and stop
+    them at the end; the error says which one ended.
+    """
+    servers: list[EngineServer] = []
+    try:
+        with record.stage("serve", message="starting the server"):
+            for name, argv, port, environment in starts:
+                log = record.out / f"{name}.log"
+                servers.append(EngineServer(argv, port, log, environment))
+            for server in servers:
+                server.wait(job["server"]["health_timeout_s"], servers)
+        yield servers
     except RuntimeError:
-        time.sleep(1.0)  # an engine that fails needs a moment to write the reason
+        time.sleep(1.0)  # an engine that fails needs a moment to write the reason, and to end
+        if len(servers) > 1:
+            for server in servers:
+                server.check()
         raise
     finally:
-        server.stop()
+        for server in servers:
+            server.stop()
 
 
 class Client:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .job import RunRecord, drop_traces, each_point, take_traces
+from .job import RunRecord, devices_of, drop_traces, each_point, instances_of, take_traces
 from .machine import Refused, set_environment
 from .server import (
     HOST,
@@ -20,7 +23,7 @@ from .server import (
     arguments,
     free_port,
     load,
-    serving,
+    serving_all,
 )
 from .vllm_common import (
     check_devices,
@@ -58,14 +61,70 @@ def run_served(job: Mapping[str, Any], record: RunRecord) -> None:
         os.environ["VLLM_SERVER_DEV_MODE"] = (
             "1"  # methods of workers can only be called in this mode
         )
-    port = free_port(job["server"]["port"])
-    with serving(_command(job, options, port), job, record, port) as server:
-        _VllmClient(job, record, server, options).prepare()
+    instances = instances_of(job)
+    starts = [
+        (
+            f"{name}-server" if name else "server",
+            _command(job, _own_options(options, job, record, name), port),
+            port,
+            _own_environment(job, platform, k) if name else {},
+        )
+        for k, name in enumerate(instances or [""])
+        for port in [free_port(0 if k else job["server"]["port"])]
+    ]
+    with serving_all(starts, job, record) as servers:
+        _VllmClient(job, record, servers, options).prepare()
         each_point(
             of_this_start(job, record),
             record,
-            lambda point: _VllmClient(point, record, server, options).all(),
+            lambda point: _VllmClient(point, record, servers, options).all(),
         )
+    shutil.rmtree(record.home / _STORAGE, ignore_errors=True)
+
+
+_STORAGE = "kv"
+"""Folder of keys and values in the folder of a run, for connectors through shared storage."""
+
+_BOTH = ("Nixl", "Example")
+"""Connectors whose instances all have the role ``kv_both``."""
+
+
+def _own_options(
+    options: Mapping[str, Any], job: Mapping[str, Any], record: RunRecord, name: str
+) -> dict[str, Any]:
+    """Options of the server of an instance: what moves keys and values, and its folder of traces.
+
+    Without ``kv_transfer_config`` it is NIXL between GPUs, and shared storage on a CPU.
+    """
+    own = dict(options)
+    if not name:
+        return own
+    usual: dict[str, Any] = {"kv_connector": "NixlConnector"}
+    if record.document["platform"] == "cpu":
+        extra = {"shared_storage_path": str(record.home / _STORAGE)}
+        usual = {"kv_connector": "ExampleConnector", "kv_connector_extra_config": extra}
+    given = job["engine_args"].get("kv_transfer_config") or usual
+    connector = record.document["connector"] = given.get("kv_connector")
+    role = "kv_producer" if name.startswith("prefill") else "kv_consumer"
+    role = "kv_both" if str(connector).startswith(_BOTH) else role
+    own["kv_transfer_config"] = {"kv_role": role, **given}
+    if "torch_profiler_dir" in own.get("profiler_config", {}):
+        traces = str(record.traces() / name)
+        own["profiler_config"] = {**own["profiler_config"], "torch_profiler_dir": traces}
+    return own
+
+
+def _own_environment(job: Mapping[str, Any], platform: str, number: int) -> dict[str, str]:
+    """Variables of the server of an instance: its GPUs, and the port where NIXL's agents meet."""
+    if platform == "cpu":
+        return {}
+    ranks = devices_of(job) // len(instances_of(job))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(gpu) for gpu in range(devices_of(job))]
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus[number * ranks : (number + 1) * ranks]),
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port(0)),
+    }
 
 
 def _command(job: Mapping[str, Any], options: Mapping[str, Any], port: int) -> list[str]:
@@ -84,14 +143,27 @@ class _VllmClient(Client):
         self,
         job: Mapping[str, Any],
         record: RunRecord,
-        server: EngineServer,
+        servers: Sequence[EngineServer],
         options: Mapping[str, Any],
     ) -> None:
+        """Of several servers, the last one generates, and its metrics count."""
         more = {"return_token_ids": True} if options.get("skip_tokenizer_init") else {}
         usage = {"include_usage": True, "continuous_usage_stats": True}
         super().__init__(
-            job, record, server, model=options["served_model_name"], stream_options=usage, **more
+            job,
+            record,
+            servers[-1],
+            model=options["served_model_name"],
+            stream_options=usage,
+            **more,
         )
+        self._servers = servers
+        prefill, decode = (
+            [server.port for server in servers if server.name.startswith(kind)]
+            for kind in ("prefill", "decode")
+        )
+        turns = max(len(prefill), len(decode))
+        self._routes = [(prefill[k % len(prefill)], decode[k % len(decode)]) for k in range(turns)]
         self._peak: float | None = None
         self._window_after: float | None = None
 
@@ -112,6 +184,7 @@ class _VllmClient(Client):
                         [{**self.bodies[0], "max_tokens": 2}],
                         [0.0],
                         concurrency=1,
+                        routes=self._routes,
                     )
                 )
                 self._switch(on=False)
@@ -134,10 +207,16 @@ class _VllmClient(Client):
             if not after:
                 self._profile(on=True)
             self._window_after = after
-            answers = self.repeats("profiled", job["profile_repeats"])
+            try:
+                answers = self.repeats("profiled", job["profile_repeats"])
+            except RuntimeError:
+                with contextlib.suppress(RuntimeError, OSError):
+                    self._profile(on=False)  # what the other servers recorded is kept
+                take_traces(record)
+                raise
             self._profile(on=False)
             take_traces(record)
-            steps = self._rpc("llmprof_steps")
+            steps = [] if self._routes else self._rpc("llmprof_steps")
             record.engine_steps(
                 "profiled", steps[0] if steps and isinstance(steps[0], list) else []
             )
@@ -157,16 +236,19 @@ class _VllmClient(Client):
         facts = [fact for fact in self._rpc("llmprof_facts") if isinstance(fact, dict)]
         if facts:
             record.document["peak_memory_bytes"] = {
-                str(fact["rank"]): fact["peak"] for fact in facts
+                str(rank): fact["peak"] for rank, fact in enumerate(facts)
             }
 
     def _rpc(self, method: str, *args: str) -> list[Any]:
-        """Answers of the workers to a call; empty if this run or this version of vLLM cannot
-        call them.
+        """Answers of the workers of all servers to a call; empty if this run or this version of
+        vLLM cannot call them.
         """
         if os.environ.get("VLLM_SERVER_DEV_MODE") != "1":
             return []
-        status, text = self.server.ask(
+        return [each for server in self._servers for each in self._answers(server, method, args)]
+
+    def _answers(self, server: EngineServer, method: str, args: Sequence[str]) -> list[Any]:
+        status, text = server.ask(
             "POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0
         )
         if status == NOT_FOUND:
@@ -178,9 +260,15 @@ class _VllmClient(Client):
         return document if isinstance(document, list) else []
 
     def empty_cache(self) -> None:
-        """Empty the prefix cache, if requests share prefixes."""
+        """Empty the prefix cache, if requests share prefixes, and shared storage."""
         if self.job["prefix_caching"]:
-            self.server.command("/reset_prefix_cache")
+            self._command("/reset_prefix_cache")
+        shutil.rmtree(self.record.home / _STORAGE, ignore_errors=True)
+
+    def _command(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """Send a command to all servers at one time."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda server: server.command(path, body), self._servers))
 
     def send(
         self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]
@@ -196,9 +284,15 @@ class _VllmClient(Client):
     ) -> list[dict[str, Any]]:
         watch = asyncio.ensure_future(self._watch())
         start = asyncio.ensure_future(self._start_later(profile_after))
+        most = self.job["server"]["max_concurrency"]
+        sent = asyncio.ensure_future(
+            load(self.server.port, bodies, arrive, concurrency=most, routes=self._routes)
+        )
         try:
-            most = self.job["server"]["max_concurrency"]
-            answers = await load(self.server.port, bodies, arrive, concurrency=most)
+            await asyncio.wait({watch, sent}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():  # it ends where a server did, for whose answer others may wait
+                watch.result()
+            answers = await sent
             if not start.done():
                 found = (
                     "all requests were done before the profiler was to start, after"
@@ -207,8 +301,8 @@ class _VllmClient(Client):
                 raise Refused(found, "lower server.profile_after_s, or raise server.num_prompts")
             start.result()
         finally:
-            watch.cancel()
-            start.cancel()
+            for task in (watch, start, sent):
+                task.cancel()
         return answers
 
     async def _start_later(self, seconds: float) -> None:
@@ -217,9 +311,11 @@ class _VllmClient(Client):
             await asyncio.get_running_loop().run_in_executor(None, lambda: self._profile(on=True))
 
     async def _watch(self) -> None:
-        """Sample the use of the KV cache from time to time."""
+        """Sample the use of the KV cache from time to time, while all servers run."""
         while True:
             await asyncio.sleep(_LOOK_S)
+            for server in self._servers:
+                server.check()
             metrics = await asyncio.get_running_loop().run_in_executor(None, self.server.metrics)
             usage = [value for name, value in metrics.items() if _USAGE.match(name)]
             if usage:
@@ -231,9 +327,9 @@ class _VllmClient(Client):
 
     def _switch(self, *, on: bool) -> None:
         if self.job["profiler"] == "cuda" and not cuda_profiler_is_known():
-            self.server.command(
+            self._command(
                 "/collective_rpc",
                 {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]},
             )
         else:
-            self.server.command("/start_profile" if on else "/stop_profile")
+            self._command("/start_profile" if on else "/stop_profile")

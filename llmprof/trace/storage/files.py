@@ -220,6 +220,15 @@ def made(folder: Path) -> Path:
     return folder
 
 
+def cache_folder(room: str) -> Path:
+    """Folder of what can be made again: in ``LLMPROF_CACHE``, or in the user's cache folder of
+    this system.
+    """
+    import platformdirs
+
+    return Path(os.environ.get("LLMPROF_CACHE") or platformdirs.user_cache_dir("llmprof")) / room
+
+
 def refused(path: Path, error: OSError) -> OutputError:
     """Error for a file that cannot be written; it names a full disk as such."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:

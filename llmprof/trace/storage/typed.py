@@ -258,6 +258,7 @@ class RequestJson(TypedDict, total=False):
     output_tokens: Count | None
     finish_reason: str | None
     arrived_s: Seconds | None
+    prefilled_s: Seconds | None
     ttft_s: Seconds | None
     tpot_s: Seconds | None
     itl_s: list[Seconds] | None
@@ -317,6 +318,7 @@ class WorkerJson(TypedDict, total=False):
     torch_version: str | None
     python_version: str | None
     platform: str | None
+    connector: str | None
     device_names: list[str] | None
     random_weights: bool | None
     stages: list[StageJson] | None

@@ -2,10 +2,13 @@
 download.
 """
 
+import contextlib
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import ConfigError, LlmprofError
+from llmprof.errors import ConfigError, LlmprofError, OutputError
 from llmprof.theory import catalog
 from llmprof.trace.storage import files
 
@@ -36,11 +39,18 @@ def catalog_config(name: str) -> dict[str, Any]:
 
 
 def resolve(name: str, folder: str | Path) -> Path:
-    """Path or name by which an engine finds a model."""
+    """Path or name by which an engine finds a model; a run keeps the config of random weights."""
     if name.startswith(PREFIX):
-        target = files.made(Path(folder) / _known(name))
-        files.write_json(target / "config.json", catalog_config(name))
-        return target.absolute()
+        known, content = _known(name), catalog_config(name)
+        own = files.made(Path(folder) / known)
+        files.write_json(own / "config.json", content)
+        # vLLM hashes the path: with one for all runs, what it compiled for the last one is used
+        number = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        shared = files.cache_folder("models") / number / known
+        with contextlib.suppress(OutputError):
+            files.write_json(files.made(shared) / "config.json", content)
+            return shared.absolute()
+        return own.absolute()
     path = Path(name).expanduser()
     if path.is_dir() or (name.startswith(("/", ".", "~")) or name.count("/") != 1):
         if not (path / "config.json").is_file():

@@ -349,13 +349,20 @@ OPS: Final[dict[str, tuple[Any, Any]]] = {
   operator, and returns a number.
 """
 
-SIZES: Final[dict[str, dict[str, int]]] = {
+SIZES: Final[dict[str, dict[str, Any]]] = {
     "quick": {"steps": 3, "max_tokens": 20, "warmup": 1, "layers": 0, "operator_layers": 4},
-    "detailed": {"steps": 10, "max_tokens": 100, "warmup": 3, "layers": 0, "operator_layers": 0},
+    "detailed": {
+        "steps": 10,
+        "max_tokens": 100,
+        "warmup": 3,
+        "layers": 0,
+        "operator_layers": 0,
+        "memory": "operators",
+    },
     "production": {"steps": 20, "max_tokens": 200, "warmup": 5, "layers": 0, "operator_layers": 2},
 }
 """Ready-made sizes: timed steps, output tokens, warm-up runs, timed layers per step, layers with
-timed operators.
+timed operators, and what memory is read around.
 """
 
 _GROUPS: Final = {"server": SERVER, "load": LOAD, "ncu_options": NCU, "ops_options": OPS}
@@ -386,6 +393,7 @@ _NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,120}$")
 _OPTION: Final = re.compile(r"^(?:--)?[a-z][a-z0-9-]*$")
 _OURS: Final = {"output", "export", "command-file", "session", "session-new", "import", "log-file"}
 _VARIABLE: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_INSTANCES: Final = re.compile(r"[1-9]\d?\+[1-9]\d?")
 _LARGEST_PORT: Final = 65535
 
 
@@ -545,6 +553,8 @@ def _check_engine(config: ExperimentConfig) -> None:
         problem = f"a served run does not support profile_mode {config.profile_mode}"
         hint = "ncu replays kernels, so requests of a server time out; run ncu on an offline run"
         raise ConfigError(problem, expected="inference_only, torch or nsys", hint=hint)
+    if config.disaggregate is not None:
+        _check_instances(config)
     if config.cpu_sampler != "none" and config.profile_mode in {"nsys", "nsys_ncu", "ncu"}:
         problem = (
             f"cpu_sampler {config.cpu_sampler} does not work with profile_mode"
@@ -562,6 +572,26 @@ def _check_engine(config: ExperimentConfig) -> None:
     if config.layer_annotations and config.eager is False:
         hint = "names of layers are lost inside CUDA graphs and compiled code: set eager: true"
         raise ConfigError("layer_annotations is set, but eager is false", hint=hint)
+
+
+def _check_instances(config: ExperimentConfig) -> None:
+    if not _INSTANCES.fullmatch(config.disaggregate or ""):
+        raise ConfigError(
+            f"disaggregate is {config.disaggregate!r}",
+            expected="instances that prefill and that decode, such as 1+1",
+            key="disaggregate",
+        )
+    for name, usual in {"engine": ("vllm",), "profile_mode": ("torch", "inference_only")}.items():
+        if getattr(config, name) not in usual:
+            raise ConfigError(
+                f"disaggregate is given, and {name} is {getattr(config, name)}",
+                expected=" or ".join(usual),
+                key=name,
+            )
+    if config.memory_snapshot:
+        raise ConfigError(
+            "disaggregate and memory_snapshot are given together", expected="one of them"
+        )
 
 
 def _check_options(options: dict[str, Any], name: str) -> None:
@@ -601,7 +631,7 @@ def sized(
         raise ConfigError(
             f"profile_steps is {steps} and num_tokens is {tokens}", expected="at least 1 of each"
         )
-    of_timer = {name: base[name] for name in ("layers", "operator_layers")}
+    of_timer = {name: base[name] for name in base.keys() & {"layers", "operator_layers", "memory"}}
     fields: dict[str, Any] = {
         "profile_mode": "ops",
         "max_tokens": tokens,
@@ -687,6 +717,9 @@ class ExperimentConfig:
         "vllm", "engine that runs the model: one of llmprof.run.launch.engines.engines()"
     )
     served: bool = _option(default=False, help="start a server and profile a window of its load")
+    disaggregate: str | None = _option(
+        None, "serve with instances that prefill and others that decode, as 1+1 (vLLM)"
+    )
     server: dict[str, Any] = _option(
         {}, "port, num_prompts, request_rate, max_concurrency, profile_after_s, …"
     )
@@ -775,6 +808,8 @@ class ExperimentConfig:
                     f"{field_.name} is {value}", expected=f"at least {least:g}", key=field_.name
                 )
             object.__setattr__(self, field_.name, value)
+        if self.disaggregate is not None:
+            object.__setattr__(self, "served", True)
         python = self.python or interpreter(engine(self.engine, served=self.served).packages)
         python = str(Path(python).expanduser().absolute()) if "/" in python else python
         object.__setattr__(self, "python", python)
@@ -798,6 +833,11 @@ class ExperimentConfig:
     def world_size(self) -> int:
         """Number of ranks of the run."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def devices(self) -> int:
+        """Number of devices: the ranks of all instances."""
+        return self.world_size * sum(map(int, (self.disaggregate or "1").split("+")))
 
     def replace(self, **changes: Any) -> ExperimentConfig:
         """Copy of the configuration with other values, checked like the first."""

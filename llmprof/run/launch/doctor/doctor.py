@@ -541,7 +541,7 @@ def used(facts: Facts, config: ExperimentConfig | None) -> tuple[Gpu, ...]:
     """The GPUs that a run would use, which are the first visible ones; all GPUs for a check of
     the machine.
     """
-    return (facts.gpus or ())[: config.world_size if config else None]
+    return (facts.gpus or ())[: config.devices if config else None]
 
 
 def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -602,7 +602,7 @@ def parallel_sizes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fi
     """There is a GPU for every rank."""
     if config is None:
         return
-    needed, available = config.world_size, len(facts.gpus or ())
+    needed, available = config.devices, len(facts.gpus or ())
     size, have, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
     if is_cpu_build(facts):
         advice, found = (

@@ -228,6 +228,7 @@ _AS_CONFIGURED: Final = (
     *(
         "engine",
         "served",
+        "disaggregate",
         "tensor_parallel_size",
         "pipeline_parallel_size",
         "dtype",

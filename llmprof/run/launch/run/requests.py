@@ -26,7 +26,7 @@ _SCHEMA = {
     **{name: pl.List(pl.Int64) if name == "itl_ns" else pl.Int64 for name in LATENCIES},
     "wall_ns": pl.Int64,
     **dict.fromkeys(("finish_reason", "id"), pl.String),
-    "arrived_ns": pl.Int64,
+    **dict.fromkeys(("arrived_ns", "prefilled_ns"), pl.Int64),
 }
 _STEPS = {
     "phase": pl.String,
@@ -72,7 +72,7 @@ def _row(request: Mapping[str, Any], walls: Mapping[tuple[Any, Any], Any]) -> di
     kept = ("phase", "repeat", "request", "prompt_tokens", "output_tokens", "finish_reason", "id")
     times = {
         name: _ns(request.get(name.removesuffix("_ns") + "_s"))
-        for name in (*LATENCIES, "arrived_ns")
+        for name in (*LATENCIES, "arrived_ns", "prefilled_ns")
     }
     wall = walls.get((request.get("phase"), request.get("repeat")))
     facts = {name: request.get(name) for name in kept}

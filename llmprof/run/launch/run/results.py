@@ -308,13 +308,13 @@ def check_capture(
     event = "kernel" if on_device else "operator"
     events = _events(trace, config, on_device=on_device)
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
-    missing = sorted(set(range(config.world_size)) - set(counts))
+    missing = sorted(set(range(config.devices)) - set(counts))
     if missing:
         found = (
             f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of"
             f" {ranks_in_words(missing)}"
         )
-        expected = f"{event}s of all {config.world_size} ranks"
+        expected = f"{event}s of all {config.devices} ranks"
         hint = _WHY_RANKS.get(config.profile_mode, _WHY_RANKS["nsys"])
         raise CaptureError(found, expected=expected, hint=hint, missing=missing)
     warned: list[str] = []

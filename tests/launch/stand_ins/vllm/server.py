@@ -37,13 +37,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-        called(self.path, body=body)
+        called(self.path, body=body, port=self.server.server_port)
         if self.path != "/v1/completions":
             self.answer('{"results": [3]}')
         elif HOW.get("refuses"):
             self.answer('{"error": "no such model"}', 404)
+        elif "stream" not in body:
+            self.prefill(body)
         else:
             self.stream(body)
+
+    def prefill(self, body):
+        if HOW.get("prefill_dies") == len(self.server.prefilled):
+            os._exit(7)
+        self.server.prefilled.append(body["prompt"])
+        self.answer(json.dumps({"kv_transfer_params": {"remote_block_ids": body["prompt"]}}))
 
     def stream(self, body):
         self.send_response(200)
@@ -73,7 +81,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def main():
-    called("serve", argv=sys.argv[1:], dev=os.environ.get("VLLM_SERVER_DEV_MODE"))
+    known = {
+        name: os.environ.get(name)
+        for name in ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_PORT")
+    }
+    called("serve", argv=sys.argv[1:], dev=os.environ.get("VLLM_SERVER_DEV_MODE"), known=known)
     if HOW.get("exits"):
         sys.stdout.write(HOW["exits"] + "\n")
         sys.stdout.flush()
@@ -81,7 +93,9 @@ def main():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     called("child", pid=child.pid)
     port = int(sys.argv[sys.argv.index("--port") + 1])
-    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.prefilled = []
+    server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ CONDA_NAMES = {
     "prometheus-client": "prometheus_client",
     "torch": "pytorch",
 }
-# What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine
-# that runs them.
+# What environment.yml installs from conda-forge, and what it leaves to pip.
 INSTALLED_EXTRAS = ("launch", "watch", "notebook", "scale", "pandas", "tune", "docs", "dev")
+BY_PIP = ["browser", "export", "mcp", "ncu"]
+ENGINES = ("torch", "vllm")
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +67,25 @@ def test_there_is_one_version(project, root):
 
 
 def test_environment_yml_asks_for_what_pyproject_asks_for(project, requirements, root):
-    environment = yaml.safe_load((root / "environment.yml").read_text())
-    *packages, pip = environment["dependencies"]
-    assert pip == {"pip": ["-e ."]}
+    text = (root / "environment.yml").read_text()
+    *packages, pip = yaml.safe_load(text)["dependencies"]
+    assert pip == {"pip": [f"-e .[{','.join(BY_PIP)}]"]}
     asked = {str(Requirement(text)) for text in packages if text != "pip"}
     python = f"python{project['project']['requires-python']}"
-    assert asked == {python} | {
-        f"{CONDA_NAMES.get(r.name, r.name)}{r.specifier}" for r in requirements
-    }
+    assert asked == {python} | {conda_name(r) for r in requirements}
+    engines = [project["project"]["optional-dependencies"][name][0] for name in ENGINES]
+    named = re.findall(r"^ +# +- (\S+)$", text, re.MULTILINE)
+    assert named == [conda_name(Requirement(engine)) for engine in engines]
+
+
+def conda_name(requirement):
+    return f"{CONDA_NAMES.get(requirement.name, requirement.name)}{requirement.specifier}"
+
+
+def test_environment_yml_installs_what_make_setup_does(root):
+    extras = re.search(r"--editable '\.\[(.+)\]'", (root / "Makefile").read_text()).group(1)
+    # dev has what pandas asks for
+    assert set(extras.split(",")) | {"pandas"} == {*INSTALLED_EXTRAS, *BY_PIP}
 
 
 def test_the_chinese_readme_has_the_same_sections_commands_and_links(root):

@@ -24,11 +24,12 @@ from llmprof.trace.storage import typed
 from llmprof.units import SECONDS, format_bytes
 
 
-def add_server_options(sub: argparse.ArgumentParser) -> None:
+def add_server_options(sub: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Give a parser the options that say which server is recorded, and where its traces are."""
-    sub.add_argument(
-        "url", metavar="URL", help="address of the server, such as http://127.0.0.1:8000"
-    )
+    words = "address of the server, such as http://127.0.0.1:8000"
+    if several:
+        words += "; of several, recorded at one time into one run (prefill and decode)"
+    sub.add_argument("url", metavar="URL", nargs="+" if several else None, help=words)
     sub.add_argument(
         "--seconds",
         type=float,
@@ -65,7 +66,7 @@ def add_server_options(sub: argparse.ArgumentParser) -> None:
 
 def add_record_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a recording."""
-    add_server_options(sub)
+    add_server_options(sub, several=True)
     sub.add_argument(
         "--results-dir",
         default="results",
@@ -194,7 +195,7 @@ def do_record(args: Namespace, terminal: Terminal) -> str:
     options["progress"] = terminal.progress
     if not args.json:
         options["say"] = lambda words: terminal.tell(wrap_words(words, terminal.width, "", ""))
-    done = llmprof.record(args.url, **options)
+    done = llmprof.record(args.url if len(args.url) > 1 else args.url[0], **options)
     recording = typed.found(done.folder.recording, typed.RecordingJson) or {}
     if args.json:
         return to_json({"folder": done.folder.path, "state": done.state, "recording": recording})

@@ -255,6 +255,7 @@ def launched_events(trace: Trace) -> pl.DataFrame:
         alternatives = " and ".join(
             f"{table} (analyze.{view}, --what {view})" for table, view in other_tables
         )
+        way = trace.capture.other_process or way
         hint = f"it holds {alternatives}; for the others {way}" if alternatives else way
         raise NotCapturedError(
             "this capture holds no kernels, copies or operators", hint=hint, table="kernels"

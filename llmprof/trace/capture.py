@@ -46,6 +46,20 @@ class Capture:
         )
 
     @property
+    def other_process(self) -> str:
+        """Advice for a recording of PyTorch that holds nothing, since its process did no work;
+        empty for others.
+        """
+        of_torch = self._trace._meta.get("format") == "chrome" and self.asked is None
+        if not of_torch or self._trace.table_names:
+            return ""
+        return (
+            "profile the process that runs the model: the engine of vLLM is another one unless"
+            " VLLM_ENABLE_V1_MULTIPROCESSING=0 is set before it is imported; llm.start_profile()"
+            " and llmprof.profile reach it there"
+        )
+
+    @property
     def platform(self) -> Platform:
         """Platform of the devices (CUDA, ROCm, Ascend), with the words that findings and hints use
         for it.

@@ -313,9 +313,8 @@ class Trace:
                 f"this trace was read without its {name}", expected=expected, hint=hint, table=name
             )
         found = f"this capture holds no {name}"
-        raise NotCapturedError(
-            found, hint=f"record it with {self.capture.how_to_record(name)}", table=name
-        )
+        way = f"record it with {self.capture.how_to_record(name)}"
+        raise NotCapturedError(found, hint=self.capture.other_process or way, table=name)
 
     def _frame(self, name: str) -> pl.DataFrame | None:
         """Frame of a table; None if it was not recorded."""

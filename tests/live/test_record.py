@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import llmprof
-from llmprof.errors import CaptureError, ConfigError, LaunchError, OutputError
+from llmprof.errors import CaptureError, ConfigError, LaunchError, OutputError, TraceWarning
 from llmprof.run import launch, trials
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.live import recording as module
@@ -23,7 +23,7 @@ from llmprof.run.live import traces
 from llmprof.run.live.lock import Lock
 from llmprof.run.live.server import Address, LostError, ServerClient
 from llmprof.trace.storage import typed
-from tests.live.stand_in import guards
+from tests.live.stand_in import StandIn, guards
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
 SHORT = 5.0
@@ -48,6 +48,49 @@ def no_guard_is_left():
     before = set(guards())
     yield
     until(lambda: set(guards()) <= before)
+
+
+@pytest.fixture
+def two_servers(server, tmp_path):
+    """A server, and another one."""
+    other = StandIn(tmp_path / "other")
+    yield server, other
+    other.stop()
+
+
+class TestSeveral:
+    def test_servers_recorded_at_one_time_are_one_run(self, two_servers):
+        urls = [one.start(dev=True, trace={"steps": 9000}) for one in two_servers]
+        run = recorded(urls)
+        assert run.state == "finished"
+        assert [folder.path for folder in launch.runs("results")] == [run.folder.path]
+        names = [url.removeprefix("http://").replace(":", "-") for url in urls]
+        assert sorted(path.name for path in run.folder.traces.iterdir()) == sorted(names)
+        with pytest.warns(TraceWarning, match="engines beside each other"):
+            ranks = llmprof.read(run.folder.path).meta["ranks"]
+        assert sorted(rank["engine"] for rank in ranks) == sorted(names)
+        told = run.folder.path / f"recording_{names[1]}.json"
+        assert typed.found(told, Any)["url"] == urls[1]
+        assert run_folder.changed_files(run.folder) == []
+
+    def test_one_that_dies_is_named_and_the_other_is_kept(self, two_servers, monkeypatch):
+        monkeypatch.setattr("llmprof.run.live.guard._TRIES_S", 1.0)
+        first, second = two_servers
+        urls = [first.start(dev=True), second.start(dev=True, kill="/stop_profile")]
+        with pytest.raises(CaptureError, match=f"{urls[1]} was not recorded") as failed:
+            recorded(urls)
+        second.stop()
+        second.start(dev=True)  # its guard, which goes on trying, finds it
+        until(lambda: not guards())
+        kept = [folder for folder in launch.runs("results") if folder.state["state"] == "finished"]
+        assert len(kept) == 1
+        assert str(kept[0].path) in failed.value.hint
+        assert launch.open_run(kept[0].path).trace.ranks == [-1, 0]
+
+    @pytest.mark.parametrize("urls", [[], ["http://127.0.0.1:1"] * 2])
+    def test_addresses_that_are_none_or_the_same(self, urls):
+        with pytest.raises(ConfigError, match="addresses"):
+            recorded(urls)
 
 
 class TestRecorded:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import llmprof
+from llmprof import analyze
 from llmprof.errors import (
     MixedRunsError,
     NotCapturedError,
@@ -306,3 +307,30 @@ def test_the_trace_of_a_run_knows_the_time_without_the_profiler(root, tmp_path, 
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "worker.json").unlink() if worker is None else (copy / "worker.json").write_text(worker)
     assert "without_profiler" not in llmprof.read(copy).meta
+
+
+def test_a_profiler_around_an_engine_in_another_process_is_told_so(tmp_path):
+    """What torch.profiler around ``LLM(...)`` of vLLM 0.10 and later writes: seven events, none of
+    the work.
+    """
+    events = [
+        {"ph": "M", "name": name, "ts": 1.0, "pid": 7, "tid": 0, "args": {}}
+        for name in ("process_name", "process_labels", "process_sort_index", "process_sort_index")
+    ]
+    span = {"pid": "Spans", "tid": "PyTorch Profiler", "ts": 1.0, "dur": 9.0}
+    events.append({"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", **span})
+    events += [
+        {"ph": "i", "s": "g", "name": name, "pid": "", "tid": "", "ts": 1.0}
+        for name in ("Iteration Start: PyTorch Profiler", "Record Window End")
+    ]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.warns(TraceWarning, match="none of its 7 events"):
+        trace = llmprof.read(file, cache=False)
+    for ask in (lambda: trace.kernels, lambda: analyze.findings(trace)):
+        with pytest.raises(NotCapturedError) as caught:
+            ask()
+        assert "VLLM_ENABLE_V1_MULTIPROCESSING=0" in caught.value.hint
+    with pytest.warns(TraceWarning):
+        part = llmprof.read(file, cache=False, tables=["markers"])
+    assert part.capture.other_process == ""  # it was not asked for more

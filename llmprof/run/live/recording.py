@@ -5,21 +5,32 @@ of a run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import polars as pl
 
-from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, TraceWarning
+from llmprof.errors import (
+    CaptureError,
+    ConfigError,
+    LaunchError,
+    LlmprofError,
+    TraceWarning,
+    listed,
+)
 from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
 from llmprof.run.launch import ConfigManager, ExperimentConfig, Run, open_run
@@ -126,7 +137,7 @@ def fewer(overhead: float) -> str:
 
 
 def record(
-    url: str,
+    url: str | Sequence[str],
     *,
     seconds: float = 3.0,
     steps: int | None = STEPS,
@@ -139,7 +150,8 @@ def record(
     say: Say | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Record a window of a server that runs already, by its own profiler.
+    """Record a window of a server that runs already, by its own profiler; or of several at one
+    time, such as one that prefills and one that decodes.
 
     The server has to be started with its profiler: vLLM with ``--profiler-config`` (before 0.13
     with the variable ``VLLM_TORCH_PROFILER_DIR``); SGLang has it always; TensorRT-LLM in newer
@@ -148,8 +160,9 @@ def record(
 
     Parameters
     ----------
-    url : str
-        Address of the server, such as ``http://127.0.0.1:8000``. A name and a password in it, or
+    url : str or sequence of str
+        Address of the server, such as ``http://127.0.0.1:8000``, or those of several, whose traces
+        are then in one run. A name and a password in it, or
         the token in the environment variable ``LLMPROF_API_KEY``, are sent, and stored nowhere;
         both at once are refused.
     seconds : float
@@ -204,34 +217,69 @@ def record(
     --------
     >>> run = llmprof.record("http://127.0.0.1:8000", seconds=3, steps=40)  # doctest: +SKIP
     """
-    if isinstance(requests, str) and requests.startswith(SCHEME):
-        with received(requests) as spans:
-            return record_window(
-                url,
-                seconds=seconds,
-                steps=steps,
-                folder=folder,
-                fetch=fetch,
-                ranks=ranks,
-                requests=spans,
-                results_dir=results_dir,
-                timeout_s=timeout_s,
-                say=say,
-                progress=progress,
-            )
-    return record_window(
-        url,
-        seconds=seconds,
-        steps=steps,
-        folder=folder,
-        fetch=fetch,
-        ranks=ranks,
-        requests=requests,
-        results_dir=results_dir,
-        timeout_s=timeout_s,
-        say=say,
-        progress=progress,
-    )
+    spans = isinstance(requests, str) and requests.startswith(SCHEME)
+    with received(str(requests)) if spans else contextlib.nullcontext(requests) as told:
+        window = functools.partial(
+            record_window,
+            seconds=seconds,
+            steps=steps,
+            folder=folder,
+            fetch=fetch,
+            ranks=ranks,
+            requests=told,
+            results_dir=results_dir,
+            timeout_s=timeout_s,
+            say=say,
+            progress=progress,
+        )
+        return window(url) if isinstance(url, str) else _record_beside(list(url), window)
+
+
+def _record_beside(urls: Sequence[str], window: Callable[..., Run]) -> Run:
+    """Windows of several servers at one time as one run, with a folder of traces for each."""
+    if not urls or len(set(urls)) < len(urls):
+        raise ConfigError(
+            f"the addresses are {listed(urls) or 'none'}", expected="one or more, each once"
+        )
+    together = threading.Barrier(len(urls))
+
+    def ready() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # one that failed is not awaited
+            together.wait(START_S)
+
+    def beside(url: str) -> Run:
+        try:
+            return window(url, ready=ready)
+        except BaseException:
+            together.abort()
+            raise
+
+    with ThreadPoolExecutor(len(urls)) as threads:
+        recorded = [threads.submit(beside, url) for url in urls]
+    errors = {url: done.exception() for url, done in zip(urls, recorded, strict=True)}
+    if failed := next((error for error in errors.values() if error is not None), None):
+        kept = [str(done.result().folder.path) for done in recorded if done.exception() is None]
+        if isinstance(failed, LlmprofError) and kept:
+            raise CaptureError(
+                f"{next(url for url in urls if errors[url])} was not recorded: {failed.found}",
+                hint=f"{failed.hint or 'record them again'}; the others are in {listed(kept)}",
+            ) from failed
+        raise failed
+    runs = [done.result() for done in recorded]
+    first = runs[0].folder
+    for number, (url, run) in enumerate(zip(urls, runs, strict=True)):
+        address = urlsplit(url)
+        name = f"{address.hostname}-{address.port or number}"
+        whole = run.folder.traces.rename(run.folder.path / name)
+        files.made(first.traces)
+        shutil.move(whole, first.traces / name)
+        if number:
+            shutil.move(run.folder.recording, first.path / f"recording_{name}.json")
+            shutil.rmtree(run.folder.path)
+    results = RunResults(runs[0].config, first, dict(runs[0].worker), [])
+    results.timeline()
+    results.write([{"recorded": url} for url in urls], {})
+    return open_run(first.path)
 
 
 def record_window(
@@ -247,6 +295,7 @@ def record_window(
     timeout_s: float,
     say: Say | None,
     progress: Progress | None,
+    ready: Callable[[], None] | None = None,
 ) -> Run:
     """Record a window, with the requests of a file or of a receiver that is open already."""
     if not 0 < seconds <= _MOST_S:
@@ -284,7 +333,7 @@ def record_window(
             try:
                 with run_folder.lock(), keep_state(run_folder) as stage:
                     capture.note(run_folder)
-                    capture.run(run_folder, lock, descriptor, stage)
+                    capture.run(run_folder, lock, descriptor, stage, ready)
                     capture.finish(run_folder, config, requests, stage)
             except BaseException:
                 if not capture.began:
@@ -349,9 +398,16 @@ class ServerCapture:
         self._scrapes: dict[str, list[Scrape]] = {"before": [], "within": [], "after": []}
 
     def run(
-        self, folder: RunFolder, lock: Lock, descriptor: int, stage: Callable[[str], None]
+        self,
+        folder: RunFolder,
+        lock: Lock,
+        descriptor: int,
+        stage: Callable[[str], None],
+        ready: Callable[[], None] | None = None,
     ) -> None:
-        """Switch the profiler on, wait, switch it off, whatever happens, and take the traces."""
+        """Switch the profiler on, as soon as others are ready, wait, switch it off, whatever
+        happens, and take the traces.
+        """
         if lock.left_on:
             self.notes.append(
                 "an earlier recording was killed with its guard: the profiler was switched off"
@@ -363,6 +419,8 @@ class ServerCapture:
         self._look("before")
         time.sleep(self.around_s)
         self._read("before")
+        if ready is not None:
+            ready()
         self.place.remember()
         within_s = START_S + self.seconds + 2 * self.around_s
         guard = Guard(self.server.address, within_s=within_s, lock=descriptor)

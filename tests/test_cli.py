@@ -800,8 +800,8 @@ def test_the_list_of_commands_needs_none_of_the_libraries():
 REFUSED = {
     "analyze sample:torch_tp1_eager --what kernels --sort durations": "total_ns",
     "analyze sample:torch_tp1_eager --what kernels --rank 7": "0",
-    "theory --gpu H200 --model NoSuchModel": "Qwen2.5-7B",
-    "theory --gpu NoSuchDevice --model Qwen2.5-7B": "H200",
+    "theory NoSuchModel --gpu H200": "Qwen2.5-7B",
+    "theory Qwen2.5-7B --gpu NoSuchDevice": "H200",
     "what-if sample:torch_tp1_eager at-bound:nomodel": "theory --list",
     "explore sample:torch_tp1_eager --finding 99 --no-browser": "host-bound",
     "notebook nothing": "00_my_trace",
@@ -829,9 +829,9 @@ WRITING = {
     "convert": "convert sample:torch_tp1_eager -o {place}/x",
     "redact": "redact {trace} -o {place}/x",
     "csv": "analyze sample:torch_tp1_eager --what kernels --csv {place}/x.csv",
-    "chart": "analyze sample:torch_tp1_eager --what kernels --chart {place}/x.html",
+    "chart": "diff sample:torch_tp1_eager sample:torch_tp1_cudagraph --chart {place}/x.html",
     "run": "run --model tiny --results-dir {place}/x",
-    "sweep": "sweep --model tiny --set batch=1 --results-dir {place}/x",
+    "sweep": "sweep --model tiny --parameter-sweep batch_size=1,2 --results-dir {place}/x",
     "record": "record http://127.0.0.1:1 --results-dir {place}/x",
     "tune": "tune {trace} -o {place}/x",
 }

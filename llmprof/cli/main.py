@@ -92,7 +92,7 @@ _INPUTS: Final = (
     "prompt_file",
 )
 """Options that may name an input, onto which no output is written."""
-_OUTPUTS: Final = ("csv", "chart", "init", "output", "results_dir")
+_OUTPUTS: Final = ("csv", "chart", "charts", "init", "output", "results_dir")
 """Options that may name a file or folder to write."""
 _KEEPING: Final = ("try", "tune")
 """Commands whose option ``folder`` names what they write."""
@@ -259,7 +259,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         if not isinstance(value, str | os.PathLike) or os.fspath(value) == "-":
             continue
         files.check_place(value)
-        if "force" in given and name != "results_dir":
+        if "force" in given and name not in ("results_dir", "charts"):
             folder = name == "output" and (
                 args.command == "demo"
                 or (args.command == "notebook" and not os.fspath(value).endswith(".ipynb"))

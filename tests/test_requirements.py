@@ -1,8 +1,8 @@
 """What the documents behind llmprof ask for, in their words, and what shows that it is there: a
 command that is parsed, a call that is made, a file that exists, a page, or a test.
 
-Features have their table in benchmarks/features.md (tests/test_features.py); names of tools are in
-docs/reference.md, of which this reads the sections on the documents' own tools.
+Features have their table in benchmarks/features.md (tests/test_features.py), the names of the
+documents' own tools in benchmarks/coming_from.md.
 """
 
 import json
@@ -26,6 +26,7 @@ from tests.samples import sample
 from tests.test_coming_from import rows, spans
 
 ROOT = Path(__file__).parents[1]
+PAGE = "benchmarks/coming_from.md"
 PROFILED = "llmprof run --model random:tiny --profile-mode"
 MADE = "tests/launch/test_run.py"
 
@@ -165,7 +166,7 @@ THEORY = {
     **{
         f"{concept} is explained": f"docs/predict.md: {concept}"
         for concept in (
-            *("FlashAttention", "PagedAttention", "sliding window", "pruning", "distillation"),
+            *("FlashAttention", "PagedAttention", "sliding window", "Pruning", "distillation"),
             *("DeepSpeed", "quantization", "CUDA graphs"),
         )
     },
@@ -325,7 +326,7 @@ def test_an_item_is_there(known, name, item, shown):
 
 @pytest.mark.parametrize("tool", OWN)
 def test_the_documents_own_names_lead_to_something(root, known, tool):
-    there = {span for _, here in rows(root)[tool] for span in spans(here)}
+    there = {span for _, here in rows(root, PAGE)[tool] for span in spans(here)}
     commands = [span for span in there if span.startswith("llmprof ")]
     calls = [span for span in there if re.match(r"(?:analyze|theory|llmprof)\.\w", span)]
     assert commands
@@ -337,7 +338,7 @@ def test_the_documents_own_names_lead_to_something(root, known, tool):
 
 def test_keys_that_are_kept_have_their_unit(root, known):
     """Each key of the section is in a result, and has a unit."""
-    section = (root / "docs" / "reference.md").read_text("utf-8")
+    section = (root / PAGE).read_text("utf-8")
     section = section.partition("## Keys that are kept for other tools\n")[2].partition("\n## ")[0]
     table = [
         line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")

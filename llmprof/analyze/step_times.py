@@ -275,7 +275,9 @@ def edges(trace: Trace) -> pl.DataFrame:
 
 
 def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Windows without what the device did of work from before the recording."""
+    """Windows without what the device did of work from before the recording; without those of
+    which that is much, where others are left.
+    """
     last = (pl.col("start_ns") + pl.col("dur_ns")).max()
     at = edges(trace).group_by(LANE).agg(edge_ns=last)
     if not at.height:
@@ -283,12 +285,17 @@ def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     cut = pl.col("edge_ns").fill_null(-1)
     inside = (pl.col("start_ns") <= cut) & (cut < pl.col("start_ns") + pl.col("dur_ns"))
     lost = pl.when(inside).then(cut - pl.col("start_ns")).otherwise(0)
-    return windows.join(at, on=LANE, how="left", maintain_order="left").with_columns(
+    much = lost > MUCH_CUT * pl.col("dur_ns")
+    windows = windows.join(at, on=LANE, how="left", maintain_order="left")
+    return windows.filter(~much | much.all().over(LANE)).with_columns(
         pl.col("start_ns") + lost,
         pl.col("dur_ns") - lost,
         span_ns=pl.max_horizontal(pl.col("span_ns") - lost, 0),
     )
 
+
+MUCH_CUT = 0.01
+"""A step that loses more than this share of its time is not like the others."""
 
 LONG = 10
 """The first steps of a device that take more than this many times its median step would be most

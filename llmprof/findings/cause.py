@@ -147,6 +147,8 @@ class Cause:
     """The cause whose time it measures a part of."""
     potential: float = 0.0
     """Part of the time of a fact by which it is ranked among losses; 0 for those after them."""
+    unsure: bool = False
+    """Whether the recording does not say why, however long it takes."""
     unless: str | None = None
     """The cause in place of which it stands, where that one finds nothing."""
 

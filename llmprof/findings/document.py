@@ -13,6 +13,7 @@ from llmprof.findings.findings import findings
 from llmprof.findings.frame import SCHEMA
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.platforms import PLATFORMS
 
 VERSION: Final = 3
 """Version of the document.
@@ -26,7 +27,10 @@ _MEANING: Final = {
         " their phase, then facts"
     ),
     "rule": "which rule speaks",
-    "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
+    "severity": (
+        "high from 20 % of the time, medium from 5 %, low below or if the recording cannot tell;"
+        " info for what is no fault"
+    ),
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
     "unit": "ns a step, ns a rank, ns a request, or ns a profile (hardware metrics)",
@@ -140,7 +144,7 @@ def findings_schema() -> dict[str, Any]:
     summary = {"type": ["string", "null"]}
     about = {
         "device": {**summary, "description": "name of the device, as the profiler writes it"},
-        "platform": {"type": "string", "enum": ["nvidia", "amd", "ascend", "unknown"]},
+        "platform": {"type": "string", "enum": list(PLATFORMS)},
         "profiler": {**summary, "description": "format that was read: chrome, nsys, ascend …"},
         "ranks": {"type": "array", "items": {"type": "integer", "minimum": 0}},
         "world_size": {"type": ["integer", "null"]},

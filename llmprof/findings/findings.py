@@ -66,7 +66,8 @@ def findings(
         phase:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
-          low below, info if it is not a fault), ``title`` (one sentence with the figure);
+          low below or where the recording cannot tell, info if it is not a fault), ``title``
+          (one sentence with the figure);
         - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a
           request), ``share``; ``recorded_share``: of all recorded time, if all steps of
           the phase are like those of the scope; ``follows_from``: the rule of the finding that is

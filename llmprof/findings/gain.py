@@ -12,7 +12,6 @@ import polars as pl
 from llmprof.errors import LlmprofError
 from llmprof.findings.cause import Measurement
 from llmprof.findings.scope import Scope
-from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
 from llmprof.replay.what_if import change_of, replay_changes
 from llmprof.text import sentence
@@ -108,11 +107,7 @@ def _gain(
     steps = scope.windows.select("rank", "step").unique()
     if scope.steps is not None:
         rows = rows.join(steps, on=["rank", "step"], how="semi").sort("rank", "step")
-    if (
-        not rows.height
-        and change.startswith("no-host-delay")
-        and scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()
-    ):
+    if not rows.height and change.startswith("no-host-delay") and scope.reads_prompts:
         return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
         return "No prediction: these steps have none before them."

@@ -35,7 +35,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         if not of_steps
         else f"No cause is given for these steps; {whole} complete steps are explained below."
         if whole
-        else "No step is complete, so no cause is given."
+        else "No step is complete with the start of the next, so no cause is given."
     )
     return {
         "rule": INCOMPLETE,
@@ -55,7 +55,9 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         "start_ns": first_ns,
         "detail": f"{began} {judged}",
         "suggestion": (
-            "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
+            "Record again, with a file of its own for each rank."
+            if first_ns is None
+            else "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
             f" profiler, and {trace.capture.how_to_record('kernels')}."
         ),
         "weight": float("inf"),

@@ -22,7 +22,7 @@ NEARLY_ALL: Final = 0.8
 kernels differ.
 """
 
-EXPLAINS: Final = 0.25
+EXPLAINS: Final = 0.4
 """Least share of the others' waiting that late ranks spend more than they do, for that to be
 named as the cause.
 """

@@ -22,7 +22,7 @@ REASONS: Final = {
     ),
     "compilation": (
         ("call", "op", "python", "range"),
-        r"(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|aclopCompile|compile_fx|async_compile"
+        r"(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|aclopCompile$|\bopCompile\b|compile_fx|async_compile"
         r"|torch/_(?:inductor|dynamo)|triton/(?:compiler|runtime/build|backends)|(?:deep_gemm|flashinfer|tilelang)/jit"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
@@ -91,7 +91,7 @@ def pauses_of(
         held.select("rank", name="waited_name").unique(), on=["rank", "name"], how="semi"
     )
     pieces = pl.concat([_thread_pieces(late, spans), _call_pieces(held, calls)])
-    rows = parts.drop("host_name", "host_kind", "host_share")
+    rows = parts.drop("host_name", "host_kind", "host_share").with_columns(begun_ns="start_ns")
     if pieces.is_empty():
         rows = rows.with_columns(**_UNRECORDED)
     else:
@@ -102,7 +102,7 @@ def pauses_of(
     rows = _with_new_code(rows, spans)
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("waited_kind") == "call")
-    first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
+    first = _first_uses(rows, kernels)
     after_call = pl.Series(
         "call", host_reasons(rows.select(who="call", kind=pl.lit("call")))
     ).is_not_null()
@@ -295,12 +295,21 @@ def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _first_launches(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
-    """Whether each part is a long launching call, and a kernel's first of its rank."""
-    long = (parts["cause"] == "launch") & (parts["dur_ns"] >= LONG_LAUNCH_NS)
-    if kernels is None or not long.any():
-        return parts["dur_ns"] < 0
+def _first_uses(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+    """Whether each piece is a long launching call, or the operator around it for far longer than
+    is usual for it, and what it launches is the first kernel of its name on its rank.
+    """
+    usual = pl.col("dur_ns").median().over("rank", "host_name")
+    alone = pl.len().over("rank", "host_name") == 1
+    is_long = pl.col("dur_ns") >= LONG_LAUNCH_NS
+    in_operator = (pl.col("cause") == "host_bound") & (pl.col("host_kind") == "op")
+    in_operator &= alone | (pl.col("dur_ns") >= TIMES_LOAD * usual)
+    found = is_long & ((pl.col("cause") == "launch") | in_operator)
+    if kernels is None or not rows.select(found.any()).item():
+        return pl.repeat(value=False, n=rows.height, eager=True)
     firsts = kernels.group_by("rank", next_name="name").agg(first=pl.col("start_ns").min())
-    first = parts.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")["first"]
-    after = first - parts["start_ns"] - parts["dur_ns"]  # from the end of the call to the kernel
-    return (long & after.is_between(0, LAUNCH_NS)).fill_null(value=False)
+    rows = rows.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")
+    # from the end of the piece, which may be followed by the launching call, to the kernel
+    after = pl.col("first") - pl.col("start_ns") - pl.col("dur_ns")
+    most = pl.when(in_operator).then(LONG_LAUNCH_NS).otherwise(LAUNCH_NS)
+    return rows.select((found & after.is_between(0, most)).fill_null(value=False)).to_series()

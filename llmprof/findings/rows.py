@@ -15,12 +15,18 @@ from llmprof.findings.frame import SCHEMA
 from llmprof.findings.gain import Gain, gains_of
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import Scope, ranks_with_most, sum_of
-from llmprof.label.completeness import has_lost
+from llmprof.label.completeness import has_lost, lost_events
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
 """Severities, each with the least share of time that it needs, in order."""
+
+MUCH_LOST: Final = 0.2
+"""Share of launched events without which a recording shows no cause for sure."""
+
+MIN_RANKED: Final = 0.1
+"""Share of the time from which on a fact has a place among the losses."""
 
 UNPREDICTED: Final = 0.5
 """Part of a loss by which it is ranked if no gain of its remedy is predicted: between nothing and
@@ -101,6 +107,19 @@ def severity_of(share: float) -> str:
     return next(name for name, least in SEVERITIES.items() if share >= least)
 
 
+def _is_doubtful(cause: Cause, scope: Scope) -> bool:
+    """Whether what is missing in the recording could be the cause: its kernels, much that was
+    launched, or, for an idle device, any work if launches are not known.
+    """
+    trace = scope.trace
+    lost = lost_events(trace)
+    if cause.unsure or not (trace.has("kernels") or trace.capture.on_host):
+        return True
+    if lost.launched:
+        return lost.missing > MUCH_LOST * lost.launched
+    return cause.evidence == "idle" and trace.has("runtime")
+
+
 def _measure(cause: Cause, scope: Scope) -> Measurement | None:
     """Measurement of a cause, if it was captured and exceeds the threshold."""
     if not scope.span_ns:
@@ -165,9 +184,12 @@ def _row(
     if known is not None:
         gained = max(0.0, known.low_ns * known.slowed)
     without = FOLLOWS if follows else predicted
+    is_fact = cause.info or measured.is_fact
     return {
         "rule": cause.name,
-        "severity": "info" if cause.info or measured.is_fact else severity_of(share),
+        "severity": "info"
+        if is_fact
+        else severity_of(0.0 if _is_doubtful(cause, scope) else share),
         "title": measured.figures.title(context),
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",
@@ -192,6 +214,6 @@ def _row(
         "detail": measured.figures.detail(context) + _others_lose(measured.others_ns),
         "suggestion": measured.figures.advice(context),
         "about": measured.about,
-        "ranked": cause.potential > 0 or not (cause.info or measured.is_fact),
+        "ranked": not is_fact or (cause.potential > 0 and share >= MIN_RANKED),
         "weight": gained * (of.parts if known is None else scope.parts) * scope.weight,
     }

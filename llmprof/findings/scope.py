@@ -33,9 +33,11 @@ from llmprof.label.groups import last_before
 from llmprof.label.intervals import clip_intervals
 from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
+from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 from llmprof.units import format_ns, format_share
 
 _TORCH = {
@@ -70,11 +72,13 @@ def max_of(frame: pl.DataFrame, column: str) -> float | None:
 
 
 def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
-    """The pieces of each part of a gap as one row: ``rank, start_ns, dur_ns``."""
-    whole = pauses.group_by("part", maintain_order=True).agg(
-        pl.col("rank").first(), pl.col("start_ns").min(), pl.col("dur_ns").sum()
+    """The pieces of each gap as one row, from the start of its first part: ``rank, start_ns,
+    dur_ns``.
+    """
+    whole = pauses.group_by("gap", maintain_order=True).agg(
+        pl.col("rank").first(), pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
     )
-    return whole.select("rank", "part", "start_ns", "dur_ns")
+    return whole.select("rank", "start_ns", "dur_ns")
 
 
 _MANY_ROWS: Final = 1 << 18
@@ -188,6 +192,22 @@ class Scope:
     def has_layers(self) -> bool:
         """Whether layers of a transformer were found in it."""
         return bool(self.events["layer"].is_not_null().any())
+
+    @cached_property
+    def reads_prompts(self) -> bool:
+        """Whether all of its steps read prompts."""
+        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all())
+
+    @cached_property
+    def starts_ahead(self) -> bool:
+        """Whether the host begins most steps before the device ends those before them."""
+        if self.steps is None:
+            return False
+        begun = self.steps.select("rank", "step", host_ns="host_start_ns")
+        rows = self.windows.join(begun, on=["rank", "step"]).sort("rank", "start_ns")
+        ended = pl.col("start_ns") + pl.col("span_ns")
+        ahead = pl.col("host_ns").shift(-1).over("rank", "device") < ended
+        return bool(rows.select(ahead.mean().fill_null(0.0) > 0.5).item())
 
     def of(self, ranks: list[int] | None) -> Scope:
         """The time of some ranks of it; of all with None."""
@@ -367,7 +387,6 @@ class Scope:
         """
         kernels = self.trace.kernels if self.trace.has("kernels") else None
         parts = idle_with_threads(self.trace).drop(
-            "gap",
             "step",
             "in_step",
             "gap_ns",
@@ -464,8 +483,14 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         ]
     return [
         Scope(trace, words, chosen, windows_of(words, windows, chosen), recorded_ns, of_ns)
-        for words, chosen, of_ns in choose_scopes(step_rows, windows, steady_steps(trace))
+        for words, chosen, of_ns in _choices(trace)
     ]
+
+
+@per_trace
+def _choices(trace: Trace) -> list[ScopeSteps]:
+    """The scopes of a trace with steps."""
+    return choose_scopes(steps_of(trace), step_windows(trace), steady_steps(trace))
 
 
 def windows_of(words: str, windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:

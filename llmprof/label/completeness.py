@@ -75,16 +75,16 @@ def _launch_counts(trace: Trace) -> pl.DataFrame:
         pl.col("kind").is_in(["kernel", "graph"]), pl.col("correlation").is_not_null()
     )
     calls = calls.join(_events_by_call(trace, key), on=key, how="left", maintain_order="left")
-    calls = _outermost(calls)
+    if trace.has("kernels") and not calls["recorded"].count():
+        calls = calls.clear()  # no event names its launch
+    calls = _add_steps(_outermost(calls), steps_of(trace))
     calls = calls.with_columns(
         expected=pl.when(pl.col("kind") == "graph").then(_nodes()).otherwise(1),
         recorded=pl.col("recorded").fill_null(0),
     )
     last = pl.col("start_ns").filter(pl.col("recorded") > 0).max().over("rank")
     calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(value=False))
-    return _add_steps(calls, steps_of(trace)).select(
-        pl.col(name).cast(dtype) for name, dtype in schema.items()
-    )
+    return calls.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
@@ -135,13 +135,16 @@ def _graph_sizes(events: pl.DataFrame, key: list[str]) -> pl.DataFrame:
 
 def _nodes() -> pl.Expr:
     """Events of a whole replay: the nodes of its graph, or, where these are not named, the events
-    of the largest replay, for one that no other replay equals.
+    of the largest replay, for one that no other replay equals: of at most twice its events, or of
+    any size where each is the only launch of its step.
     """
     count, graph = pl.col("recorded").fill_null(0), pl.col("kind") == "graph"
+    only = pl.col("step").is_not_null() & (pl.len().over("rank", "step") == 1)
     largest = count.filter(graph).max().over("rank")
     typical = count.filter(graph & (count > 0)).median()
     alone = pl.len().over("rank", "kind", "names", "recorded") == 1
-    is_part = alone & (count < largest) & (count >= _PART_OF_GRAPH * largest)
+    same = only & (count.filter(graph & only).max().over("rank") == largest)
+    is_part = alone & (count < largest) & (same | (count >= _PART_OF_GRAPH * largest))
     return (
         pl.when(count == 0)
         .then(pl.max_horizontal(typical.fill_null(1), 1))
@@ -212,14 +215,16 @@ def completeness(trace: Trace) -> pl.DataFrame:
 def incomplete_steps(trace: Trace) -> pl.DataFrame:
     """``rank, step`` of steps that cannot be judged: those that lack events on one of the ranks,
     those before a step whose first event was not recorded, since its start is their end, and
-    those before any of these on several ranks, which may wait for each other's next step.
+    those before any of these on several ranks, which may wait for each other's next step; but for
+    a step that lacks its end alone.
     """
-    found = completeness(trace).select("rank", "step", "complete", "begins")
+    at_end = (pl.col("missing") == pl.col("missing_at_end")) & pl.col("begins")
+    found = completeness(trace).select("rank", "step", "complete", "begins", at_end=at_end)
     rows = steps_of(trace).filter(pl.col("phase") != "empty").select("rank", "step")
     rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
-    rows = rows.with_columns(pl.col("complete", "begins").fill_null(value=True))
-    only_rank = len(trace.ranks) == 1
-    unknown_end = ~(pl.col("complete") | (pl.col("begins") & only_rank)).shift(-1).over("rank")
+    rows = rows.with_columns(pl.col("complete", "begins", "at_end").fill_null(value=True))
+    known = pl.col("begins") if len(trace.ranks) == 1 else pl.col("at_end")
+    unknown_end = ~(pl.col("complete") | known).shift(-1).over("rank")
     bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
     return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
 

@@ -182,7 +182,27 @@ ASCEND: Final = _platform(
 )
 """CANN: AscendCL, HCCL, AI cores."""
 
-PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}
+_ON_XPU: Final = "device activity (torch: ProfilerActivity.XPU; replayed graphs are not recorded)"
+INTEL: Final = _platform(
+    "intel",
+    "GPU",
+    "SYCL",
+    {
+        "runtime": "Level Zero",
+        "communication": "oneCCL",
+        "core": "Xe core",
+        "gemm": "oneDNN",
+        "record_host": " (torch: CPU activity)",
+    },
+    {
+        "kernels": _ON_XPU,
+        "copies": _ON_XPU,
+        "runtime": "host activity (torch: ProfilerActivity.CPU with XPU)",
+    },
+)
+"""Intel GPUs: SYCL over Level Zero."""
+
+PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, INTEL, UNKNOWN)}
 """Every platform by its name."""
 
 ON_DEVICE: Final = {
@@ -204,11 +224,13 @@ ON_HOST: Final = {
 _DEVICES: Final = (
     (ASCEND, r"(?i)\bascend|\bnpu\b|^910"),
     (AMD, r"(?i)\bamd\b|instinct|radeon|\bmi\d{3}|gfx\d"),
+    (INTEL, r"(?i)\bintel\b.*(?:gpu|graphics|arc|max)|\bxpu\b"),
     (NVIDIA, r"(?i)nvidia|geforce|tesla|quadro|\brtx\b|\b[abhglv]b?\d{2,3}s?\b"),
 )
 _CALLS: Final = (
     (AMD, r"^(?:hip[A-Z]|hsa_|__hip)"),
     (NVIDIA, r"^(?:cuda[A-Z]|cu[A-Z])"),
+    (INTEL, r"^(?:ur|ze|zes)[A-Z]"),
     (ASCEND, r"^(?:acl[a-z]|AscendCL@|Runtime@|rt[A-Z])"),
 )
 _FORMATS: Final = {"ascend": ASCEND, "nsys": NVIDIA, "ncu": NVIDIA, "rocm": AMD, "rpd": AMD}

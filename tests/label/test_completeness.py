@@ -122,3 +122,34 @@ def test_what_a_graph_captures_is_not_launched():
     calls = [("cudaStreamBeginCapture", 5, 1, 50), ("cudaStreamEndCapture", 45, 1, 51)]
     calls += [("cudaLaunchKernel", 10 * n, 5, n) for n in (1, 2, 3, 5)]
     assert recorded(handmade(calls, [(5, None)])) == {"launched": 1, "missing": 0}
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_only_replay_of_a_step_is_as_long_as_that_of_others(labelled):
+    """Of four replays of nine kernels the third has three left: as a step's only launch it lacks
+    six, else it may be of another graph.
+    """
+    calls = [("cudaGraphLaunch", 100 * n, 5, n) for n in range(1, 5)]
+    counts = {1: 9, 2: 9, 3: 3, 4: 9}
+    runtime = table_of(
+        "rank process thread start_ns dur_ns name api correlation",
+        [(0, 1, 1, start * US, dur * US, name, "runtime", key) for name, start, dur, key in calls],
+    )
+    device = table_of(
+        "rank device stream start_ns dur_ns name correlation",
+        [
+            (0, 0, 7, (100 * key + 10 + 5 * n) * US, US, f"k{n}", key)
+            for key, count in counts.items()
+            for n in range(count)
+        ],
+    )
+    label = "execute_context_0(0)_generation_1(1)"
+    marks = table_of(
+        "rank process thread start_ns dur_ns name domain on_device",
+        [
+            (0, 1, 1, (100 * key - 5) * US, 95 * US, label, "user_annotation", False)
+            for key in counts
+        ],
+    )
+    tables = {"runtime": runtime, "kernels": device} | ({"markers": marks} if labelled else {})
+    assert recorded(llmprof.Trace(tables))["missing"] == (6 if labelled else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,8 +68,8 @@ class Copies(Figures):
             what = " (offloaded weights, KV blocks, constants)" if torch else ""
             when = "the step before computes" if torch else "other work runs"
             return (
-                f"Keep what is copied again and again{what} on the device, or fetch it on a stream"
-                f" of its own while {when}."
+                f"Keep what is copied more than once{what} on the device, or fetch it from pinned"
+                f" memory on a stream of its own while {when}."
             )
         if self.kind == "to host":
             if torch:
@@ -85,6 +86,8 @@ class Copies(Figures):
                 "Send between devices while others compute, or place what is exchanged on the"
                 " device that uses it."
             )
+        if torch and re.search("nchw|nhwc", self.name, re.IGNORECASE):
+            return "Keep tensors in channels_last: convolutions convert between NCHW and NHWC here."
         if torch:
             return (
                 "Look for the operators that copy (contiguous, to, cat, index_copy): a neighbouring"

@@ -25,6 +25,8 @@ class ExposedCommunication(Figures):
     calls: float
     waits_known: bool
     has_layers: bool
+    is_fused: bool = False
+    """Whether kernels of communication do other work, too."""
     reason: str | None = None
     """Why the waiting in them is not known."""
 
@@ -48,9 +50,10 @@ class ExposedCommunication(Figures):
     def advice(self, of: Context) -> str:
         if not self.has_layers:
             return "Fewer or fused collectives, larger messages, or compute at the same time."
+        fuse = "" if self.is_fused else f"{of.words['fuse_communication']}, "
         return (
-            f"Fewer or fused collectives, {of.words['fuse_communication']}, sequence parallelism,"
-            " compute at the same time, or a smaller tensor-parallel size."
+            f"Fewer collectives, {fuse}sequence parallelism, compute at the same time, or a"
+            " smaller tensor-parallel size."
         )
 
 
@@ -75,6 +78,7 @@ def _measure(scope: Scope) -> Measurement | None:
         calls=calls.height / scope.parts,
         waits_known=waits_known,
         has_layers=scope.has_layers,
+        is_fused=bool(calls["name"].str.contains("(?i)fus").any()),
         reason=None if waits_known or not why.len() else why[0],
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")

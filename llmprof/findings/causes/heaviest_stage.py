@@ -100,7 +100,7 @@ def _measure(scope: Scope) -> Measurement | None:
         compute_share=whole / scope.span_ns,
         kernels=rows.height / scope.parts,
         by_name_share=share,
-        of_weights=weights and scope.has_layers,
+        of_weights=weights and scope.has_layers and not scope.reads_prompts,
         name=name,
     )
     where = f"{'stage' if in_stage else 'category'} = '{stage}'"

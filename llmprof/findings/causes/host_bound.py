@@ -30,7 +30,6 @@ from llmprof.findings.scope import (
     worst_ranks,
 )
 from llmprof.label.steps.labels import ENGINES
-from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.text import PART_WORDS
 from llmprof.units import format_ns, format_share
 
@@ -68,6 +67,8 @@ class HostBound(Figures):
     layer_of_others_ns: float | None = None
     in_graphs: bool = False
     engine: bool = False
+    starts_ahead: bool = False
+    """Whether the host begins most steps before the device ends those before."""
     reads_prompts: bool = False
     """Whether all steps read prompts, which engines do not run as whole graphs."""
 
@@ -109,17 +110,21 @@ class HostBound(Figures):
     def _advise_launches(self, of: Context) -> str:
         words = of.words
         already = "Most kernels come from replayed graphs already."
-        if self.in_graphs and self.launching_share >= MOSTLY:
-            return (
-                "Launch the graph of the next step while the device works on this one"
-                f" (asynchronous scheduling), or fewer or smaller graphs. {already}"
-            )
         if self.in_graphs:
-            named = f", first {self.host.name}" if self.host.name else ""
-            return (
-                "Prepare the next step while the device works on this one (asynchronous"
-                f" scheduling), or shorten what the host does between the replays{named}. {already}"
+            ahead = (
+                ""
+                if self.starts_ahead
+                else "Launch the next step while the device works on this one (asynchronous"
+                " scheduling). "
             )
+            is_code = self.host.name and self.host.kind != "call"
+            named = f" {self.host.name}" if is_code else " what the host does"
+            less = (
+                "Replay fewer or smaller graphs."
+                if self.launching_share >= MOSTLY
+                else f"Shorten{named} between the replays."
+            )
+            return f"{ahead}{less} {already}"
         if self.long_share >= MOSTLY:
             few = (
                 f"Fewer launches gain little: {format_share(self.long_share)} of the waiting is"
@@ -195,7 +200,8 @@ def _measure(scope: Scope) -> Measurement | None:
         layer_of_others_ns=median_of(layer_times.filter(~bound), "host_dur_ns"),
         in_graphs=in_graphs,
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
-        reads_prompts=bool(scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()),
+        starts_ahead=scope.starts_ahead,
+        reads_prompts=scope.reads_prompts,
     )
     of_decode = scope.words in (STEADY, USUAL_STEPS)
     launching = "no-host-delay:decode" if of_decode else "no-host-delay"

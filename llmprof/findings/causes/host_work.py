@@ -25,6 +25,12 @@ from llmprof.findings.scope import (
 from llmprof.text import counted, shorten
 from llmprof.units import format_ns, format_share
 
+SHOWN: Final = 20
+"""Longest pauses that its evidence shows in any case."""
+
+SETS_UP_NS: Final = 100_000_000
+"""Calls that take as long on average do more than to give or take memory or to load code."""
+
 _WORK: Final = {
     "allocation": "allocates or frees memory",
     "compilation": "compiles kernels",
@@ -90,6 +96,11 @@ class HostWork(Figures):
         return f"{text} {counted(self.calls, 'call')} of it took {format_ns(self.calls_ns)} in all."
 
     def advice(self, of: Context) -> str:
+        if self.calls and (self.calls_ns or 0) >= SETS_UP_NS * self.calls:
+            return (
+                "A call this long sets up the device or a library at its first use: warm up before"
+                " the profiler starts."
+            )
         return advice_for(self.reason, of)
 
 
@@ -119,7 +130,12 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
         )
         name = str(who).removeprefix(BEFORE)
         quoted = name.replace("'", "''")
-        where = f"host_name = '{quoted}' OR waited_name = '{quoted}' OR call = '{quoted}'"
+        # a pause may hold other work of the host for longer
+        longest = ", ".join(map(str, whole.top_k(SHOWN, by="dur_ns")["start_ns"]))
+        where = (
+            f"host_name = '{quoted}' OR waited_name = '{quoted}' OR call = '{quoted}'"
+            f" OR start_ns IN ({longest})"
+        )
         removable = reason in ("allocation", "compilation") and calls.height
         change = change_without(who) if removable else None
         ns = sum_of(gaps, "dur_ns")

@@ -75,4 +75,4 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(short, figures, where=where) if share >= MIN_SHORT else None
 
 
-SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.0)
+SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.05)

@@ -89,10 +89,11 @@ def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
         kinds = every.filter(pl.col("others") > 0).head(3)
         times = kinds.select("category", pl.col("own") / pl.col("others")).rows()
         figures = UnevenRanks(cause, rank, fastest["rank"], ratio, times)
-        # the others wait for the slowest; the gain assumes that all are as fast as the mean
+        # the others wait for the slowest; the gain assumes that all are as fast as the mean. A
+        # replay without waiting knows not how much of it the hosts of the others would give back
         gain = (slowest["ns"] - float(by_rank["ns"].mean())) * parts  # type: ignore[arg-type]
         ns = (slowest["ns"] - fastest["ns"]) * parts
-        return Measurement(ns, figures, gain_ns=gain, rank=rank, change="balance", own=[rank])
+        return Measurement(ns, figures, gain_ns=gain, rank=rank, own=[rank])
 
     return measure
 

@@ -108,5 +108,5 @@ def _has_kernels(scope: Scope) -> bool:
     return bool((scope.events["source"] == "kernel").any())
 
 
-UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle")
+UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle", unsure=True)
 LEFT_OUT: Final = Cause("left_out", _measure_left_out, "idle", info=True)

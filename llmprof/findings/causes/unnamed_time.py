@@ -45,6 +45,8 @@ class UnnamedTime(Figures):
 
 def _measure(scope: Scope) -> Measurement | None:
     named = pl.col("stage").is_not_null() & (pl.col("stage") != "other")
+    if not scope.has_layers:  # without stages a kind is name enough
+        named |= pl.col("category").fill_null("other") != "other"
     moved = pl.col("category").is_in(["collective", "copy", "fill"])
     missing = scope.events.filter(~named & ~moved)
     if not missing.height:

@@ -84,4 +84,9 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(own, figures, ns=ns, each_ns=each_ns, where="true", about=name)
 
 
-UNSTEADY_KERNELS: Final = Cause("unsteady_kernels", _measure, "spikes", min_share=0.02)
+POTENTIAL: Final = 0.8
+"""Part that may be gained: the same kernel took less in most steps of the recording."""
+
+UNSTEADY_KERNELS: Final = Cause(
+    "unsteady_kernels", _measure, "spikes", min_share=0.02, potential=POTENTIAL
+)

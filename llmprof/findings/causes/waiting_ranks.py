@@ -35,8 +35,6 @@ class _Waiting(Figures):
     kind: str
     late: int
     """The rank for which others wait most."""
-    late_share: float
-    """Share of the calls into which it comes last."""
     late_wait_share: float
     calls: int
     waited_share: float
@@ -53,8 +51,7 @@ class _Waiting(Figures):
         text = (
             f"{counted(self.calls, self.kind)}: waiting is {format_share(self.waited_share)} of the"
             f" other ranks' time in them. Rank {self.late} causes"
-            f" {format_share(self.late_wait_share)} of it and is last into"
-            f" {format_share(self.late_share)} of the calls. In the median a rank spends"
+            f" {format_share(self.late_wait_share)} of it. In the median a rank spends"
             f" {format_ns(self.seen_ns)} in a call, {format_ns(self.transfer_ns)} of it transfer;"
             f" the first and the last rank arrive {format_ns(self.skew_ns)} apart, and all leave"
             f" within {format_ns(self.spread_ns)} of each other"
@@ -160,14 +157,13 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .agg(count=pl.len(), waited=pl.col("wait_ns").sum())
         .sort("waited", "count", "last_rank", descending=[True, True, False])
     )
-    late, times, waited = lasts.row(0)
+    late, _, waited = lasts.row(0)
     others = calls.filter(pl.col("rank") != late)
     places = None if pipeline else late_groups_of(calls, rank_places(scope.trace))
     offsets = calls.with_columns(pl.col("clock_offset_ns").abs())
     measured = figures(
         kind=kind.replace("_", "-"),
         late=late,
-        late_share=times / once.height,
         late_wait_share=waited / max(1.0, sum_of(lasts, "waited")),
         calls=once.height,
         waited_share=sum_of(others, "wait_ns") / max(1.0, sum_of(others, "dur_ns")),
@@ -204,7 +200,6 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         measured,
         ns=sum_of(by_rank, "dur_ns"),
         where=f"kind = '{kind}'",
-        change=None if pipeline or cause else "balance",
         by_rank=by_rank,
         follows_from=cause,
     )

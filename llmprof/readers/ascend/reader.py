@@ -189,7 +189,7 @@ def _with_device(frames: Frames) -> Frames:
 
 READER = Reader(
     name="ascend",
-    version=5,
+    version=6,
     what=(
         "the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt,"
         " trace_view.json, kernel_details.csv, a database)"

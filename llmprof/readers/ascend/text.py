@@ -14,6 +14,7 @@ from llmprof.errors import ReadError
 from llmprof.names.kernels import map_names
 from llmprof.readers.ascend import counters, summaries, tables, timeline
 from llmprof.readers.ascend.tables import device_tables
+from llmprof.readers.common.flows import linked_by_flows
 from llmprof.readers.common.reader import Frames
 from llmprof.text import Progress
 
@@ -135,8 +136,14 @@ def _tables(
     host = _host(source)
     tasks = _tasks(source)
     calls, pieces = _communication(source)
-    links = _links(source, host.get("ops"))
+    flows = _flows(source)
+    links = _links(flows, host.get("ops"))
     tasks, calls = _linked(tasks, links), _linked(calls, links)
+    if "runtime" in host:
+        frames = {"runtime": host["runtime"], "tasks": tasks, "calls": calls}
+        to_calls = flows.filter(pl.col("name") == timeline.TO_CALLS)
+        frames = linked_by_flows(frames, to_calls, ["thread"], ["stream"])
+        host["runtime"], tasks, calls = frames.values()
     told = (
         tasks.height
         + calls.height
@@ -341,26 +348,23 @@ def _unless_placeholder(value: pl.Expr) -> pl.Expr:
     return pl.when(~value.is_in(["INVALID_TYPE", "N/A", ""])).then(value)
 
 
-def _links(source: timeline.AscendTimeline, ops: pl.DataFrame | None) -> pl.DataFrame:
-    """Operators that launched device work, according to flows: stream (null for a collective
-    call), start, operator.
-    """
+def _flows(source: timeline.AscendTimeline) -> pl.DataFrame:
+    """Flows with the stream on which they end; null for a collective call."""
+    processes = source.layer("communication")["process"].unique()
+    on_stream = ~pl.col("process").is_in(processes.implode())
+    return source.flows.with_columns(stream=pl.when(on_stream).then("thread"))
+
+
+def _links(flows: pl.DataFrame, ops: pl.DataFrame | None) -> pl.DataFrame:
+    """Operators that launched device work, according to flows: stream, start, operator."""
     schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
-    if ops is None or not source.flows.height:
+    flows = flows.filter(pl.col("name") == timeline.TO_OPS)
+    if ops is None or not flows.height:
         return pl.DataFrame(schema=schema)
     # The identifier of a flow is the start on the device, so two flows with the same start cannot
     # be matched.
-    sources = (
-        source.flows.filter("is_source")
-        .select("id", "thread", "start_ns")
-        .unique("id", keep="none")
-    )
-    processes = source.layer("communication")["process"].unique()
-    targets = source.flows.filter(~pl.col("is_source")).select(
-        "id",
-        "start_ns",
-        stream=pl.when(~pl.col("process").is_in(processes.implode())).then("thread"),
-    )
+    sources = flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
+    targets = flows.filter(~pl.col("is_source")).select("id", "start_ns", "stream")
     # Of two operators that begin at the same time, the shorter one is inside the other.
     begin = (
         ops.filter(pl.col("kind") == "op")
@@ -451,7 +455,7 @@ def launcher_names(calls: pl.DataFrame) -> pl.DataFrame:
         (pl.col("ascend_level") == "queue") & pl.col("name").str.starts_with("Dequeue")
     )
     launches = calls.filter(
-        pl.col("correlation").is_not_null() & (pl.col("ascend_level") != "queue")
+        pl.col("correlation").is_not_null() & ~pl.col("name").str.starts_with("Enqueue")
     )
     items = items.select(
         "thread", "start_ns", _item="name", _end=pl.col("start_ns") + pl.col("dur_ns")

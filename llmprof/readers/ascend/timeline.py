@@ -35,6 +35,9 @@ LAYERS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Layers, and patterns of the names of their processes (in any case)."""
 
+TO_OPS, TO_CALLS = "async_npu", "HostToDevice"
+"""Categories of the flows to device events: from operators of torch, and from calls."""
+
 
 class _LayerEvent(msgspec.Struct, gc=False):
     ph: Any = None
@@ -126,8 +129,8 @@ class AscendTimeline:
     """Content of one or more timeline files.
 
     ``events``: ``layer, cat, name, process, thread, thread_name, start_ns, dur_ns`` and the
-    arguments; ``counters``: ``layer, name, time_ns, series, value``; ``flows``: ``cat, id,
-    is_source, process, thread, start_ns``.
+    arguments; ``counters``: ``layer, name, time_ns, series, value``; ``flows``: ``name``
+    (the category), ``id, is_source, process, thread, start_ns``.
     """
 
     events: pl.DataFrame
@@ -191,7 +194,7 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> A
             parts["events"].append(_spans(spans))
         if "C" in by_phase:
             parts["counters"].append(_samples(by_phase["C"]))
-        arrows = [e for ph in "sf" for e in by_phase.get(ph, ()) if e.cat == "async_npu"]
+        arrows = [e for ph in "stf" for e in by_phase.get(ph, ()) if e.cat in (TO_OPS, TO_CALLS)]
         if arrows:
             parts["flows"].append(_arrows(arrows))
         if progress is not None:
@@ -333,9 +336,10 @@ def _samples(events: list[_LayerEvent]) -> pl.DataFrame:
 
 
 def _arrows(events: list[_LayerEvent]) -> pl.DataFrame:
-    """Flows from operators of the host to their work on the device."""
+    """Flows from the host to its work on the device."""
     return pl.DataFrame(
         {
+            "name": pl.Series([e.cat for e in events], dtype=pl.String),
             "id": pl.Series([None if e.id is None else str(e.id) for e in events], dtype=pl.String),
             "is_source": pl.Series([e.ph == "s" for e in events], dtype=pl.Boolean),
             "process": _integers([e.pid for e in events]),

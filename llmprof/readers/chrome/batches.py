@@ -335,6 +335,18 @@ def _by_process(
     }
 
 
+def _flows(texts: DistinctTexts, events: list[Any], _: list[Any]) -> BatchColumns:
+    """Begins and ends of flows, which belong together by number, and category or else name."""
+    return {
+        **times("start", [e.ts for e in events]),
+        "name": texts.codes("name", [e.category or e.name for e in events]),
+        "process": _ids([e.pid for e in events]),
+        "thread": _ids([e.tid for e in events]),
+        "id": _ids([e.id for e in events]),
+        "is_source": pl.Series([e.cat.phase == "s" for e in events], dtype=pl.Boolean),
+    }
+
+
 def _memory(texts: DistinctTexts, events: list[Any], args: list[kinds.MemoryArgs]) -> BatchColumns:
     """Allocations and releases."""
     return {
@@ -553,6 +565,7 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
     "device_marker": (kinds.DeviceMarkerArgs, _device_markers),
     "process": (kinds.CallArgs, _by_process),
     "memory": (kinds.MemoryArgs, _memory),
+    "flow": (None, _flows),
     "counter": (None, _counters),
 }
 """For each kind of event: class of its arguments (None if there are none, or no fixed class), and
@@ -709,8 +722,8 @@ class Batches:
         """
         for phase, events in others.items():
             left_out = len(events)
-            if phase == "C":
-                groups["counter"] += events
+            if phase == "C" or isinstance(events[0], kinds.Flow):
+                groups["counter" if phase == "C" else "flow"] += events
                 batch.kept += left_out
                 continue
             if phase == "M":

@@ -217,6 +217,13 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = _NOTHING
 
 
+class Flow(OtherExactEvent, gc=False):
+    """A begin or an end of a flow."""
+
+    id: Id = None
+    category: str | None = msgspec.field(default=None, name="cat")
+
+
 class Ignored(msgspec.Struct, gc=False):
     """Event that no table uses; its fields are not decoded."""
 
@@ -237,7 +244,7 @@ def _of_phases(base: type[msgspec.Struct], phases: str) -> dict[str, Any]:
             f"{base.__name__}_{ph}",
             [],
             bases=(base,),
-            namespace=None if ph == COMPLETE else {"cat": OtherPhase(ph)},
+            namespace=None if "cat" in base.__struct_fields__ else {"cat": OtherPhase(ph)},
             tag_field="ph",
             tag=ph,
             gc=False,
@@ -257,9 +264,11 @@ def _decoder_of(*classes: Any) -> msgspec.json.Decoder[list[Any]]:
 _EVENTS: Final = _of_phases(Event, COMPLETE) | _of_phases(OtherEvent, "iICM")
 _EXACT_EVENTS: Final = _of_phases(ExactEvent, COMPLETE) | _of_phases(OtherExactEvent, "iICM")
 _IGNORED: Final = _of_phases(Ignored, "stfbneBESTFpPNODVvRc(),=")
+_FLOWS: Final = _EXACT_EVENTS | _IGNORED | _of_phases(Ignored, COMPLETE) | _of_phases(Flow, "stf")
 
 _FAST_DECODER: Final = _decoder_of(*_EVENTS.values(), *_IGNORED.values())
 _EXACT_DECODER: Final = _decoder_of(*_EXACT_EVENTS.values(), *_IGNORED.values())
+_FLOW_DECODER: Final = _decoder_of(*_FLOWS.values())
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _PHASE: Final = msgspec.json.Decoder(_Phase)
 
@@ -289,10 +298,14 @@ def _exact_form(event: Event | OtherEvent) -> ExactEvent | OtherExactEvent:
 
 
 class EventDecoder:
-    """Decoder that starts fast and falls back where a file needs it."""
+    """Decoder that starts fast and falls back where a file needs it; of complete events, or of
+    ``flows`` in their place.
+    """
 
-    def __init__(self) -> None:
-        self.exact = False
+    def __init__(self, *, flows: bool = False) -> None:
+        self.exact = flows
+        self._classes = _FLOWS if flows else _EXACT_EVENTS | _IGNORED
+        self._exact_decoder = _FLOW_DECODER if flows else _EXACT_DECODER
         self.forms: set[str] = set()
         self.wrong_types = 0
 
@@ -309,7 +322,7 @@ class EventDecoder:
                     return events
         self.forms.add("text")
         try:
-            events = _EXACT_DECODER.decode(text)
+            events = self._exact_decoder.decode(text)
         except msgspec.ValidationError:
             return self._one_by_one(text)
         self.exact = True
@@ -323,11 +336,7 @@ class EventDecoder:
             except BAD_JSON:
                 wrong += 1  # no object
                 continue
-            kind = (
-                (_EXACT_EVENTS | _IGNORED).get(phase, Ignored)
-                if isinstance(phase, str)
-                else Ignored
-            )
+            kind = self._classes.get(phase, Ignored) if isinstance(phase, str) else Ignored
             event, unfit = fit_struct(kind, element)
             events.append(event)
             wrong += unfit

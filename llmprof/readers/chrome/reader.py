@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,8 +33,9 @@ from llmprof.readers.chrome.batches import (
 )
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
+from llmprof.readers.common.flows import linked_by_flows, unlinked
 from llmprof.readers.common.helpers import Done, Job, JobShare, is_worth_it, shared
-from llmprof.readers.common.lanes import REPEATS, frames_by_lane
+from llmprof.readers.common.lanes import DEVICE_NAME, REPEATS, frames_by_lane
 from llmprof.readers.common.reader import FilePart, Frames, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
 from llmprof.text import Progress
@@ -410,17 +411,14 @@ def _parts(reading: _Reading) -> list[FilePart]:
             raise ReadError(
                 f"{stream.path.name} holds no whole event{why}", hint="record the trace again"
             )
-        parts = [_part(stream, by_label[""])]
-        parts += [_part(stream, batches, head=head) for head, batches in reading.others.values()]
+        parts = [_part(reading, key) for key in ("", *reading.others)]
         world = max((part.head["world_size"] or 0 for part in parts), default=0) or None
         for part in parts:
             part.head["world_size"] = world
         _tell_of_file(parts[0].coverage, reading)
         return parts
     rest = by_label.pop("", None)
-    parts = [
-        _part(stream, by_label[label], rank=rank) for label, rank in rank_numbers(by_label).items()
-    ]
+    parts = [_part(reading, label, rank) for label, rank in rank_numbers(by_label).items()]
     _tell_of_file(parts[0].coverage, reading)
     if rest is not None:  # flows, which were not decoded
         parts[0].coverage["events"] += rest.total
@@ -449,7 +447,13 @@ class _Reading:
     """
 
     def __init__(
-        self, path: Path, python_functions: bool, block_bytes: int, progress: Progress | None = None
+        self,
+        path: Path,
+        python_functions: bool,
+        block_bytes: int,
+        progress: Progress | None = None,
+        *,
+        flows: bool = False,
     ) -> None:
         self._block_bytes = block_bytes
         self.stream = EventStream(path, block_bytes)
@@ -462,9 +466,21 @@ class _Reading:
         self.exact: dict[int, bool] = {}
         self.wrong_types: dict[int, int] = defaultdict(int)
         self.unit = -1
-        self.decoder = EventDecoder()
+        self.decoder = EventDecoder(flows=flows)
         self._progress = progress
         self._has_event = False
+
+    @cached_property
+    def flows(self) -> _Reading:
+        """Another walk through the file, for its flows."""
+        path, functions = self.stream.path, self._python_functions
+        walk = _Reading(path, functions, self._block_bytes, flows=True)
+        walk.all()
+        return walk
+
+    def document(self, key: Any) -> tuple[Mapping[str, msgspec.Raw], Batches]:
+        """Head and events of a label, or of another rank's document."""
+        return self.others.get(key) or (self.stream.head, self.by_label[key])
 
     def restart(self) -> None:
         """Read the file again from its start; events that were read are kept."""
@@ -626,16 +642,14 @@ def read_units(of: dict[str, Any], share: JobShare) -> None:
             share.give(unit, *reading.told(unit))
 
 
-def _part(
-    stream: EventStream,
-    batches: Batches,
-    *,
-    rank: int | None = None,
-    head: Mapping[str, msgspec.Raw] | None = None,
-) -> FilePart:
-    stated = stream.head if head is None else head
+def _part(reading: _Reading, key: Any, rank: int | None = None) -> FilePart:
+    """Events of one label of a rank, or of a further document."""
+    stream = reading.stream
+    stated, batches = reading.document(key)
     base = _base_ns(stated)
     frames = _tables(batches.frames(base), batches.lane_names, batches.texts)
+    if _mostly_unlinked(frames):
+        _link_by_flows(frames, reading.flows.document(key)[1], base)
     if (repeats := frames.pop(REPEATS, None)) is not None:
         batches.skipped[REPEATS] = repeats.height
         batches.kept -= repeats.height
@@ -654,6 +668,34 @@ def _part(
     if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
         coverage.setdefault("notes", []).append(_LANES)
     return FilePart(stream.path, frames, facts, coverage)
+
+
+def _mostly_unlinked(frames: Frames) -> bool:
+    """Whether few device events name their call: only then are the flows worth another walk."""
+    if (calls := frames.get("runtime")) is None:
+        return False
+    found = [unlinked(frames[name], calls) for name in _EVENTS & frames.keys()]
+    return 2 * sum(map(pl.Series.sum, found)) > sum(map(len, found))
+
+
+_EVENTS: Final = {"kernels", "copies"}
+
+
+def _link_by_flows(frames: Frames, batches: Batches, base_ns: int) -> None:
+    """Give device events the correlation of the call that launched them according to flows."""
+    flows = batches.frames(base_ns).get("flow")
+    if flows is None:
+        return
+    devices = {
+        lane.process: int(found[1])
+        for lane in batches.lane_names
+        if lane.thread is None and (found := re.match(DEVICE_NAME, lane.name))
+    }
+    flows = flows.with_columns(device=pl.col("process").replace(devices), stream="thread")
+    names = ("runtime", *_EVENTS, "tasks", "collectives")
+    tables = {name: frames[name] for name in names if name in frames}
+    lane = ("device", "stream")
+    frames |= linked_by_flows(tables, _named(flows, batches.texts), ("process", "thread"), lane)
 
 
 def _leave_out_others(frames: Frames, coverage: dict[str, Any]) -> None:
@@ -730,7 +772,7 @@ def _sniff(probe: Probe) -> bool:
 
 READER = Reader(
     name="chrome",
-    version=11,
+    version=12,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=lambda path, request: read(

@@ -8,7 +8,8 @@ import polars as pl
 
 from llmprof.names.matching import first_true
 
-_ON_DEVICE: Final = r"(?i)^(?:gpu ?|/device:[gt]pu:)(\d+)(?: |$)"
+DEVICE_NAME: Final = r"(?i)^(?:gpu ?|/device:[gt]pu:)(\d+)(?: |$)"
+"""Name of the process that stands for a device."""
 _STREAM, _PROGRAMS, _OPERATIONS = r"^Stream #", "XLA Modules", r"XLA Ops$"
 """Lanes of a device that XLA names: with kernels, with runs of programs, with operations, which
 are the kernels where no stream is recorded. Others repeat these in other words.
@@ -32,7 +33,7 @@ def frames_by_lane(events: pl.DataFrame) -> dict[str, pl.DataFrame]:
     and the names of process and lane, ``process_name`` and ``lane``.
     """
     process, lane = (pl.col(column).fill_null("") for column in ("process_name", "lane"))
-    name, on_device = pl.col("name"), process.str.contains(_ON_DEVICE)
+    name, on_device = pl.col("name"), process.str.contains(DEVICE_NAME)
     by_xla, streams = process.str.starts_with("/device:"), lane.str.contains(_STREAM)
     operations = lane.str.contains(_OPERATIONS) & ~streams.any().over("process")
     kinds = {
@@ -43,7 +44,7 @@ def frames_by_lane(events: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "runtime": name.str.contains(_CALL_NAME),
     }
     kind = first_true(kinds, "marker")
-    device = process.str.extract(_ON_DEVICE, 1).cast(pl.Int32)
+    device = process.str.extract(DEVICE_NAME, 1).cast(pl.Int32)
     domain = pl.when(lane == _PROGRAMS).then(pl.lit(_PROGRAM)).otherwise("domain")
     apart = events.with_columns(kind=kind, device=device, domain=domain).partition_by(
         "kind", as_dict=True, include_key=False

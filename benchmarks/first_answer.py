@@ -2,8 +2,9 @@
 
 ``python benchmarks/first_answer.py PATH...`` runs each program several times and in turn, byte code
 present, and prints the CPU time of the process and its children. The least work (``floor``) is to
-import Polars, to unpack the files and to decode their events once with their types. HTA reads where
-``make bench`` installed it. ``--other`` names another checkout, whose commands run beside these.
+import Polars, to unpack the files and to decode their events once with their types; of an export
+of Nsight Systems, to read its rows. HTA reads traces, and nsys-ai diagnoses exports, where
+``make bench`` installed them. ``--other`` names another checkout, whose commands run beside these.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
+from _jobs import reports_of
 from _process import HERE, PEERS_PYTHON, ROOT, Measured, alternate
 from _table import ratio, seconds, table
 
@@ -48,7 +51,10 @@ def measure(
     """CPU seconds by program."""
     jobs = [sys.executable, str(HERE / "_jobs.py")]
     contenders = {"floor": partial(_process, [*jobs, "floor", str(path)], ROOT)}
-    if PEERS_PYTHON.exists():
+    reports = reports_of(str(path))
+    if PEERS_PYTHON.exists() and reports:
+        contenders["nsys-ai diagnose"] = partial(_diagnose, reports[0])
+    elif PEERS_PYTHON.exists():
         hta = [str(PEERS_PYTHON), *jobs[1:], "load_hta", str(path), "0"]
         contenders["HTA: TraceAnalysis"] = partial(_process, hta, ROOT)
     for tree in (ROOT, *filter(None, [other])):
@@ -68,6 +74,14 @@ def _command(name: str, path: Path, tree: Path) -> Measured:
         output = ["-o", f"{folder}/report"] if name == "report" else []
         command = [sys.executable, "-m", "llmprof", name, str(path), "--no-cache", *output]
         return _process(command, tree)
+
+
+def _diagnose(report: Path) -> Measured:
+    """On a copy of its own, beside which it keeps what it made."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(report, folder)
+        tool = str(PEERS_PYTHON.with_name("nsys-ai"))
+        return _process([tool, "diagnose", copy, "--no-browser"], Path(folder))
 
 
 def _process(command: list[str], tree: Path) -> Measured:

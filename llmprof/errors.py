@@ -51,6 +51,17 @@ def listed(items: Iterable[object]) -> str:
     return ", ".join(map(str, items)) or "none"
 
 
+def one_of(known: Sequence[str], near: Sequence[str] = ()) -> str:
+    """What was expected: one of some names; where only near ones are listed, of how many.
+
+    >>> one_of(["a", "b"]), one_of(["a", "b"], ["b"])
+    ('one of a, b', 'one of 2 names, such as b')
+    """
+    return (
+        f"one of {len(known)} names, such as {listed(near)}" if near else f"one of {listed(known)}"
+    )
+
+
 class LlmprofError(Exception):
     """Base of every error that llmprof raises on purpose.
 

@@ -795,3 +795,59 @@ def test_the_list_of_commands_needs_none_of_the_libraries():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "experiment" in done.stdout
     assert (done.stderr.strip(), "what-if" in done.stdout) == ("", True)
+
+
+REFUSED = {
+    "analyze sample:torch_tp1_eager --what kernels --sort durations": "total_ns",
+    "analyze sample:torch_tp1_eager --what kernels --rank 7": "0",
+    "theory NoSuchModel --gpu H200": "Qwen2.5-7B",
+    "theory Qwen2.5-7B --gpu NoSuchDevice": "H200",
+    "what-if sample:torch_tp1_eager at-bound:nomodel": "theory --list",
+    "explore sample:torch_tp1_eager --finding 99 --no-browser": "host-bound",
+    "notebook nothing": "00_my_trace",
+    "info {text}": "chrome",
+    "report {text} -o {folder}/report": "chrome",
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_what_is_refused_is_told_with_what_there_is(given, tmp_path, capsys):
+    text = tmp_path / "users"
+    text.write_text("root:x:0:0:root:/root:/bin/bash\n")
+    assert main.main(given.format(text=text, folder=tmp_path).split()) == 2
+    said = capsys.readouterr().err
+    assert REFUSED[given] in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "report").exists()
+
+
+WRITING = {
+    "report": "report sample:torch_tp1_eager -o {place}/x",
+    "notebook": "notebook 00 -p path=sample:torch_tp1_eager -o {place}/x",
+    "demo": "demo -o {place}/x",
+    "export": "export sample:torch_tp1_eager -o {place}/x.json",
+    "convert": "convert sample:torch_tp1_eager -o {place}/x",
+    "redact": "redact {trace} -o {place}/x",
+    "csv": "analyze sample:torch_tp1_eager --what kernels --csv {place}/x.csv",
+    "chart": "diff sample:torch_tp1_eager sample:torch_tp1_cudagraph --chart {place}/x.html",
+    "run": "run --model tiny --results-dir {place}/x",
+    "sweep": "sweep --model tiny --parameter-sweep batch_size=1,2 --results-dir {place}/x",
+    "record": "record http://127.0.0.1:1 --results-dir {place}/x",
+    "tune": "tune {trace} -o {place}/x",
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_what_cannot_be_written_is_refused_before_anything_is_read(
+    command, tmp_path, capsys, monkeypatch
+):
+    place, trace = tmp_path / "file", tmp_path / "trace.json"
+    place.write_text("no folder")
+    trace.write_text("{}")
+    monkeypatch.setattr("llmprof.cli.make.open_trace", None)  # nothing gets so far
+    monkeypatch.setattr("llmprof.cli.analyze.open_trace", None)
+    given = WRITING[command].format(place=place, trace=trace).split()
+    assert main.main(given) == 2
+    said = capsys.readouterr().err
+    assert str(place) in said
+    assert place.read_text() == "no folder"

@@ -31,6 +31,24 @@ FAMILIES = (
 )
 
 
+def test_patterns_in_small_letters_find_what_those_without_regard_to_case_do():
+    each = pl.Series("name", [row["name"] for row in TABLE]).unique()
+    each = each.filter(each.str.len_bytes() == each.str.len_chars())
+    table = [
+        *names.KERNEL_PATTERNS,
+        ("group", r"(?P<Kind>GEMM)"),
+        ("code", r"\x4B\B"),
+        ("range", r"[A-_]\S"),
+        ("no small", r"[^A-Z_]{40}"),
+    ]
+    plain = each.to_frame().select(names.match(pl.col("name"), table, "none")).to_series()
+    assert names.by_unique_name(each, table, "none").to_list() == plain.to_list()
+    for value, pattern in table:
+        alone = [(value, pattern)]
+        plain = each.to_frame().select(names.match(pl.col("name"), alone, "none")).to_series()
+        assert names.by_unique_name(each, alone, "none").to_list() == plain.to_list(), pattern
+
+
 def test_names_of_many_libraries():
     found = names.categories(pl.Series([row["name"] for row in TABLE]))
     wrong = [

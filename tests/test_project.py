@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 
 import pytest
@@ -178,6 +179,18 @@ def test_reading_a_file_imports_what_it_uses(tmp_path):
     assert "llmprof.readers.chrome.reader" in loaded
     unused = {"llmprof.readers.nsys.reader", "adbc_driver_sqlite", "numpy", "llmprof.run.launch"}
     assert unused & loaded == set()
+
+
+def test_findings_take_a_few_times_as_long_as_the_first_read(root):
+    """Of CPU time in one process, so that a slow or busy machine makes no difference."""
+    spent = {"read": [], "findings": []}
+    for _ in range(3):
+        began = time.process_time()
+        trace = llmprof.read(root / "sample_traces" / "torch_tp1_eager", cache=False)
+        spent["read"].append(time.process_time() - began)
+        llmprof.analyze.findings(trace)
+        spent["findings"].append(time.process_time() - began - spent["read"][-1])
+    assert min(spent["findings"]) < 5 * min(spent["read"])
 
 
 def test_names_of_the_package_resolve_and_are_listed():

@@ -15,17 +15,17 @@ import polars as pl
 from llmprof.findings.facts import STEP_PARTS
 from llmprof.units import format_ns
 
-_COLOURS: Final = {
-    "compute": "#24699a",
-    "transfer": "#6f529b",
-    "wait or transfer": "#96487f",
-    "wait": "#8a5200",
-    "copy": "#1f756c",
-    "late": "#b83a26",
-    "idle": "#66717d",
+COLOURS: Final = {
+    "compute": "#0072B2",
+    "transfer": "#D55E00",
+    "wait or transfer": "#A9735A",
+    "wait": "#F6CFB2",
+    "copy": "#9F7FD0",
+    "late": "#CC6677",
+    "idle": "#C3CAD3",
 }
-"""Colour of each part of a step. Styles stand in the elements: a notebook that is not trusted
-shows no style sheet.
+"""Colour of each part of a step: those of the charts, whose theme imports Altair. Styles stand in
+the elements: a notebook that is not trusted shows no style sheet.
 """
 
 _FULL: Final = 99.5
@@ -65,7 +65,7 @@ def step_bars(
         lines.append(_line("predicted", [piece], after))
     key = "display:inline-block;margin-right:16px"
     keys = "".join(
-        f'<span style="{key}"><b style="color:{_COLOURS[part]}">■</b> {escape(words)}</span>'
+        f'<span style="{key}"><b style="color:{COLOURS[part]}">■</b> {escape(words)}</span>'
         for part, words in STEP_PARTS.items()
         if part in used
     )
@@ -142,8 +142,9 @@ def _piece(part: str, ns: float, longest: float, title: str) -> str:
     text = format_ns(ns) if ns >= _WITH_TEXT * longest else ""
     style = f"float:left;width:{_FULL * ns / longest:.2f}%;height:{_HEIGHT}px;overflow:hidden"
     style += f";line-height:{_HEIGHT}px;font-size:11px;text-align:center;box-sizing:border-box"
-    colour = _COLOURS.get(part)
-    style += f";color:#fff;background-color:{colour}" if colour else ";border:1px dashed"
+    colour = COLOURS.get(part)
+    ink = "#fff" if part == "compute" else "#000"
+    style += f";color:{ink};background-color:{colour}" if colour else ";border:1px dashed"
     name = part.replace(" ", "-")
     return f'<div class="{name}" style="{style}" title="{escape(title)}">{text}</div>'
 

@@ -92,8 +92,10 @@ _INPUTS: Final = (
     "prompt_file",
 )
 """Options that may name an input, onto which no output is written."""
-_OUTPUTS: Final = ("csv", "chart", "init", "output")
-"""Options that may name a file to write."""
+_OUTPUTS: Final = ("csv", "chart", "charts", "init", "output", "results_dir")
+"""Options that may name a file or folder to write."""
+_KEEPING: Final = ("try", "tune")
+"""Commands whose option ``folder`` names what they write."""
 _TELLING = (
     "convert",
     "demo",
@@ -252,9 +254,12 @@ def _check_outputs(args: argparse.Namespace) -> None:
             if isinstance(one, str | os.PathLike):
                 for place in input_paths([os.fspath(one)]):
                     files.note_input(place)
-    for name in _OUTPUTS if "force" in given else ():
+    for name in (*_OUTPUTS, *(["folder"] if args.command in _KEEPING else [])):
         value = given.get(name)
-        if isinstance(value, str | os.PathLike) and os.fspath(value) != "-":
+        if not isinstance(value, str | os.PathLike) or os.fspath(value) == "-":
+            continue
+        files.check_place(value)
+        if "force" in given and name not in ("results_dir", "charts"):
             folder = name == "output" and (
                 args.command == "demo"
                 or (args.command == "notebook" and not os.fspath(value).endswith(".ipynb"))

@@ -42,6 +42,7 @@ from llmprof.cli.output import (
     wrap_words,
 )
 from llmprof.errors import LaunchError, LlmprofError, guarded
+from llmprof.findings.card import finding_row
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.readers import bundled
 from llmprof.readers.ncu.reader import read_metrics
@@ -406,13 +407,17 @@ def do_explore(args: Namespace, terminal: Terminal) -> str:
         raise LlmprofError(
             "hardware metrics have no timeline to compare", hint="use llmprof diff A B for them"
         )
-    if alone:
-        launches_in_a_row(
-            open_profile(args.paths).metrics
-        )  # errors appear here and not in the browser
+    # errors appear here and not in the browser; the cache keeps what was read
     traces, others = [] if alone else args.paths, [args.compare] if args.compare else []
-    for paths in filter(None, (traces, others)):
-        open_trace(paths, args, terminal)  # the cache keeps it
+    opened: Any = None
+    for paths in filter(None, (others, traces)):
+        opened = open_trace(paths, args, terminal)
+    if alone:
+        opened = open_profile(args.paths).metrics
+        launches_in_a_row(opened)
+    if args.finding is not None:
+        find: Any = analyze.ncu.findings if alone else analyze.findings
+        finding_row(find(opened), args.finding)
     metrics = [
         str(path.resolve())
         for path in input_paths([*(args.paths if alone else []), *(args.metrics or [])])

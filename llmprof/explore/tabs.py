@@ -25,6 +25,7 @@ from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import PageCall, tryings
 from llmprof.findings.card import (
     chain_findings,
+    finding_row,
     first_sentence,
     headline_number,
     so,
@@ -35,7 +36,7 @@ from llmprof.findings.frame import Findings
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.replay.graph import graph
 from llmprof.run.launch import Run
-from llmprof.text import plain, sentence, unbroken
+from llmprof.text import PART_WORDS, plain, sentence, unbroken
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 
@@ -196,6 +197,22 @@ def _evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] 
     reach = end - start
     low = start if before is None else max(int(before), start - reach)  # type: ignore[arg-type]
     return (low, end if after is None else min(int(after), end + reach)), None  # type: ignore[arg-type]
+
+
+def _step_around(trace: Trace, row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The step in which a finding of steps is worst: all of it is a part of the finding."""
+    if row["start_ns"] is None or row["unit"] != "ns a step":
+        return None
+    steps = analyze.steps(trace).filter(
+        pl.col("rank") == row["rank"], pl.col("start_ns") <= row["start_ns"], row["start_ns"] < END
+    )
+    return steps.select("start_ns", end=END).row(-1) if steps.height else None
+
+
+def _cause_of(row: Mapping[str, Any]) -> str:
+    """What the gaps of a finding about idle time are called; nothing for others."""
+    causes = re.findall(r"'(\w+)'", str(row["where"])) if row["evidence"] == "idle" else []
+    return next((PART_WORDS[cause] for cause in causes if cause in PART_WORDS), "")
 
 
 DEVICE_IDLE: Final = ("between_queued_events", "unexplained_idle", "left_out")
@@ -530,12 +547,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         """Open the tab that shows a finding, at its rank, window and filter, like the button of
         the finding.
         """
-        rows = _findings_of(self._given).filter(pl.col("order") == order)
-        if not rows.height:
-            raise LlmprofError(
-                f"there is no finding {order}", expected="one of analyze.findings(trace)['order']"
-            )
-        self._show_finding(rows.row(0, named=True))
+        self._show_finding(finding_row(_findings_of(self._given), order))
         return self
 
     def _show_finding(self, row: Mapping[str, Any]) -> None:
@@ -545,9 +557,15 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
                 self["kernels"].set_trait("kernel", kernel)
             self.show("kernels")
             return
-        window, thread = _evidence_of(self._given.trace, row)
+        trace = self._given.trace
+        window, thread = _evidence_of(trace, row)
         timeline: Any = self["timeline"]
-        timeline.show(window, rank=row["rank"], thread=thread)
+        timeline.show(
+            _step_around(trace, row) or window,
+            rank=row["rank"],
+            thread=thread,
+            search=_cause_of(row),
+        )
         name = _tab_of(row)
         explorer = self[name]
         for trait, value in filters_of(row).items():

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.errors import LlmprofError
 from llmprof.findings.incomplete import INCOMPLETE
 from llmprof.text import joined
 from llmprof.units import format_ns
@@ -50,6 +51,17 @@ def chain_findings(
             else:
                 effects.setdefault(cause["order"], []).append(row)
     return sorted(causes, key=lambda row: row["order"]), effects, facts
+
+
+def finding_row(findings: pl.DataFrame, order: int) -> dict[str, Any]:
+    """The finding of a number."""
+    for row in findings.iter_rows(named=True):
+        if row["order"] == order:
+            return row
+    known = [f"{n}: {title}" for n, title in findings.select("order", "title").iter_rows()]
+    raise LlmprofError(
+        f"there is no finding {order}", expected="; ".join(known) or "none: there are no findings"
+    )
 
 
 def headline_number(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -37,6 +37,7 @@ from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 from llmprof.units import format_ns, format_share
 
 _TORCH = {
@@ -482,8 +483,14 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         ]
     return [
         Scope(trace, words, chosen, windows_of(words, windows, chosen), recorded_ns, of_ns)
-        for words, chosen, of_ns in choose_scopes(step_rows, windows, steady_steps(trace))
+        for words, chosen, of_ns in _choices(trace)
     ]
+
+
+@per_trace
+def _choices(trace: Trace) -> list[ScopeSteps]:
+    """The scopes of a trace with steps."""
+    return choose_scopes(steps_of(trace), step_windows(trace), steady_steps(trace))
 
 
 def windows_of(words: str, windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:

@@ -14,10 +14,11 @@ import polars as pl
 
 def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
     """Value of the first pattern that a name matches."""
-    tests = [
-        pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value))
-        for value, pattern in patterns
-    ]
+    return _first(name, [(value, f"(?i){pattern}") for value, pattern in patterns], default)
+
+
+def _first(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
+    tests = [pl.when(name.str.contains(pattern)).then(pl.lit(value)) for value, pattern in patterns]
     return pl.coalesce(*tests, pl.lit(default, dtype=pl.String))
 
 
@@ -96,10 +97,26 @@ def _values(
     names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None
 ) -> pl.Series:
     """Value of each name."""
-    ascii_only = all(name.isascii() for name in names)
-    usable = [(value, _of_ascii(pattern) if ascii_only else pattern) for value, pattern in patterns]
-    frame = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
-    return frame.select(value=match(pl.col("name"), usable, default))["value"]
+    frame, name = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)}), pl.col("name")
+    if not all(each.isascii() for each in names):
+        return frame.select(value=match(name, list(patterns), default))["value"]
+    usable = [(value, _of_small(_of_ascii(pattern))) for value, pattern in patterns]
+    return frame.select(value=_first(name.str.to_lowercase(), usable, default))["value"]
+
+
+def _of_small(pattern: str) -> str:
+    """Pattern in small letters, which compiles twice as fast as one without regard to case, unless
+    its capitals are more than letters.
+    """
+    if _CAPITALS.search(pattern):
+        return f"(?i){pattern}"
+    return re.sub(
+        r"\\.|[A-Z]", lambda part: part[0].lower() if len(part[0]) == 1 else part[0], pattern
+    )
+
+
+_CAPITALS: Final = re.compile(r"\(\?(?!:|-u:)|\\[pPxuU]|[A-Z]-[^A-Z]|[^A-Z]-[A-Z]")
+"""Flags and named groups, classes and codes of characters, and ranges that are not of capitals."""
 
 
 def _of_ascii(pattern: str) -> str:

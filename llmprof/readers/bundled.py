@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from llmprof.errors import LlmprofError, ReadError, listed
+from llmprof.errors import LlmprofError, ReadError, listed, one_of
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
@@ -112,9 +112,8 @@ def describe_sample(name: str) -> Sample:
     if name not in (names := _names(folder)):
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         found = f"there is no sample {name!r}"
-        expected = f"one of {', '.join(near or names)}"
         raise LlmprofError(
-            found, expected=expected, hint="llmprof samples lists them all", nearest=near
+            found, expected=one_of(names, near), hint="llmprof samples lists them all", nearest=near
         )
     head = folder / name / HEAD_FILE
     try:

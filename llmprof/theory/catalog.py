@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError, one_of
 from llmprof.trace.storage import typed
 
 _OTHER_NAMES: Final = {
@@ -70,11 +70,13 @@ def catalogue_name(name: str) -> str:
     match = plain.get(_plain(name))
     if match is None:
         near = difflib.get_close_matches(_plain(name), plain, n=4, cutoff=0.6)
-        nearest = list(dict.fromkeys(plain[entry] for entry in near))
+        close = list(dict.fromkeys(plain[entry] for entry in near))
         found = f"the model {name!r} is not in the catalogue"
-        expected = f"one of {', '.join(nearest or names())}"
         raise LlmprofError(
-            found, expected=expected, hint="the path of a config.json works, too", near=nearest
+            found,
+            expected=one_of(names(), close),
+            hint="llmprof theory --list names all; the path of a config.json works, too",
+            near=close,
         )
     return match
 

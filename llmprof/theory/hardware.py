@@ -17,7 +17,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, LlmprofError, checked, listed
+from llmprof.errors import AnalysisError, LlmprofError, checked, listed, one_of
 
 TYPES: Final = ("bf16", "fp16", "fp8", "fp4", "int8", "tf32", "fp32")
 """Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""
@@ -761,9 +761,7 @@ def device(name: str | Device) -> Device:
     near += [names[p] for p in difflib.get_close_matches(plain, list(names), n=4, cutoff=0.5)]
     raise AnalysisError(
         f"the peaks of the device {name!r} are not known",
-        expected=(
-            f"one of {', '.join(dict.fromkeys(near) or [candidate.name for candidate in DEVICES])}"
-        ),
+        expected=one_of(list(names.values()), list(dict.fromkeys(near))),
         hint=(
             "or write figures of its data sheet into a YAML file; help(llmprof.theory.read_device)"
             " shows its form"

@@ -219,7 +219,7 @@ def test_the_report_of_a_sweep(tmp_path):
     ("parameters", "words"),
     [
         ({}, "no parameter"),
-        ({"batchsize": [1]}, "expected one of batch_size"),
+        ({"batchsize": [1]}, "such as batch_size"),
         ({"batch_size": []}, "no list of values"),
         ({"batch_size": "12"}, "no list of values"),
         ({"batch_size": [1, 2, 1]}, "a value twice"),

@@ -96,7 +96,7 @@ def test_the_browsers_side_asks_for_what_is_answered(room):
     module = importlib.import_module(f"llmprof.explore.{room}.explorer")
     asked, answered = set(re.findall(asking, sources)), set(getattr(module, ROOMS[room]).handlers)
     assert asked <= answered
-    assert answered - {"hover"} <= asked or room == "timeline"
+    assert answered - {"hover", "selection"} <= asked or room == "timeline"
 
 
 def test_a_type_in_typescript():

@@ -3,6 +3,7 @@
 import html
 import threading
 
+import polars as pl
 import pytest
 
 import llmprof
@@ -13,6 +14,7 @@ from llmprof.explore.served import ServedFiles, tabs_page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
 from llmprof.findings.card import chain_findings
+from llmprof.findings.cause import readable_name
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -182,10 +184,11 @@ def test_findings_come_first_each_with_a_button_that_shows_it():
     page.buttons[first["order"] - 1].click()
     assert opened.titles[opened.selected_index] == "Collectives"
     timeline, collectives = opened["timeline"], opened["collectives"]
-    assert (timeline.rank, list(timeline.span)) == (
-        first["rank"],
-        [first["start_ns"], first["end_ns"]],
-    )
+    assert timeline.rank == first["rank"]
+    # the whole step in which it is worst, not only its longest piece
+    steps = analyze.steps(opened._given.trace).filter(rank=first["rank"], start_ns=timeline.span[0])
+    assert steps["dur_ns"].to_list() == [timeline.span[1] - timeline.span[0]]
+    assert timeline.span[0] <= first["start_ns"] < first["end_ns"] <= timeline.span[1]
     assert (collectives.rank, collectives.kind) == (first["rank"], "all_reduce")
     assert collectives.window == timeline.window
     assert opened.header.chips == []  # a finding is picked, and narrows no tab
@@ -242,6 +245,40 @@ def test_show_me_opens_what_the_host_did():
     assert sum(times) == timeline.span[1] - timeline.span[0]  # each moment counts once
     assert sum(row["count"] for row in answer["rows"]) > 1
     assert not timeline.selected.is_empty()
+
+
+def test_a_kernel_that_is_picked_in_one_tab_is_shown_in_the_others():
+    opened = explore.open(sample("torch_tp1_eager"))
+    kernels, timeline = opened["kernels"], opened["timeline"]
+    name = kernels.table["name"][3]
+    kernels.kernel = name
+    assert opened["layers"].kernel == timeline.kernel == timeline.search == name
+    assert opened.header.chips == []
+    assert readable_name(name) in opened.header.picked
+    events = opened._given.trace.events.filter(pl.col("name") != name, source="kernel")
+    timeline.select(events["event"][0])
+    assert kernels.kernel == events["name"][0]  # nothing else is highlighted by a click
+    assert timeline.search == name
+    opened.header.clear()
+    assert kernels.kernel is None
+
+
+@pytest.mark.parametrize("tab", ["timeline", "layers", "overlap", "collectives", "ranks"])
+def test_the_selection_of_each_tab_is_a_frame_and_csv(tab):
+    opened = explore.open(sample("torch_tp4_eager_nccl"))
+    explorer = opened[tab]
+    explorer.rank, explorer.step, explorer.layer = 1, 3, 2
+    if tab == "timeline":
+        explorer.select(1)
+    if tab == "collectives":
+        explorer.call = 5
+    if tab == "ranks":
+        explorer.picked = [1]
+    rows = explorer.selected
+    assert rows.height
+    answer, _ = ask(explorer, "selection")
+    lines = answer["content"].splitlines()
+    assert (len(lines), lines[0].split(",")) == (rows.height + 1, rows.columns)
 
 
 def collectives_of(trace):

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import idle
-from tests.readers.traces import event, kernel, launch, text_of, write
+from tests.readers.traces import ROOT, content, event, kernel, launch, text_of, write
 from tests.readers.traces import read_quietly as read
 
 
@@ -36,6 +36,7 @@ def test_flows_of_a_torch_trace_without_correlations(tmp_path, write_ts):
         launch("outer", 0, 100),
         launch("inner", 10, 20),
         launch("next", 100, 10),
+        launch("short", 100, 0),
         kernel("of_inner", 50, 10),
         kernel("of_outer", 60, 10),
         kernel("of_next", 110, 10),
@@ -62,6 +63,19 @@ def test_flows_of_a_torch_trace_without_correlations(tmp_path, write_ts):
         "of_two": None,
         "of_both_ends": None,
     }
+
+
+def test_flows_say_what_correlations_say(tmp_path):
+    """A recording gives every launch, also without the numbers that its flows repeat."""
+    file = next((ROOT / "sample_traces/torch_tp1_cudagraph").glob("*.json.gz"))
+    document = json.loads(content(file))
+    for each in document["traceEvents"]:
+        each.get("args", {}).pop("correlation", None)
+    told = read(write(tmp_path / "trace.json", json.dumps(document).encode()))
+    columns = ["name", "start_ns", "launch_start_ns", "launch_end_ns", "launch_thread"]
+    known = read(file).events.select(columns)
+    assert known["launch_start_ns"].null_count() == 0
+    assert told.events.select(columns).equals(known)
 
 
 def test_a_correlation_counts_more_than_a_flow(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze.events import typical_step
-from llmprof.charts.bars import step_bars
+from llmprof.charts.bars import COLOURS, step_bars
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.findings.card import chain_findings, headline_number
@@ -455,3 +455,11 @@ def test_a_limit_of_the_address_space_costs_the_pictures_not_the_report(tmp_path
     assert list(folder.glob("*.csv"))
     assert not list(folder.glob("*.png"))
     assert "Where the time goes" in (folder / "index.html").read_text("utf-8")
+
+
+def test_bars_have_the_colours_of_the_charts_and_ink_that_is_read_on_them():
+    of_charts = [theme.COMPUTE, theme.COMMUNICATION, theme.UNMATCHED, theme.WAIT, theme.COPY]
+    assert list(COLOURS.values()) == [*of_charts, theme.CAUSES["host_bound"], theme.REST]
+    parts = pl.DataFrame({"rank": 0, "part": [*COLOURS], "ns": 1e6})
+    for ink, ground in re.findall(r"color:(#\w+);background-color:(#\w+)", step_bars(parts, {})):
+        assert theme.contrast({"#fff": theme.WHITE, "#000": theme.BLACK}[ink], ground) >= 4.5

@@ -228,7 +228,7 @@ def _change_words(change: dict[str, Any], first: str, second: str) -> str:
         step = "A step whose phase is unknown" if phase == "other" else f"A step of {phase}"
         text = (
             f"{step} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
-            f" (typical steps, first to last event): {_difference(change)}."
+            f" (mean): {_difference(change)}."
         )
         if plain := change["plain"]:
             text = (

@@ -189,7 +189,7 @@ def diff_waterfall(
         frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
     bars = _above_each_other(diff_waterfall_of(frame, phase=phase))
     of_steps = bars["group"][0] == "total" and frame["phase"].drop_nulls().len()
-    what = "time of a step, first to last event" if of_steps else "recorded time"
+    what = "mean time of a step" if of_steps else "recorded time"
     table = {
         "total": theme.MUTED,
         "less": theme.FASTER,

@@ -35,7 +35,7 @@ def layers(
     If the frame has a column ``kind`` and the layers are not all of one kind, a note says which are
     of which.
 
-    All ranks share one scale of colours; it ends at the 99th percentile if a few cells are far
+    All ranks share one scale of colours; it ends at the 95th percentile if a few cells are far
     longer, and is logarithmic if it ends above eight times the median. Of more than 120 steps a
     column is a median of several.
 
@@ -130,10 +130,10 @@ def kinds_in_words(frame: pl.DataFrame) -> str:
 
 
 def end_of_scale(times: pl.Series) -> float:
-    """End of the scale of colours (ns): the longest time, or the 99th percentile if that is far
-    below.
+    """End of the scale of colours (ns): the longest time, or the 95th percentile if that is far
+    below: the first layer of a model, which is often longer, does not set it.
     """
-    longest, nearly = draw.float_of(times.max()), draw.float_of(times.quantile(0.99))
+    longest, nearly = draw.float_of(times.max()), draw.float_of(times.quantile(0.95))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 

@@ -58,7 +58,7 @@ def scales_of(
 
 
 def colour_scale(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
-    """Ends of a scale of colours, without the last 1 % of values if these are far away;
+    """Ends of a scale of colours, without the last 5 % of values if these are far away;
     logarithmic if necessary.
     """
     values = values.drop_nulls()

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from llmprof.charts.base import theme as base_theme
 from llmprof.errors import ArgumentError, LlmprofError, described, listed
 from llmprof.explore.base.messages import Buffers, Message
+from llmprof.text import csv
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -98,7 +99,10 @@ bundles``).
 PICKS: Final = ("window", "rank", "step", "layer", "stage")
 """What is picked, and shown, in all linked explorers; it narrows none."""
 
-LINKED: Final = (*PICKS, "only")
+LINKED: Final = (*PICKS, "kernel", "only")
+
+MOST_SAVED: Final = 200_000
+"""Most rows of a selection that the browser saves."""
 
 
 class Link:
@@ -114,8 +118,8 @@ class Link:
 
 
 def link(*widgets: Any) -> Link:
-    """Link explorers: a window, rank, step, layer or stage that is picked in one of them is shown
-    in all, and the filters ``only`` hold in all.
+    """Link explorers: a window, rank, step, layer, stage or kernel that is picked in one of them is
+    shown in all, and the filters ``only`` hold in all.
 
     If their values differ, the value of the first one that has any is used. ``unlink()`` of the
     result ends it.
@@ -247,6 +251,9 @@ class Explorer(anywidget.AnyWidget):
     step: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     layer: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     stage: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    kernel: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    """Name of the kernel that is picked."""
+
     only = traitlets.Dict(key_trait=traitlets.Enum(PICKS)).tag(sync=True)
     """Filters by name of what can be picked, such as ``{"rank": 3}``: they narrow the
     explorers that name them in ``narrows``.
@@ -271,11 +278,9 @@ class Explorer(anywidget.AnyWidget):
         if room:
             cls._esm, cls._css = BUNDLES / f"{room}.js", BUNDLES / f"{room}.css"
         super().__init_subclass__(**options)
-        messages = ((getattr(method, "message", None), method) for method in vars(cls).values())
-        cls.handlers = {
-            **cls.handlers,
-            **{m.name: method for m, method in messages if isinstance(m, Message)},
-        }
+        methods = (method for owner in reversed(cls.__mro__) for method in vars(owner).values())
+        messages = ((getattr(method, "message", None), method) for method in methods)
+        cls.handlers = {m.name: method for m, method in messages if isinstance(m, Message)}
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
         self.trace = trace
@@ -313,6 +318,20 @@ class Explorer(anywidget.AnyWidget):
         to draw.
         """
         return None
+
+    @request_handler(file=str, content=str)
+    def _on_selection(self) -> Reply:
+        """The selection as CSV."""
+        rows = self.selected
+        if not rows.height:
+            raise LlmprofError("nothing is selected", hint="pick a cell, a row or a span first")
+        if rows.height > MOST_SAVED:
+            raise LlmprofError(
+                f"{rows.height:,} rows are selected",
+                expected=f"at most {MOST_SAVED:,}",
+                hint="in Python .selected holds all",
+            )
+        return {"file": "selection.csv", "content": csv(rows)}, []
 
     @traitlets.validate("window")
     def _valid_window(self, proposal: Mapping[str, Any]) -> list[float] | None:

@@ -11,6 +11,10 @@ export type Bin = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   choices: {
     asks: Record<string, never>;
     answers: { kinds: [string, number][]; phases: string[]; ranks: number[] };
@@ -37,6 +41,7 @@ export type Traits = {
   busy: string;
   call: number | null;
   colours: Record<string, any>;
+  kernel: string | null;
   kind: string | null;
   layer: number | null;
   only: Record<string, any>;

@@ -74,6 +74,10 @@ export type KernelPage = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   story: {
     asks: { pair: [number, number]; phase?: string | null; rank?: number | null };
     answers: { phases: string[]; phase?: string | null; ranks: number[]; words: string[]; context: string[]; runs: RunBar[]; ways: Way[] };
@@ -106,6 +110,7 @@ export type Traits = {
   busy: string;
   by: ("stage" | "category" | "layer" | "name")[];
   colours: Record<string, any>;
+  kernel: string | null;
   layer: number | null;
   names: string[];
   only: Record<string, any>;

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import traitlets
 
 from llmprof.explore.base.widget import LINKED, PICKS, Explorer, link, request_handler
+from llmprof.findings.cause import readable_name
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -18,7 +19,6 @@ SEEN: Final = (
     "search",
     "kind",
     "by",
-    "kernel",
     "of",
     "event",
     "call",
@@ -172,7 +172,8 @@ class Header(Explorer, room="header"):
     def _picked(self) -> State:
         """What is picked and no filter yet; a window only where no step or layer tells it."""
         told = self.step is not None or self.layer is not None
-        picked = {name: getattr(self, name) for name in (PICKS[1:] if told else PICKS)}
+        names = (*(PICKS[1:] if told else PICKS), "kernel")
+        picked = {name: getattr(self, name) for name in names}
         return {
             name: value
             for name, value in picked.items()
@@ -182,7 +183,9 @@ class Header(Explorer, room="header"):
     @request_handler()
     def narrow(self) -> None:
         """Make filters of what is picked."""
-        self.only = {**self.only, **self._picked()}
+        picked = self._picked()
+        picked.pop("kernel", None)
+        self.only = {**self.only, **picked}
 
     @request_handler()
     def go(self, by: Literal[-1, 1]) -> None:
@@ -212,10 +215,12 @@ class Header(Explorer, room="header"):
         """Remove all filters, and pick nothing."""
         for chip in self._chips():
             self.remove(chip["name"])
-        _set(self, dict.fromkeys(PICKS))
+        _set(self, dict.fromkeys((*PICKS, "kernel")))
 
 
 def _words(name: str, value: Any) -> str:
+    if name == "kernel":
+        return f"kernel {readable_name(value)}"
     if name != "window":
         return f"{name} {value}"
     first, last = value

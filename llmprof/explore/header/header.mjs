@@ -10,7 +10,7 @@ const TYPED = "input, select, textarea, [contenteditable]";
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const theme = followTheme(el, model, () => {});
-  const state = status(model, el);
+  const state = status(model, el, { saves: false });
   el.classList.add("lph");
   el.dataset.lmSuppressShortcuts = "true";
   /** @param {-1 | 1} by */
@@ -43,7 +43,9 @@ function render({ model, el }) {
       picked
         ? [
             h("span", { class: "lph-picked", text: `Picked: ${picked}` }),
-            labelledButton("Only this", `Only this: narrow the tabs to ${picked}`, narrow),
+            picked.startsWith("kernel ")
+              ? null
+              : labelledButton("Only this", `Only this: narrow the tabs to ${picked}`, narrow),
           ]
         : null,
       held.length || picked

@@ -2,6 +2,10 @@
 import type { Model as AnyModel } from "../base/js/model";
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   narrow: {
     asks: Record<string, never>;
     answers: Record<string, never>;
@@ -26,6 +30,7 @@ export type Traits = {
   chips: Record<string, any>[];
   colours: Record<string, any>;
   forward: boolean;
+  kernel: string | null;
   layer: number | null;
   only: Record<string, any>;
   picked: string;

@@ -603,9 +603,6 @@ class Kernels(Explorer, room="kernels"):
     sort = traitlets.Unicode("-total_ns").tag(sync=True)
     """Column that the table is sorted by; with ``-`` the largest value comes first."""
 
-    kernel = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
-    """Name of the kernel that is picked."""
-
     of = traitlets.Dict().tag(sync=True)
     """Labels of the picked row, if the table divides launches by labels."""
 

@@ -287,6 +287,10 @@ function render({ model, el }) {
     round += 1;
     const mine = round;
     grid.paint();
+    if (!fresh && model.get("kernel") !== null && !grid.el.querySelector('[aria-selected="true"]')) {
+      fresh = true; // it was picked elsewhere: its row is looked for
+      show();
+    }
     panels.forEach((panel) => panel.stop());
     panels = [];
     if (model.get("kernel") === null) {

@@ -39,6 +39,10 @@ export type PeakBar = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   /** Buffers: time over the trace of each row (u1), the same number of points a row. */
   table: {
     asks: { view: KernelsView; count: number; kernel?: string | null };

@@ -18,6 +18,10 @@ export type ColourScale = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   choices: {
     asks: Record<string, never>;
     answers: { ranks: number[]; stages: string[]; phases: string[]; measures: LayerOption[] };
@@ -45,6 +49,7 @@ export type Traits = {
   busy: string;
   colours: Record<string, any>;
   default_rank: number | null;
+  kernel: string | null;
   layer: number | null;
   measure: "time" | "busy" | "exposed" | "gap" | "host";
   only: Record<string, any>;

@@ -165,7 +165,7 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const longer = cut.length ? `; ${cut.length} shortened, up to ${formatNs(Math.max(...cut))}` : "";
   /** @param {string} what */
   const titled = (what) => `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}${longer}`;
-  const long = `time of ${whole ? "the recording" : "a step, first to last event"} (${unit.symbol})`;
+  const long = `time of ${whole ? "the recording" : "a step"} (${unit.symbol})`;
   let title = titled(share ? "share of the time (%)" : long);
   if (!share && textWidth(context, title, PLOT_TEXT) > area.right - area.left) title = titled(`step (${unit.symbol})`);
   plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most, 4), title } });

@@ -38,6 +38,10 @@ export type OverlapLane = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   choices: {
     asks: Record<string, never>;
     answers: { ranks: number[]; others: number[]; phases: string[]; parts: string[]; events: string };
@@ -64,6 +68,7 @@ export type Traits = {
   busy: string;
   colours: Record<string, any>;
   default_rank: number | null;
+  kernel: string | null;
   layer: number | null;
   only: Record<string, any>;
   phase: string | null;

@@ -18,6 +18,10 @@ export type ColourScale = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   choices: {
     asks: Record<string, never>;
     answers: { ranks: number; phases: string[]; measures: RankOption[]; groups: Record<string, any>[]; latest: string };
@@ -40,6 +44,7 @@ export type Messages = {
 export type Traits = {
   busy: string;
   colours: Record<string, any>;
+  kernel: string | null;
   layer: number | null;
   measure: "step" | "wait" | "idle" | "exposed";
   only: Record<string, any>;

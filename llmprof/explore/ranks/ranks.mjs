@@ -155,7 +155,7 @@ function render({ model, el }) {
         one.phase ?? "",
         ...[one.dur_ns, one.wait_ns, one.exposed_communication_ns, one.idle_ns].map((ns) => formatNs(ns)),
       ]);
-      const names = ["rank", "step", "phase", "first to last event", "waiting", "exposed communication", "idle"];
+      const names = ["rank", "step", "phase", "time", "waiting", "exposed communication", "idle"];
       const more = msg.more
         ? h("p", { class: "lp-note", text: `${formatNumber(msg.more)} more rows in .selected.` })
         : null;

@@ -15,6 +15,10 @@ export type Reason = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   table: {
     asks: { sort: string; count: number };
     answers: { rows: Record<string, any>[]; total: number; longest: number; parts: LatencyPart[]; title: string };
@@ -36,6 +40,7 @@ export type Messages = {
 export type Traits = {
   busy: string;
   colours: Record<string, any>;
+  kernel: string | null;
   layer: number | null;
   only: Record<string, any>;
   picked: number | null;

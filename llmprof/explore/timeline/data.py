@@ -163,7 +163,10 @@ class TimelineData:
                     if row_kind == kind:
                         row.lanes = of_rank.get(rank, [])
                         row.note = "" if row.count else timeline_rows.NONE[kind]
-            stages = self.keys.codes("stage", self.trace.events["stage"]).to_numpy()
+            of_stage = self.keys.codes("stage", self.trace.events["stage"])
+            of_category = self.keys.codes("category", self.trace.events["category"])
+            unknown = self.trace.events["stage"].fill_null("other") == "other"
+            stages = of_category.zip_with(unknown, of_stage).to_numpy()
             waits = timeline_rows.wait_shares(self.trace, self.events)
             for row in self.drawn:
                 if row.kind == "stream":

@@ -464,13 +464,15 @@ def describe_span(
 
 
 def span_labels(data: TimelineData, row: int, number: int) -> dict[str, Any]:
-    """Rank, step, layer and stage of a span, as far as they are known."""
+    """Rank, step, layer, stage and kernel of a span, as far as they are known."""
     drawn = data.row(row)
     if drawn.kind == REQUEST_KIND:
         step = data.frame(drawn.kind)["step"][number]
         return {} if step is None else {"step": step}
-    if drawn.kind in HOST or drawn.kind == "counter" or (drawn.kind == "stream" and not data.found):
+    if drawn.kind in HOST or drawn.kind == "counter":
         return {"rank": drawn.rank}
+    if drawn.kind == "stream" and not data.found:
+        return {"rank": drawn.rank, "kernel": data.events["name"][number]}
     record = data.frame(drawn.kind).row(number, named=True)
     if drawn.kind in data.queried:
         return {"rank": record["rank"]} if record.get("rank") in data.trace.ranks else {}
@@ -479,6 +481,8 @@ def span_labels(data: TimelineData, row: int, number: int) -> dict[str, Any]:
         for name in ("step", "layer", "stage")
         if record.get(name) is not None
     }
+    if drawn.kind == "stream":
+        labels["kernel"] = record["name"]
     return {"rank": record["rank"] if drawn.kind == PATH_KIND else drawn.rank, **labels}
 
 

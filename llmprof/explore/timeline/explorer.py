@@ -40,6 +40,7 @@ from llmprof.explore.timeline.saved import (
     window_file,
 )
 from llmprof.explore.timeline.view import overview, window_picture, window_view
+from llmprof.text import csv
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns, format_share
@@ -294,6 +295,7 @@ class Timeline(Explorer, room="timeline"):
         self._search = Search(self._data)
         self._queries = Queries(self._data)
         self._metrics = metrics
+        self._own_kernel: str | None = None
         self._joined: pl.DataFrame | None = None
         self._trace_id = fingerprint(self._data)
         self._notes = Notes(self._trace_id, notes)
@@ -490,12 +492,20 @@ class Timeline(Explorer, room="timeline"):
 
     @traitlets.observe("selection")
     def _selected(self, change: Mapping[str, Any]) -> None:
-        """Set rank, step, layer and stage of the selected span, so that linked explorers follow."""
+        """Set rank, step, layer, stage and kernel of the selected span, so that linked explorers
+        follow.
+        """
         if change["new"]:
-            for name, value in span_labels(
-                self._data, change["new"]["row"], change["new"]["id"]
-            ).items():
+            labels = span_labels(self._data, change["new"]["row"], change["new"]["id"])
+            self._own_kernel = labels.get("kernel")
+            for name, value in labels.items():
                 setattr(self, name, value)
+
+    @traitlets.observe("kernel")
+    def _picked_kernel(self, change: Mapping[str, Any]) -> None:
+        """Highlight the launches of a kernel that was picked in another explorer."""
+        if change["new"] != self._own_kernel:
+            self.search = change["new"] or ""
 
     @traitlets.validate("selection")
     def _valid_selection(self, proposal: Mapping[str, Any]) -> dict[str, int] | None:
@@ -706,12 +716,8 @@ class Timeline(Explorer, room="timeline"):
 
     @request_handler(file=str, content=str)
     def _on_csv(self, sort: str) -> Reply:
-        frame = self._queries.ordered(sort).head(EXPORTED)
-        lists = [name for name, kind in frame.schema.items() if kind.is_nested()]
-        flat = frame.with_columns(
-            pl.Series(name, [str(one) for one in frame[name].to_list()]) for name in lists
-        )
-        return {"file": "query.csv", "content": flat.write_csv()}, []
+        rows = self._queries.ordered(sort).head(EXPORTED)
+        return {"file": "query.csv", "content": csv(rows)}, []
 
     @request_handler()
     def _on_place(self, row: int, sort: str) -> None:

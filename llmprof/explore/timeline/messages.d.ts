@@ -107,6 +107,10 @@ export type QueryColumn = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   rows: {
     asks: Record<string, never>;
     answers: { whole: [number, number]; found: boolean; missing: string; keys: Key[]; present: Record<string, number[]>; groups: Group[]; rows: Described[]; names: string[]; version: number; trace: string; queries: string[] };
@@ -210,6 +214,7 @@ export type Traits = {
   color_by: "stage" | "category";
   colours: Record<string, any>;
   height: number | null;
+  kernel: string | null;
   layer: number | null;
   marks: Record<string, any>[];
   notes_problem: string;

@@ -537,7 +537,7 @@ def stream_rows(
     made = events.select(
         *("rank", "device", "stream", "start_ns", "dur_ns"),
         id=pl.col("event"),
-        name=texts.numbers(events["name"], None if on_host else names_kernels.function),
+        name=texts.numbers(events["name"], None if on_host else names.readable),
         code=keys.codes("category", events["category"]),
     )
     for (rank, device, stream), part in made.partition_by(

@@ -49,6 +49,10 @@ export type Made = {
 };
 
 export type Messages = {
+  selection: {
+    asks: Record<string, never>;
+    answers: { file: string; content: string };
+  };
   choices: {
     asks: Record<string, never>;
     answers: { offers: Offer[]; works: [string, string][]; why: string };
@@ -63,6 +67,7 @@ export type Traits = {
   busy: string;
   changes: string[];
   colours: Record<string, any>;
+  kernel: string | null;
   layer: number | null;
   only: Record<string, any>;
   rank: number | null;

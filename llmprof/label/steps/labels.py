@@ -75,12 +75,19 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     device.
     """
     name, source = pl.col("name"), pl.col("source")
+    labels = labels.with_columns(
+        source=first_true({label: name.str.contains(pattern) for label, pattern in SOURCES.items()})
+    )
+    engines = {"sglang": _SGLANG, "atom": _ATOM}
+    there = [engine for engine in engines if engine in labels["source"]]
     mode = pl.coalesce(
-        pl.when(source == engine).then(name.str.extract(pattern))
-        for engine, pattern in (("sglang", _SGLANG), ("atom", _ATOM))
+        pl.lit(None, dtype=pl.String),
+        *(pl.when(source == engine).then(name.str.extract(engines[engine])) for engine in there),
     ).str.to_uppercase()
 
     def field(key: str) -> pl.Expr:
+        if not there:  # each pattern takes as long to compile as all else
+            return pl.lit(None, dtype=pl.Int64)
         return pl.when(mode.is_not_null()).then(_int(name.str.extract(rf"\b{key}=(\d+)")))
 
     mode = pl.when(field("p") > 0).then(pl.lit("MIXED")).otherwise(mode)
@@ -103,8 +110,6 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     generated = pl.when(decodes).then(pl.coalesce(tokens, requests))
     given = mode == "MIXED"
     labels = labels.with_columns(
-        source=first_true({label: name.str.contains(pattern) for label, pattern in SOURCES.items()})
-    ).with_columns(
         prefill_requests=pl.coalesce(
             prefilled,
             new,

@@ -55,7 +55,8 @@ def _innermost(points: pl.DataFrame, calls: pl.DataFrame, place: Sequence[str]) 
     """The points that lie in a call, with ``_call``, the number of the innermost one."""
     start, end = pl.col("start_ns"), pl.col("_end")
     spans = calls.select(*place, start, "_call", _end=start + pl.col("dur_ns"))
-    spans = spans.sort("start_ns", "_end", descending=[False, True])
+    # a call without length is before the one that begins with it: some files round to us
+    spans = spans.sort("start_ns", start < end, "_end", descending=[False, False, True])
     points = points.sort("start_ns")
     found = []
     # the call that began last, else the last of those that hold another one, and so on

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.errors import ConfigError, listed
+from llmprof.errors import ConfigError, listed, one_of
 from llmprof.run.launch import ExperimentConfig
 from llmprof.run.launch.config.options import plain_value
 from llmprof.trace.storage import typed
@@ -123,7 +123,7 @@ def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         if not (dot and key and head in MAPPINGS) and name not in fields:
             near = difflib.get_close_matches(name, fields, n=3, cutoff=0.5)
             found = f"the configuration has no {name!r} to sweep"
-            raise ConfigError(found, expected=f"one of {', '.join(near or fields)}")
+            raise ConfigError(found, expected=one_of(fields, near))
         if isinstance(values, str) or not values:
             raise ConfigError(
                 f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]"

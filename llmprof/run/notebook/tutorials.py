@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import difflib
 import importlib.util
 import logging
 import os
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.errors import LlmprofError, ReadError
+from llmprof.errors import LlmprofError, ReadError, one_of
 from llmprof.readers.bundled import folder_of
 from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
@@ -42,9 +41,7 @@ def find_notebook(name: str) -> Path:
         starting = [notebook for notebook in notebooks if notebook.startswith(begin)]
         if len(starting) == 1:
             return folder / f"{starting[0]}.ipynb"
-        near = difflib.get_close_matches(stem, notebooks, n=3, cutoff=0.4)
-        found = f"there is no notebook {name!r}"
-        raise LlmprofError(found, expected=f"one of {', '.join(near or notebooks) or 'none'}")
+        raise LlmprofError(f"there is no notebook {name!r}", expected=one_of(notebooks))
     raise ReadError(
         f"there is no notebook at {path}", hint="give the name of a notebook or the path of one"
     )
@@ -118,11 +115,8 @@ def check_parameters(source: Path, given: Iterable[str]) -> None:
     parameter_names = parameters_of(source)
     for name in given:
         if name not in parameter_names:
-            near = difflib.get_close_matches(name, parameter_names, n=3, cutoff=0.4)
             found = f"{source.stem} has no parameter {name!r}"
-            raise LlmprofError(
-                found, expected=f"one of {', '.join(near or parameter_names) or 'none'}"
-            )
+            raise LlmprofError(found, expected=one_of(parameter_names))
 
 
 def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:

@@ -220,6 +220,21 @@ def made(folder: Path) -> Path:
     return folder
 
 
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raise OutputError where no file can be made: it is tried in the nearest folder that there
+    is.
+    """
+    target = Path(path).expanduser().absolute()
+    if target.exists() and not target.is_dir():
+        return  # a file to replace, or a pipe
+    folder = next(place for place in (target, *target.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise refused(target, error) from error
+
+
 def cache_folder(room: str) -> Path:
     """Folder of what can be made again: in ``LLMPROF_CACHE``, or in the user's cache folder of
     this system.

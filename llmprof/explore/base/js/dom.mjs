@@ -1,6 +1,6 @@
 // Elements, with what a trace says in them as text and never as markup.
 import { whenReleased } from "./press.mjs";
-import { declareLost, onLost, Superseded, wordsOf } from "./wire.mjs";
+import { ask, declareLost, onLost, Superseded, wordsOf } from "./wire.mjs";
 
 /**
  * Element with properties (class, text, on…: listener, aria-… and data-… attributes) and children.
@@ -309,11 +309,22 @@ export function searchField({ label, placeholder, text, changed }) {
  * if it should not make room there. `failed` says what was thrown by a request, unless a newer one has replaced it.
  * @param {import("./model").Model} model
  * @param {HTMLElement} host
+ * @param {{saves?: boolean}} [options]  saves: whether a button saves the selection
  */
-export function status(model, host) {
+export function status(model, host, { saves = true } = {}) {
   const busy = h("span", { class: "lp-busy", role: "status" });
   const error = h("span", { class: "lp-error", role: "alert" });
-  const el = h("div", { class: "lp-status" }, busy, error);
+  const save = async () => {
+    try {
+      const { msg } = await ask(model, "selection");
+      showError("");
+      saveFile(msg.file, msg.content, "text/csv");
+    } catch (problem) {
+      failed(problem);
+    }
+  };
+  const saving = h("button", { type: "button", text: "CSV", title: "Save the selection as CSV", onclick: save });
+  const el = h("div", { class: "lp-status" }, busy, error, saves ? saving : null);
   let lost = false;
   const say = () => {
     busy.textContent = lost ? "" : (model.get("busy") ?? "");

@@ -80,7 +80,7 @@ export function layerShare(value, { low, high, log }) {
  */
 export function layerCut(scales) {
   const beyond = scales.filter(({ most, high }) => most > high).map(({ most }) => most);
-  return beyond.length ? [`≥: the 99th percentile; the greatest value is ${formatNs(Math.max(...beyond))}.`] : [];
+  return beyond.length ? [`≥: the 95th percentile; the greatest value is ${formatNs(Math.max(...beyond))}.`] : [];
 }
 
 /**

@@ -155,19 +155,19 @@ def transfer_copies(trace: Trace) -> pl.DataFrame:
     rows = trace.copies.filter(~pl.col("kind").is_in(["memset", "DtoD"]))
     if trace.has("kernels"):
         rows = rows.join(trace.kernels.select(lane).unique(), on=lane, how="anti", nulls_equal=True)
-    peer = pl.col("kind") == "PtoP"
-    found = instances(trace)
-    if not (apart(found) or connectors(trace)):
-        # an engine with one device has no other reason to copy to another one
-        alone = found.filter(pl.col("ranks").list.len() == 1)["ranks"].explode()
-        rows = rows.filter(peer & pl.col("rank").is_in(alone.implode()))
     rows = rows.select("rank", "start_ns", "dur_ns", "kind", "bytes").sort("rank", "start_ns")
+    peer = pl.col("kind") == "PtoP"
     lanes = [pl.col("rank"), peer]
     end = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(lanes)
     first = ((pl.col("start_ns") - end) >= BURST_NS).fill_null(value=True)
     rows = rows.with_columns(burst=first.cum_sum().over(lanes))
     much = pl.col("bytes").sum().over(*lanes, "burst") >= LEAST_BYTES
-    return rows.filter(peer | much).with_columns(burst=pl.struct(*lanes, "burst").rank("dense"))
+    rows = rows.filter(peer | much).with_columns(burst=pl.struct(*lanes, "burst").rank("dense"))
+    if not rows.height or apart(found := instances(trace)) or connectors(trace):
+        return rows
+    # an engine with one device has no other reason to copy to another one
+    alone = found.filter(pl.col("ranks").list.len() == 1)["ranks"].explode()
+    return rows.filter(peer & pl.col("rank").is_in(alone.implode()))
 
 
 def _bursts(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
@@ -246,7 +246,8 @@ def _blocks(trace: Trace, copies: pl.DataFrame, bursts: pl.DataFrame) -> pl.Data
 def instances(trace: Trace) -> pl.DataFrame:
     """Engines by their work: ``analyze.transfer(trace, by="instance")``."""
     rows = steps_of(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
-    known = {entry["rank"]: entry.get("engine") for entry in trace.meta.get("ranks") or ()}
+    told = [entry for entry in trace.meta.get("ranks") or () if isinstance(entry, dict)]
+    known = {entry.get("rank"): entry.get("engine") for entry in told}
     # ranks of one engine run the same steps
     same = rows.group_by("rank").agg(pl.col("name").str.join("\n").hash())
     names = {rank: str(known.get(rank) or number) for rank, number in same.iter_rows()}

@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.analyze.coverage import recorded_shares
+from llmprof.analyze.transfer import apart
 from llmprof.cli.output import Terminal, input_paths, is_profile, open_trace, to_json
 from llmprof.errors import NotCapturedError
 from llmprof.readers.reading import left_aside
@@ -25,7 +26,9 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
 
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
-    steps, recorded = _phases(trace), []
+    steps, recorded, sides = _phases(trace), [], pl.DataFrame()
+    with contextlib.suppress(NotCapturedError):
+        sides = analyze.transfer(trace, by="instance") if len(trace.ranks) > 1 else sides
     with contextlib.suppress(NotCapturedError):
         recorded = recorded_shares(trace).to_dicts()
     aside = [words for place in input_paths(args.paths) for words in left_aside(place)]
@@ -40,6 +43,7 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
         }
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         summary["recorded"] = recorded
+        summary["instances"] = sides.to_dicts()
         return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
     rows, counts = [], trace.rows
@@ -60,6 +64,9 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
         else textwrap.indent(text.format_table(steps, width=inner), "  ")
     )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
+    if sides.height and apart(sides):
+        shown = text.format_table(sides.drop("connector"), width=inner)
+        parts += ["Instances that prefill and that decode", textwrap.indent(shown, "  ")]
     missing = [
         (f"Rank {lost['rank']} lacks", _lost_in_words(lost))
         for lost in recorded

@@ -160,6 +160,7 @@ def token_lengths(given: str) -> int | tuple[int, int]:
 
 
 _NAMES = {
+    "prefilled_ns": "time to answer of prefill",
     "ttft_ns": "time to first token",
     "tpot_ns": "time per output token",
     "itl_ns": "inter-token latency",
@@ -303,20 +304,20 @@ def _instances(done: Run, terminal: Terminal) -> str:
     """Work of the instances of a run, and the mean parts of the time to the first token."""
     if done.config.disaggregate is None or done.config.profile_mode != "torch":
         return ""
+    told = ""
     try:
         with guarded("telling the instances apart"):
             found = analyze.transfer(done.trace, by="instance").drop("connector", "steps")
+            told = text.format_table(found, width=terminal.width)
             each = analyze.transfer(done.trace, by="request", requests=done.requests)
     except LlmprofError as error:
-        return wrap_words(f"No parts of the first token: {error}", terminal.width, "", "")
+        words = f"No parts of the first token: {error}"
+        return f"{told}\n{wrap_words(words, terminal.width, '', '')}".lstrip()
     means = each.select(TTFT_PARTS).mean().row(0, named=True)
-    said = ", ".join(
-        f"{name.removesuffix('_ns')} {format_ns(ns)}"
-        for name, ns in means.items()
-        if ns is not None
-    )
-    words = f"First token, mean of {text.counted(each.height, 'request')}: {said}."
-    return f"{text.format_table(found, width=terminal.width)}\n{words}"
+    known = {name.removesuffix("_ns"): ns for name, ns in means.items() if ns is not None}
+    said = ", ".join(f"{name} {format_ns(ns)}" for name, ns in known.items())
+    count = text.counted(each.height, "request")
+    return f"{told}\nFirst token, mean of {count}: {said}."
 
 
 def _cost(row: dict[str, Any]) -> str:

@@ -630,6 +630,36 @@ def test_a_prompt_is_read_by_one_server_and_generated_by_another(vllm):
         assert one["e2e_s"] == pytest.approx(one["ttft_s"] + sum(one["itl_s"]))
 
 
+def test_a_connector_of_ones_own_has_roles(vllm):
+    given = {"kv_connector": "MooncakeConnector", "kv_buffer_size": 7}
+    ran = served(
+        vllm,
+        disaggregate="2+1",
+        profiler="none",
+        engine_args={"kv_transfer_config": given},
+        repeat=1,
+        tensor_parallel_size=1,
+    )
+    assert ran.status == 3  # there are two GPUs
+    assert "3 GPUs" in ran.worker["error"]["message"]
+    ran = served(
+        vllm, disaggregate="1+1", profiler="none", engine_args={"kv_transfer_config": given}
+    )
+    roles = {
+        start["known"]["CUDA_VISIBLE_DEVICES"]: json.loads(
+            start["argv"][start["argv"].index("--kv-transfer-config") + 1]
+        )
+        for start in ran.called("serve")
+    }
+    assert roles == {
+        "0": {"kv_role": "kv_producer"} | given,
+        "1": {"kv_role": "kv_consumer"} | given,
+    }
+    wrong = served(vllm, disaggregate="1+1", engine_args={"kv_transfer_config": "nixl"})
+    assert wrong.status == 3
+    assert "kv_transfer_config" in wrong.worker["error"]["message"]
+
+
 def test_an_instance_that_dies_while_the_other_waits_is_named(vllm):
     # the second request of two at a time finds no server that prefills; the first one would wait
     # for its tokens for minutes

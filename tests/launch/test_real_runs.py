@@ -195,32 +195,36 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     "ignore:the trace spans only"
 )  # how much, depends on how busy the machine is
 @pytest.mark.filterwarnings("ignore:.*count their ranks from 0:llmprof.errors.TraceWarning")
-def test_prefill_and_decode_on_engines_of_their_own(config):
+def test_prefill_and_decode_on_engines_of_their_own(config, run):
     """Keys and values go through shared storage; what both engines logged agrees."""
     options = {"num_prompts": 3, "max_concurrency": 2, "health_timeout_s": 1000}
     values = {"disaggregate": "1+1", "server": options, "input_tokens": 72, "dtype": "float32"}
-    run = ExperimentRunner(config(**values, engine_args={"block_size": 32})).run()
-    assert run.state == "finished"
+    made = ExperimentRunner(config(**values, engine_args={"block_size": 32})).run()
+    assert made.state == "finished"
     prefill, decode = (
-        run.folder.path.joinpath(f"{kind}-server.log").read_text() for kind in ("prefill", "decode")
+        made.folder.path.joinpath(f"{kind}-server.log").read_text()
+        for kind in ("prefill", "decode")
     )
     assert "External Cache Hit" in decode
     assert "External Cache Hit" not in prefill
-    profiled = run.requests.filter(phase="profiled")
-    sides = analyze.transfer(run.trace, by="instance").rows_by_key("kind", named=True)
+    profiled = made.requests.filter(phase="profiled")
+    sides = analyze.transfer(made.trace, by="instance").rows_by_key("kind", named=True)
     (first,), (then,) = sides["prefill"], sides["decode"]
     assert first["prefill_tokens"] == profiled["prompt_tokens"].sum()
     # of 72 tokens 64 lie in whole blocks
     assert then["prefill_tokens"] == 8 * profiled.height
     assert then["decode_tokens"] == (OUTPUT - 1) * profiled.height
     assert first["connector"] == "shared storage"
-    found = analyze.transfer(run.trace, by="request", requests=run.requests)
+    found = analyze.transfer(made.trace, by="request", requests=made.requests)
     parts = ("queue", "prefill", "transfer", "decode", "delivery")
     whole = found.select(pl.sum_horizontal(f"{part}_ns" for part in parts)).to_series()
     assert (found["ttft_ns"] - whole).abs().max() < 1_000
     assert found["request"].sort().to_list() == profiled["request"].to_list()
-    assert not (run.folder.path / "kv").exists()
-    assert run_folder.changed_files(run.folder) == []
+    assert not (made.folder.path / "kv").exists()
+    assert run_folder.changed_files(made.folder) == []
+    code, told, _ = run(f"analyze {made.folder.path} transfer --by request --json")
+    assert code == 0
+    assert len(json.loads(told)) == profiled.height
 
 
 def test_transformers_stops_the_profiler_after_some_steps(config):

@@ -1,21 +1,35 @@
 """Parts that all charts share: theme, data, bars, placement of labels, and saving."""
 
 import sys
+from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any, Final
+
+_LATE: Final = {"rfc3987_syntax", "rfc3986_validator", "isoduration"}
+_FINDERS: Final = [*sys.meta_path]
 
 
-class _WithoutGrammars(MetaPathFinder):
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "rfc3987_syntax":
-            raise ModuleNotFoundError(name)
+class _WithoutLate(MetaPathFinder):
+    def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
+        found = (finder.find_spec(name, *where) for finder in _FINDERS if name not in _LATE)
+        return next((spec for spec in found if spec is not None), None)
+
+    def find_distributions(self, *where: Any) -> Iterator[Any]:
+        for finder in _FINDERS:
+            if hasattr(finder, "find_distributions"):
+                yield from finder.find_distributions(*where)
 
 
 # Altair imports jsonschema, which where Jupyter is installed builds 38 parsers for one format,
-# `iri`: twice the time of all the rest (python-jsonschema/jsonschema issue 1428). So it is to find
-# no grammars at its first import. The price: jsonschema takes any `iri` in this process; no schema
-# of Altair or Jupyter has one.
-sys.meta_path.insert(0, finder := _WithoutGrammars())
+# `iri`: twice the time of all the rest (python-jsonschema/jsonschema issue 1428); and outside of
+# Jupyter it imports IPython for a widget that only Jupyter shows. So these are not there at its
+# first import. The price: jsonschema takes any `iri`, `uri` and `duration` in this process, which
+# no schema of Altair or Jupyter needs, and Altair has no JupyterChart where there is no Jupyter.
+if "IPython" not in sys.modules:
+    _LATE.add("anywidget")
+sys.meta_path[:] = [_WithoutLate()]
 try:
     import altair
 finally:
-    sys.meta_path.remove(finder)
+    sys.meta_path[:] = _FINDERS

@@ -104,7 +104,13 @@ def _own_options(
         extra = {"shared_storage_path": str(record.home / _STORAGE)}
         usual = {"kv_connector": "ExampleConnector", "kv_connector_extra_config": extra}
     given = job["engine_args"].get("kv_transfer_config") or usual
-    connector = record.document["connector"] = given.get("kv_connector")
+    if not isinstance(given, Mapping) or "kv_connector" not in given:
+        raise Refused(
+            f"kv_transfer_config is {given!r}",
+            'name a connector: {"kv_connector": "NixlConnector"}',
+        )
+    connector = record.document["connector"] = given["kv_connector"]
+    record.note(f"keys and values go from prefill to decode by {connector}")
     role = "kv_producer" if name.startswith("prefill") else "kv_consumer"
     role = "kv_both" if str(connector).startswith(_BOTH) else role
     own["kv_transfer_config"] = {"kv_role": role, **given}

@@ -131,7 +131,7 @@ class HostBound(Figures):
                 " pauses of 1 ms or more."
             )
             if (self.host.share or 0) >= MOSTLY and self.host.kind in ("range", "ranges", "call"):
-                return f"{_do_meanwhile(f'what the thread is in ({self.host})')} {few}"
+                return f"{_do_meanwhile(f'what the thread is in ({self.host.innermost})')} {few}"
             return (
                 "Sample the CPU of the launching thread, or record its functions, to see what it"
                 f" does then. {few}"
@@ -139,7 +139,7 @@ class HostBound(Figures):
         if self.engine and self.reads_prompts:
             return (
                 f"Launch more work with each call: {words['compile']}, or more tokens of prompts in"
-                f" a step; engines run whole graphs for decode alone.{words['ahead']}"
+                f" a step. Engines run whole graphs for decode alone.{words['ahead']}"
             )
         if self.engine:
             return (
@@ -161,8 +161,8 @@ class HostBound(Figures):
 
 def _do_meanwhile(what: str) -> str:
     return (
-        f"Do {what} while the device works, on another thread or after the launches, or find out"
-        " what it waits for (a file, another thread or process)."
+        f"Do {what} while the device works, on another thread or after the launches. Or find out"
+        " what it waits for: a file, another thread or process."
     )
 
 

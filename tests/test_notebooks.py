@@ -209,10 +209,10 @@ def test_explorers_have_a_picture_each(tmp_path):
 # Of its own recordings a notebook refuses nothing: (data frames, charts, widgets) that it shows.
 OWN = {
     "00_my_trace": (1, 2, 0),
-    "01_gpu_timeline": (8, 8, 0),
+    "01_gpu_timeline": (9, 8, 1),
     "02_kernel_drilldown": (1, 5, 0),
     "04_explorers": (3, 0, 7),
-    "05_npu_timeline": (10, 6, 0),
+    "05_npu_timeline": (12, 12, 2),
     "06_roofline": (1, 4, 0),
     "07_operator_timing": (8, 3, 0),
     "08_hardware_and_scaling": (5, 5, 0),
@@ -261,7 +261,7 @@ OTHERS = [
     (
         "05_npu_timeline",
         "../strangers/ascend/msinsight_st_level2",
-        6,
+        7,
     ),  # training of an LLM, without operators
     ("05_npu_timeline", "torch_tp1_cudagraph", 7),  # a recording of a GPU
     ("06_roofline", "torch_tp1_cudagraph", 3),
@@ -288,6 +288,8 @@ def test_calls_of_an_attention_and_the_share_of_the_device_that_a_grid_fills(her
     done = here("01_gpu_timeline")
     (calls,) = [frame for frame in done.of("DataFrame") if "inside" in frame.columns]
     assert calls["name"].to_list() == [
+        "aten::split_with_sizes",
+        "_C::rotary_embedding",
         "aten::empty",
         *["aten::view"] * 4,
         "vllm::unified_kv_cache_update",
@@ -295,7 +297,7 @@ def test_calls_of_an_attention_and_the_share_of_the_device_that_a_grid_fills(her
         "aten::view",
         "aten::linear",
     ]
-    assert calls["kernels"].to_list() == [0, 0, 0, 0, 0, 1, 2, 0, 1]
+    assert calls["kernels"].to_list() == [0, 1, 0, 0, 0, 0, 0, 1, 2, 0, 1]
     (filled,) = [frame for frame in done.of("DataFrame") if "filled_share" in frame.columns]
     # of the 132 SMs of an H200; the split-K attention has a block for each
     assert filled.filter(stage="attention")["filled_share"].to_list() == [

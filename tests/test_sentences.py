@@ -11,6 +11,7 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
 
+import llmprof
 from llmprof import analyze, text
 from llmprof.findings.cause import Context, Figures
 from llmprof.findings.causes import between_queued, uneven_ranks
@@ -161,12 +162,28 @@ def more_of(more):
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 
 
+def most_words(said):
+    """Words of the longest sentence of a text."""
+    return max(len(one.split()) for one in re.split(r"(?<=[.?!])\s+(?=[A-Z0-9])", said))
+
+
+OF_TEXT = ("title", "detail", "suggestion", "prediction", "denominator")
+
+
+@pytest.mark.parametrize("name", [each for each in llmprof.samples()["name"] if "ncu" not in each])
+def test_no_sentence_of_a_finding_has_more_than_25_words(name):
+    for row in analyze.findings(sample(name)).iter_rows(named=True):
+        for column in OF_TEXT:
+            assert most_words(row[column] or "") <= 25, row[column]
+
+
 @pytest.mark.parametrize("kind", concrete(), ids=lambda kind: kind.__name__)
 def test_a_sentence_is_said_whatever_is_known(kind):
     for figures, of in itertools.product(variants(kind), contexts()):
         title, detail, advice = figures.title(of), figures.detail(of), figures.advice(of)
         assert len(title.split()) <= 25, title
         for said in (title, detail, advice):
+            assert most_words(said) <= 25, said
             assert said == said.strip()
             assert said
             assert not re.search(r"None|\bnan\b|  |\.\.|\{|\}| [,;]| \.$", said), said
@@ -183,6 +200,5 @@ def test_the_title_has_the_figure_and_its_share():
         for row in analyze.findings(sample(name)).iter_rows(named=True):
             assert format_ns(row["figure"]) in row["title"]
             assert format_share(row["share"]) in row["title"]
-            assert len(row["title"].split()) <= 25
             if row["rank"] is not None and " of rank" in row["denominator"]:
                 assert str(row["rank"]) in row["title"]

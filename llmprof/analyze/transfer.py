@@ -246,7 +246,8 @@ def _blocks(trace: Trace, copies: pl.DataFrame, bursts: pl.DataFrame) -> pl.Data
 def instances(trace: Trace) -> pl.DataFrame:
     """Engines by their work: ``analyze.transfer(trace, by="instance")``."""
     rows = steps_of(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
-    known = {entry["rank"]: entry.get("engine") for entry in trace.meta.get("ranks") or ()}
+    told = [entry for entry in trace.meta.get("ranks") or () if isinstance(entry, dict)]
+    known = {entry.get("rank"): entry.get("engine") for entry in told}
     # ranks of one engine run the same steps
     same = rows.group_by("rank").agg(pl.col("name").str.join("\n").hash())
     names = {rank: str(known.get(rank) or number) for rank, number in same.iter_rows()}

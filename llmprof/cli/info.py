@@ -63,7 +63,7 @@ def do_info(args: Namespace, terminal: Terminal) -> str:
         if isinstance(steps, str)
         else textwrap.indent(text.format_table(steps, width=inner), "  ")
     )
-    parts += ["Steps on all ranks, each from its first to its last event", phases]
+    parts += ["Steps on all ranks, each until the next one begins", phases]
     if sides.height and apart(sides):
         shown = text.format_table(sides.drop("connector"), width=inner)
         parts += ["Instances that prefill and that decode", textwrap.indent(shown, "  ")]

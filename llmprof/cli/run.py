@@ -160,6 +160,7 @@ def token_lengths(given: str) -> int | tuple[int, int]:
 
 
 _NAMES = {
+    "prefilled_ns": "time to answer of prefill",
     "ttft_ns": "time to first token",
     "tpot_ns": "time per output token",
     "itl_ns": "inter-token latency",

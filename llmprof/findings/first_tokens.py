@@ -99,10 +99,7 @@ class FirstTokens(Figures):
         others = ", ".join(f"{other} {format_ns(ns)}" for other, ns in self.others)
         text = f"{format_share(of.share)} of it; besides {others or 'nothing'}."
         if self.why is not None:
-            text += (
-                " While the device was idle before the slowest one, in steps and beside them,"
-                f" {self.why}."
-            )
+            text += f" While the device idled before the slowest one, {self.why}."
         return f"{text} The slowest is request {self.slowest}, {format_ns(self.slowest_ns)}."
 
     def advice(self, of: Context) -> str:

@@ -140,7 +140,8 @@ def _gain(
     if changed:
         after_words, before = format_ns(recorded - ns), format_ns(recorded)
         close = after_words == before
-        text += f" would take {'close to' if close else f'{after_words} in place of'} {before}: "
+        text += f" would take {'close to' if close else f'about {after_words} instead of'} {before}"
+        text += ". This "
         text += _saving(low, high) if high - low >= TINY * recorded else _saving(ns, ns)
         text += "" if more is None else f", {more:+,.0f} tokens/s"
         text += f"{_recorded_scope(scope, rows, plain=plain)}."
@@ -149,7 +150,7 @@ def _gain(
     if replayed_ns - ns >= NOTHING * recorded:
         text += (
             f" The replay gains {format_ns(replayed_ns)} in all, since other losses shrink with"
-            " this one; counted here is only its own time and that of what follows from it."
+            " this one. Counted here is only its own time and what follows from it."
         )
     if of_part:
         text += f" {sentence(of_part)}"

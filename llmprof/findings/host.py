@@ -51,8 +51,8 @@ MPI: Final = r"^P?MPI_[A-Z]"
 _ADVICE: Final = {
     "copy": (
         "A blocking copy keeps the stream from going on: copy from and to pinned memory with"
-        " non_blocking=True, on a stream of its own, and take .item(), .cpu() and .tolist() out of"
-        " the step.",
+        " non_blocking=True, on a stream of its own. Take .item(), .cpu() and .tolist() out of the"
+        " step.",
         "A blocking copy keeps the stream from going on: copy asynchronously, from and to pinned"
         " memory, on a stream of its own.",
     ),
@@ -127,10 +127,11 @@ class HostActivity:
     around: RangeAround | None = None
 
     def __str__(self) -> str:
-        return f"{self._innermost}{'' if self.around is None else f'; {self.around}'}"
+        return f"{self.innermost}{'' if self.around is None else f'. {self.around}'}"
 
     @property
-    def _innermost(self) -> str:
+    def innermost(self) -> str:
+        """That call or function, with its share."""
         unrecorded = self.unrecorded_share
         blind = "code that was not recorded"
         if unrecorded is not None:

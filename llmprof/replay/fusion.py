@@ -357,10 +357,10 @@ def _one_kernel(events: pl.DataFrame) -> ReplayChange:
     """One kernel in place of each chain of events."""
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
-        joined = plan.events.select("event").join(
-            events, on="event", how="left", maintain_order="left"
-        )
-        chain = joined["_chain"].cast(pl.Int64).fill_null(-1).to_numpy()
+        numbers = plan.events["event"].fill_null(0).to_numpy()  # null: a call of the host
+        chain_of = np.full(int(max(numbers.max(initial=0), events["event"].max() or 0)) + 1, -1)
+        chain_of[events["event"].to_numpy()] = events["_chain"].to_numpy()
+        chain = chain_of[numbers]
         rows = (chain >= 0) & plan.device
         follows = np.zeros(len(rows), dtype=bool)
         follows[1:] = rows[1:] & rows[:-1] & (chain[1:] == chain[:-1])

@@ -18,6 +18,7 @@ from llmprof.analyze.events import typical_step
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
+from llmprof.charts.subjects.timeline.timeline import step_window
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, guarded
 from llmprof.findings.scope import scope_of
 from llmprof.replay.critical_path import path_without_names
@@ -300,7 +301,8 @@ def _step_timeline(trace: Trace) -> Drawn:
     ranks = events["rank"].unique().sort()
     events, note = fewer_ranks(events, 1, 16, "the trace")
     title = f"Step {events['step'][0]}, {words} of {cards.number_of_ranks(ranks.len())}"
-    return charts.timeline(events, max_bars=MAX_BARS, title=title), note
+    window = step_window(trace, events["step"][0])
+    return charts.timeline(events, window=window, max_bars=MAX_BARS, title=title), note
 
 
 def _layer_timeline(trace: Trace) -> Drawn:

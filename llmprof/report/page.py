@@ -400,7 +400,7 @@ def _short_names(rows: ReportTable) -> dict[str, dict[str, str]]:
 
 def visible_text(value: object) -> object:
     """A text with visible control characters; other values are returned unchanged."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or (value.isascii() and value.isprintable()):
         return value
     text = value.translate(_INVISIBLE).encode("utf-8", "replace").decode()
     return Markup(text) if isinstance(value, Markup) else text  # noqa: S704 - it was markup before

@@ -188,6 +188,12 @@ def test_a_finding_with_its_prediction():
     assert not analyze.findings(disaggregated(copies([]))).filter(rule="kv_transfer").height
 
 
+def test_a_recording_without_steps_tells_no_instances():
+    bare = Trace({"copies": copies()}, {"ranks": [{"file": "a name"}]})
+    for by in ("instance", "burst", "size", "block"):
+        assert not analyze.transfer(bare, by=by).height
+
+
 @pytest.mark.parametrize("given", [None, pl.DataFrame({"request": [0]})])
 def test_requests_that_say_nothing_of_prefill(given):
     with pytest.raises(NotCapturedError, match="prefilled"):
@@ -241,3 +247,11 @@ def test_two_h200s_with_nixl(shared):
     )
     assert found.select((parts - pl.col("ttft_ns")).abs().max()).item() < 1_000
     assert set(found["evidence"]) == {"tokens, bytes"}
+
+
+def test_two_engines_in_one_folder(shared):
+    with warnings.catch_warnings(action="ignore"):
+        trace = llmprof.read(shared / "strangers/small/engines/36_pd_disaggregation")
+    found = analyze.transfer(trace, by="instance")
+    assert set(found["kind"]) == {"prefill", "decode"}
+    assert not analyze.transfer(trace).height

@@ -54,9 +54,10 @@ def test_text_can_be_read_in_both_themes():
 
 
 def test_the_style_of_a_notebook_is_of_charts_of_this_package_in_dark_pages_alone():
-    for rule in notebook_style().splitlines():
-        assert rule.startswith(":is(body[data-jp-theme-light=")
-        assert "254, 254, 254" in rule  # PAPER
+    *of_menu, rule = notebook_style().splitlines()
+    assert all(one.startswith(".vega-embed") and "fill" not in one for one in of_menu)
+    assert rule.startswith(":is(body[data-jp-theme-light=")
+    assert "254, 254, 254" in rule.partition("{")[0]  # PAPER
     charts.follow_theme()  # nothing happens where there is no notebook
 
 
@@ -76,7 +77,8 @@ def test_a_chart_for_a_notebook_is_drawn_there_and_has_a_picture():
     assert [one[:7] for one in places[0]] == [one[:7] for one in places[1]]
     assert len({numbers.sub("", picture) for picture in pictures}) == 1
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
-    assert metadata == {mime: {"embed_options": {"renderer": "svg"}}}
+    # a notebook that is not trusted leaves out all other style sheets
+    assert metadata[mime]["embed_options"]["defaultStyle"] == notebook_style()
 
 
 def test_a_theme_is_a_pure_function_of_the_specification():

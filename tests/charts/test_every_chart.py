@@ -198,7 +198,7 @@ def test_every_chart_is_valid_readable_and_drawn(name):
     assert chart.to_dict(validate=False) == spec
     style = notebook_style()
     for light, now in dark_colours([text]).items():
-        assert f'[fill="{light.upper()}" i] {{ fill: {now} }}' in style
+        assert f'[fill="{light.upper()}" i]{{fill:{now}}}' in style
 
 
 def parts_of(chart):

@@ -105,5 +105,5 @@ def test_only_crowded_lanes_are_merged():
     assert {row["rank"] for row in specs.rows(chart, "rect", "name")} == {0}
     assert {row["rank"] for row in specs.rows(chart, "rect", "busy_ns")} == {1}
     said = " ".join(specs.texts(chart))
-    assert "2 of 2,502 events shown" in said
+    assert "2 of 2,502 events, a bar each" in said
     assert "2,500 more events, on 1 of 2 lanes, merged" in said

@@ -697,7 +697,7 @@ def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
     one = points_file(tmp_path, {"prompt": 16, "out": 4}, {"prompt": 32, "out": 4})
     points = read_points(one, tmp_path / "tp2" / "points.json")
     assert points.select("tp", "prompt").rows() == [(1, 16), (1, 32), (2, 16), (2, 32)]
-    assert parallelism(points).height == 4
+    assert parallelism(points).height == 6
     assert sequence_length(points).height == 4
 
 

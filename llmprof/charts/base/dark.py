@@ -145,14 +145,22 @@ def notebook_style() -> str:
         ':is(body[data-jp-theme-light="false"], body.vscode-dark, body.vscode-high-contrast)'
     )
     ours = f'{dark_page} .vega-embed svg.marks:is([style*="{rgb}"], [style*="{PAPER}" i])'
-    rules = [f"{ours} {{ background-color: {GROUND} !important }}"]
-    for colour in sorted(colours):
-        if (dark := in_the_dark(colour)) == colour:
-            continue
-        rules += [
-            f'{ours} [{kind}="{colour}" i] {{ {kind}: {dark} }}' for kind in ("fill", "stroke")
-        ]
-    return "\n".join(rules)
+    rules = [
+        f'[{kind}="{colour}" i]{{{kind}:{dark}}}'
+        for colour in sorted(colours)
+        if (dark := in_the_dark(colour)) != colour
+        for kind in ("fill", "stroke")
+    ]
+    return f"{_MENU}{ours}{{background-color:{GROUND} !important;{''.join(rules)}}}"
+
+
+_MENU: Final = """.vega-embed{position:relative;display:inline-block;padding-right:38px}
+.vega-embed summary{position:absolute;top:0;right:0;padding:6px;list-style:none;opacity:.3}
+.vega-embed summary svg{width:14px;height:14px}
+.vega-embed .vega-actions{position:absolute;top:30px;right:0;z-index:9;background:#fff}
+.vega-embed .vega-actions a{display:block;padding:4px 16px;color:#333;font:13px sans-serif}
+"""
+"""How the menu of a chart looks: Vega-Embed has one style sheet, its own or that of the chart."""
 
 
 _MIME: Final = "application/vnd.vegalite.v5+json"
@@ -172,7 +180,8 @@ def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[s
     drawn = vlc.vegalite_to_png(json.dumps(spec), vl_version=vega_lite_version())
     picture = base64.b64encode(drawn).decode("ascii")
     return {_MIME: {**_with_texts(spec), "$schema": _SCHEMA}, "image/png": picture}, {
-        _MIME: {"embed_options": {"renderer": "svg"}}
+        # a notebook that is not trusted shows no style sheet but this
+        _MIME: {"embed_options": {"renderer": "svg", "defaultStyle": notebook_style()}}
     }
 
 
@@ -238,10 +247,8 @@ def follow_theme() -> None:
     if "IPython" not in sys.modules:
         return
     from IPython.core.getipython import get_ipython
-    from IPython.display import HTML, display
 
     if get_ipython() is None:
         return
     alt.renderers.register("llmprof", _mime_bundle)
     alt.renderers.enable("llmprof")
-    display(HTML(f"<style>{notebook_style()}</style>"))  # type: ignore[no-untyped-call]

@@ -267,7 +267,7 @@ def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]
 
 
 MEANING: Final = {
-    "dur_ns": ("A step takes", "from the first to the last event of the rank's step"),
+    "dur_ns": ("A step takes", "from the first event of the rank's step to that of the next one"),
     "wait_ns": ("Waiting in a step", "waiting in collectives for ranks that came later"),
     "idle_ns": ("Idle time in a step", "time in which nothing of the rank runs"),
     "exposed_communication_ns": (

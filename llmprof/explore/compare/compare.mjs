@@ -127,9 +127,7 @@ function render({ model, el }) {
       for (const part of run.parts) if (!used.has(part.label)) used.set(part.label, partColour(part));
     const step = runsPanel({ runs: msg.runs, colours: now, fill: partColour, pick, what });
     pictures.push(step);
-    const title = msg.phase
-      ? `A ${whole}, from its first to its last event, mean of its typical steps`
-      : "The recordings";
+    const title = msg.phase ? `A ${whole}, mean` : "The recordings";
     fill(steps, plotPart(title, plotLegend([...used]), step.el).el);
     const drawn = msg.ways.filter((one) => one.bars.length);
     const domains = drawn.map((one) => waterfallDomain(one.bars));

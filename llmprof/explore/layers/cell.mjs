@@ -24,7 +24,7 @@ import {
 
 /** @type {import("../base/js/plot.mjs").TableColumn[]} */
 const CELL_COLUMNS = [
-  { name: "name", title: "kernel", names: true },
+  { name: "readable", title: "kernel", names: true },
   { name: "total_ns", title: "time", number: true, format: (value) => formatNs(value) },
   { name: "share", title: "share", number: true, format: formatShare },
   { name: "count", title: "runs", number: true, format: (value) => formatNumber(value) },

@@ -17,6 +17,7 @@ from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, 
 from llmprof.explore.base.ranks import colour_scale, placed_in_columns, scales_of
 from llmprof.explore.base.widget import Explorer, Reply, request_handler
 from llmprof.explore.layers.picture import MOST_RANKS, CellsPanel, cells_picture
+from llmprof.names import readable
 from llmprof.replay.slack import add_slack, unknown_slack
 from llmprof.text import are
 from llmprof.trace import Trace
@@ -372,6 +373,7 @@ class Layers(Explorer, room="layers"):
             if self._slack and events.height
             else None
         )
+        shown = kernels.head(_MAX_KERNELS)
         where: dict[str, Any] = {"rank": rank, "step": step, "layer": layer}
         message: dict[str, Any] = {
             **where,
@@ -379,7 +381,7 @@ class Layers(Explorer, room="layers"):
             "slack_ns": None if least is None else least["slack_ns"][0],
             "cell": _cell_of(self.trace, **where, stage=stage),
             "stages": _stages_of(self.trace, **where).to_dicts(),
-            "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
+            "kernels": shown.with_columns(readable=readable(shown["name"])).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }
         return message, []

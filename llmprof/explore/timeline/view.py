@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import vl_convert as vlc
@@ -15,6 +15,7 @@ from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS, PATH_GROUP, PATH_KIND, Lane, TimelineRow, whole_ns
 from llmprof.explore.timeline.rows import REQUEST_GROUP as REQUESTS
 from llmprof.explore.timeline.rows import REQUEST_KIND as REQUEST
+from llmprof.theory.familiar import quantity
 from llmprof.units import format_ns, format_share
 
 MARGIN = 0.25
@@ -174,6 +175,7 @@ FEW = 50_000
 FEW_OF_MANY = 250_000
 """The same with many ranks, since their picture shows first the rank that the others wait for."""
 
+_LARGE: Final = 1e6
 COUNTED = "#BCD6EA"
 """Fill colour of counters, light enough for text on it."""
 
@@ -226,6 +228,12 @@ class RowLabel:
     row: int | None
     top: int
     height: int
+
+
+def _most(value: float, unit: str | None) -> str:
+    """The largest value of a counter in words; large ones with a prefix: ``419.40 GB/s``."""
+    words = quantity(value, unit or "") if value >= _LARGE else f"{value:,.4g} {unit or ''}"
+    return f"up to {words.strip()}"
 
 
 def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) -> str:
@@ -402,9 +410,7 @@ def _label(data: TimelineData, label: RowLabel, group: Mapping[str, Any]) -> Ite
         return
     row = data.drawn[label.row]
     text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
-    note = row.note or (
-        f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else ""
-    )
+    note = row.note or (_most(row.samples[1].max(), row.unit) if row.samples is not None else "")
     yield _text(GUTTER - 10, label.top + min(12, label.height - 2), text, anchor="end")
     if note:
         yield _text(GUTTER + 6, label.top + 12, note)

@@ -42,17 +42,17 @@ class BelowBound(Figures):
     def detail(self, of: Context) -> str:
         text = (
             f"{self.what} takes {format_ns(self.compute_ns)} {of.per} in {_calls(self.calls)} and"
-            f" reaches {format_share(self.of_bound_share)} of its bound; most of the loss is in "
+            f" reaches {format_share(self.of_bound_share)} of its bound. Most of the loss is in "
         )
         if self.operator is not None:
             shapes = shorten(self.shapes or "unknown", 100)
             text += f"{self.operator} with shapes {shapes}, run by "
         limit = (
-            "its bytes at the peak of the memory set the bound."
+            "Its bytes at the peak of the memory set the bound."
             if self.bound_by == "memory"
-            else f"its FLOPs at the peak of {self.bound_by} set the bound."
+            else f"Its FLOPs at the peak of {self.bound_by} set the bound."
         )
-        text += f"{readable_name(self.kernel)}; {limit}"
+        text += f"{readable_name(self.kernel)}. {limit}"
         others = ", ".join(f"{part} {format_share(share)}" for part, share in self.following)
         return f"{text} Next are {others}." if others else text
 
@@ -101,8 +101,8 @@ class AboveBound(Figures):
                 " bound by the device memory does not hold."
             )
         return (
-            "Do not trust this bound: the formula counts too much, the peak in the data sheet is"
-            " too low for this device, or its clock was higher."
+            "Do not trust this bound: its formula counts too much, the data sheet's peak is too low"
+            " for this device, or its clock was higher."
         )
 
 

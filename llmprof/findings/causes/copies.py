@@ -54,7 +54,7 @@ class Copies(Figures):
         )
         if self.moved_bytes and self.gbps is not None:
             text += f", {format_bytes(self.moved_bytes)} in all at {self.gbps:,.1f} GB/s"
-        return f"{text}." if self.around is None else f"{text}; {self.around}."
+        return f"{text}." if self.around is None else f"{text}. {self.around}."
 
     def advice(self, of: Context) -> str:
         torch = of.of_torch
@@ -68,7 +68,7 @@ class Copies(Figures):
             what = " (offloaded weights, KV blocks, constants)" if torch else ""
             when = "the step before computes" if torch else "other work runs"
             return (
-                f"Keep what is copied more than once{what} on the device, or fetch it from pinned"
+                f"Keep what is copied more than once{what} on the device. Or fetch it from pinned"
                 f" memory on a stream of its own while {when}."
             )
         if self.kind == "to host":

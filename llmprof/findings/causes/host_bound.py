@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
-from llmprof.analyze.layers import layers
+from llmprof.analyze.layers import host_times
 from llmprof.findings.card import USUAL_STEPS
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import (
@@ -131,7 +131,7 @@ class HostBound(Figures):
                 " pauses of 1 ms or more."
             )
             if (self.host.share or 0) >= MOSTLY and self.host.kind in ("range", "ranges", "call"):
-                return f"{_do_meanwhile(f'what the thread is in ({self.host})')} {few}"
+                return f"{_do_meanwhile(f'what the thread is in ({self.host.innermost})')} {few}"
             return (
                 "Sample the CPU of the launching thread, or record its functions, to see what it"
                 f" does then. {few}"
@@ -139,7 +139,7 @@ class HostBound(Figures):
         if self.engine and self.reads_prompts:
             return (
                 f"Launch more work with each call: {words['compile']}, or more tokens of prompts in"
-                f" a step; engines run whole graphs for decode alone.{words['ahead']}"
+                f" a step. Engines run whole graphs for decode alone.{words['ahead']}"
             )
         if self.engine:
             return (
@@ -161,8 +161,8 @@ class HostBound(Figures):
 
 def _do_meanwhile(what: str) -> str:
     return (
-        f"Do {what} while the device works, on another thread or after the launches, or find out"
-        " what it waits for (a file, another thread or process)."
+        f"Do {what} while the device works, on another thread or after the launches. Or find out"
+        " what it waits for: a file, another thread or process."
     )
 
 
@@ -187,7 +187,7 @@ def _measure(scope: Scope) -> Measurement | None:
     replayed, eager_part = _share_in_graphs(scope, late)
     in_graphs = replayed >= MIN_IN_GRAPHS and not eager_part
     steps = scope.steps
-    layer_times = scope.own_rows(layers(scope.trace)).filter(pl.col("host_dur_ns").is_not_null())
+    layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
         launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
         long_share=long,

@@ -63,8 +63,8 @@ class AiCpuOperators(_Kernels):
     def advice(self, of: Context) -> str:
         return (
             "Give it types that the AI cores compute (int32 for int64, float32 or bfloat16 for"
-            " float64), or take another operator: msprof-analyze lists the types that each"
-            " supports."
+            " float64), or take another operator. The types that each"
+            " supports are listed by msprof-analyze."
         )
 
 
@@ -106,7 +106,7 @@ class AiCoreUnits(Figures):
             f"the {unit} units {format_share(share)}" for unit, share in self.units.items()
         )
         return (
-            f"{self.kernels:,.0f} kernels {of.per}: {busy} of their time; for the rest the cores"
+            f"{self.kernels:,.0f} kernels {of.per}: {busy} of their time. For the rest the cores"
             " move data or wait."
         )
 

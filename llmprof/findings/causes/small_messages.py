@@ -39,7 +39,7 @@ class SmallMessages(Figures):
         rate = "" if self.bus_gbps is None else f" at {self.bus_gbps:,.1f} GB/s on the bus"
         return (
             f"{self.calls:,.0f} {of.per}, {format_ns(self.transfer_ns)} each{rate}, by"
-            f" {self.algorithm or 'an unknown algorithm'}; vLLM's custom all-reduce takes messages"
+            f" {self.algorithm or 'an unknown algorithm'}. The custom one of vLLM takes messages"
             f" up to {format_bytes(CUSTOM_ALL_REDUCE_BYTES)} between {of.words['device']}s with"
             " peer access."
         )

@@ -29,8 +29,8 @@ class SplitK(Figures):
 
     def detail(self, of: Context) -> str:
         return (
-            f"{of.words['gemm']} splits the inner dimension of a GEMM that is too small to fill the"
-            f" {of.words['device']}, and adds a kernel for the sum:"
+            f"{of.words['gemm']} splits the inner dimension of a GEMM too small to fill the"
+            f" {of.words['device']}, and adds a kernel for the sum. These sums take"
             f" {format_share(self.of_gemms_share)} of the time of the GEMMs."
         )
 

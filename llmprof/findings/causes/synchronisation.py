@@ -34,20 +34,19 @@ class Synchronisation(Figures):
 
     def detail(self, of: Context) -> str:
         return (
-            f"{counted(self.pauses, 'such pause')} {of.per}, each until the next launch; the"
+            f"{counted(self.pauses, 'such pause')} {of.per}, each until the next launch. The"
             f" launching thread is then longest in {self.host}."
         )
 
     def advice(self, of: Context) -> str:
         if of.of_torch:
             return (
-                "Find the .item(), .cpu() or synchronize() (its operator is around the call) and"
-                " take it out of the step, so that the host can launch ahead."
+                "Find the .item(), .cpu() or synchronize(), whose operator is around the call. Take"
+                " it out of the step, so that the host can launch ahead."
             )
         return (
-            "Find where the program makes this call, and leave it out where the host does not need"
-            " the result at once (asynchronous copies, events between streams), so that the host"
-            " can launch ahead."
+            "Leave this call out where the host does not need its result at once, so that the host"
+            " can launch ahead. Use asynchronous copies, and events between streams."
         )
 
 

@@ -54,8 +54,7 @@ class UnevenRanks(Figures):
         if self.cause == "slow_device":
             return (
                 "The same kernels are slower there: look for a lower clock (power or temperature"
-                f" limit) and for other processes on that {device}, and compare it with another"
-                " one."
+                f" limit) and for other processes on that {device}. Compare it with another one."
             )
         if self.cause == "uneven_experts":
             return (

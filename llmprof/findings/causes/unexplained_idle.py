@@ -39,8 +39,8 @@ class UnexplainedIdle(Figures):
 
     def advice(self, of: Context) -> str:
         return (
-            f"Record the host's calls of all threads{of.words['record_host']}, and look for other"
-            " processes on the device and for events that the profiler dropped."
+            f"Record the host's calls of all threads{of.words['record_host']}. Look for other"
+            " processes on the device, and for events that the profiler dropped."
         )
 
 
@@ -58,12 +58,12 @@ class LeftOut(Figures):
 
     def detail(self, of: Context) -> str:
         why = (
-            "whether the device was idle in them is not known."
+            "Whether the device was idle in them is not known."
             if self.copies_only
-            else "the profiler recorded that the kernels after these pauses waited for less than"
-            " half of that time, so something else ran before them."
+            else "By the profiler's record the kernels after these pauses waited for less than half"
+            " of that time, so something else ran before them."
         )
-        return f"{counted(self.pauses, 'pause')} {of.per}: {why}"
+        return f"{counted(self.pauses, 'pause')} {of.per}. {why}"
 
     def advice(self, of: Context) -> str:
         return "Read the whole profile to see what ran there."

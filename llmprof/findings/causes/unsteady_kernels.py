@@ -44,7 +44,7 @@ class UnsteadyKernels(Figures):
     def advice(self, of: Context) -> str:
         return (
             "Look at what these steps share: clocks and power of the device, another process on"
-            " it, or other inputs of the kernel (charts.timeline of a slow and of a usual step)."
+            " it, or other inputs of the kernel. Compare a slow and a usual step (charts.timeline)."
         )
 
 

@@ -14,7 +14,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.ranks import cause_of_lateness
 from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
-from llmprof.text import counted, ranks_in_words
+from llmprof.text import counted, ranks_in_words, sentence
 from llmprof.units import format_ns, format_share
 
 PIPELINE: Final = ("broadcast", "send_recv")
@@ -52,8 +52,8 @@ class _Waiting(Figures):
             f"{counted(self.calls, self.kind)}: waiting is {format_share(self.waited_share)} of the"
             f" other ranks' time in them. Rank {self.late} causes"
             f" {format_share(self.late_wait_share)} of it. In the median a rank spends"
-            f" {format_ns(self.seen_ns)} in a call, {format_ns(self.transfer_ns)} of it transfer;"
-            f" the first and the last rank arrive {format_ns(self.skew_ns)} apart, and all leave"
+            f" {format_ns(self.seen_ns)} in a call, {format_ns(self.transfer_ns)} of it transfer."
+            f" The first and the last rank arrive {format_ns(self.skew_ns)} apart. All leave"
             f" within {format_ns(self.spread_ns)} of each other"
         )
         text += (
@@ -67,7 +67,7 @@ class _Waiting(Figures):
         if self.group:
             text += (
                 f" A rank of {self.group['who']} is last into"
-                f" {format_share(self.group['last_share'])} of the calls; the middle one comes"
+                f" {format_share(self.group['last_share'])} of the calls. The middle one comes"
                 f" {format_ns(self.group['late_median_ns'])} after the first rank of a call (groups"
                 f" by {self.group['evidence']})."
             )
@@ -94,10 +94,10 @@ class ArrivalSkew(_Waiting):
     def advice(self, of: Context) -> str:
         if self.group:
             return (
-                "Look for what these ranks share before touching communication: their host (other"
-                " processes, clocks, power and temperature limits), their switch, their part of the"
-                " model or of the requests. analyze.ranks(trace, by='group') compares all groups,"
-                " charts.ranks shows when it happens."
+                "Look for what these ranks share before touching communication. It may be their"
+                " host (other processes, clocks, power and temperature limits), their switch, their"
+                " part of the model or of the requests. All groups are compared by"
+                " analyze.ranks(trace, by='group'); charts.ranks shows when it happens."
             )
         if of.follows_from:
             cause = of.follows_from.replace("_", " ")
@@ -105,13 +105,13 @@ class ArrivalSkew(_Waiting):
         first = "Find out why that rank is late before touching communication: compare"
         if of.on_host:
             return (
-                f"{first} the times of its operators with those of the others, pin each rank to"
+                f"{first} the times of its operators with those of the others. Pin each rank to"
                 " cores of its own, and look for other processes on those cores."
             )
         return (
-            f"{first} its host time and idle causes with the others', {of.words['pin']}, look for"
-            " other processes on those cores, and take the launches off the critical path with"
-            f" {of.words['graphs']}."
+            f"{first} its host time and idle causes with the others'."
+            f" {sentence(of.words['pin'])} Look for other processes on those cores, and take the"
+            f" launches off the critical path with {of.words['graphs']}."
         )
 
 
@@ -123,8 +123,8 @@ class PipelineWait(_Waiting):
 
     def advice(self, of: Context) -> str:
         return (
-            "In a pipeline, one batch in flight leaves every stage but one idle: keep as many"
-            " batches in flight as there are stages, or use tensor parallelism inside a host."
+            "Keep as many batches in flight as the pipeline has stages, or use tensor parallelism"
+            " inside a host. One batch leaves every stage but one idle."
         )
 
 

@@ -13,13 +13,14 @@ from llmprof.charts.base import draw, theme
 from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
 from llmprof.label.parts import selection
+from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 _COLUMNS = ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer")
 MAX_RANKS = 16
 _GREY = {
-    "stream": "Grey ground: nothing ran on the {stream}.",
+    "stream": "Grey: idle.",
     "stage": "A lane is a stage.",
     "category": "A lane is a kernel category.",
 }
@@ -53,7 +54,8 @@ def timeline(
         What was recorded, or rows of ``trace.events``.
     rank, step, phase, layer, stage : optional
         Events to draw, by the values of their columns: one or several of each. Of a trace,
-        ``step="typical"`` is the steady decode step of median length.
+        ``step="typical"`` is the steady decode step of median length. One step is drawn until the
+        next one begins, if nothing else is chosen.
     window : (start_ns, end_ns), optional
         What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
@@ -81,6 +83,8 @@ def timeline(
     """
     if isinstance(frame, Trace):
         step = typical_step(frame) if step == "typical" else step
+        if isinstance(step, int) and all(one is None for one in (layer, stage, window)):
+            window = step_window(frame, step)
         frame = frame.events
     chosen = {"rank": rank, "step": step, "phase": phase, "layer": layer, "stage": stage}
     draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
@@ -158,8 +162,14 @@ def timeline(
     return theme.finish_chart(
         chart,
         title or _headline(events, color, hi - lo),
-        [f"{_GREY[lane].format(stream=stream)} {first}", *more, note],
+        [f"{_GREY[lane]} {first}", *more, note],
     )
+
+
+def step_window(trace: Trace, step: int) -> Window | None:
+    """Time of a step on all ranks, until the next one begins; None if nothing ran in it."""
+    rows = whole_steps(trace).filter(pl.col("step") == step).drop_nulls("start_ns")
+    return draw.extent(rows) if rows.height else None
 
 
 def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) -> list[str]:
@@ -167,7 +177,9 @@ def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) ->
     merged = f"merged into slices of {width}, each as high as its lane was busy."
     if not few:
         return [f"{many:,} of {total:,} events, {merged}"]
-    bars = f"{few:,} of {total:,} events shown, a bar each, none drawn thinner than a pixel."
+    bars = (
+        f"{few:,} events, a bar each." if not many else f"{few:,} of {total:,} events, a bar each."
+    )
     crowded = int(lanes["crowded"].sum())
     return (
         [bars, f"{many:,} more events, on {crowded} of {lanes.height} lanes, {merged}"]

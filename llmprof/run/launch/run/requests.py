@@ -15,7 +15,10 @@ from llmprof.trace.storage import typed
 from llmprof.units import NS_PER_S, format_share
 
 PHASES = ("warmup", "plain", "profiled")
-LATENCIES = ("ttft_ns", "tpot_ns", "itl_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns")
+LATENCIES = (
+    *("ttft_ns", "tpot_ns", "itl_ns", "queue_ns", "prefill_ns", "prefilled_ns", "decode_ns"),
+    "e2e_ns",
+)
 RATES = ("output_tokens_per_s", "tokens_per_s", "requests_per_s")
 METRICS = ("wall_ns", *LATENCIES, *RATES)
 _SCHEMA = {
@@ -26,7 +29,7 @@ _SCHEMA = {
     **{name: pl.List(pl.Int64) if name == "itl_ns" else pl.Int64 for name in LATENCIES},
     "wall_ns": pl.Int64,
     **dict.fromkeys(("finish_reason", "id"), pl.String),
-    **dict.fromkeys(("arrived_ns", "prefilled_ns"), pl.Int64),
+    "arrived_ns": pl.Int64,
 }
 _STEPS = {
     "phase": pl.String,
@@ -72,7 +75,7 @@ def _row(request: Mapping[str, Any], walls: Mapping[tuple[Any, Any], Any]) -> di
     kept = ("phase", "repeat", "request", "prompt_tokens", "output_tokens", "finish_reason", "id")
     times = {
         name: _ns(request.get(name.removesuffix("_ns") + "_s"))
-        for name in (*LATENCIES, "arrived_ns", "prefilled_ns")
+        for name in (*LATENCIES, "arrived_ns")
     }
     wall = walls.get((request.get("phase"), request.get("repeat")))
     facts = {name: request.get(name) for name in kept}

@@ -4,6 +4,7 @@ order and names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import polars as pl
@@ -92,14 +93,7 @@ def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFr
         rows = layers(trace, stages=stages or not {"stage", "occurrence"}.isdisjoint(by))
         return sums_of_groups(rows, by, pl.col("busy_ns", "kernels").sum())
     key = [*_KEY, *(["stage"] if stages else [])]
-    events = (
-        trace.events.select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
-        .filter(pl.col("layer").is_not_null())
-        .sort("rank", "step", "layer", "start_ns", "event")
-        .with_columns(group=pl.struct(key).rle_id().set_sorted())
-    )
-    first = pl.col("group") != pl.col("group").shift(1)
-    groups = events.filter(first.fill_null(value=True)).select("group", *key, "phase")
+    events, groups = _events_of_layers(trace, key)
     counts = events.group_by("group", maintain_order=True).agg(
         kernels=pl.len(), confidence=pl.col("confidence").min()
     )
@@ -123,6 +117,25 @@ def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFr
         *key[3:],
         *_MEASURES,
     )
+
+
+def _events_of_layers(trace: Trace, key: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Events with the number of their ``group``, and the groups: a layer, or a stage of one."""
+    events = (
+        trace.events.select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
+        .filter(pl.col("layer").is_not_null())
+        .sort("rank", "step", "layer", "start_ns", "event")
+        .with_columns(group=pl.struct(key).rle_id().set_sorted())
+    )
+    first = pl.col("group") != pl.col("group").shift(1)
+    return events, events.filter(first.fill_null(value=True)).select("group", *key, "phase")
+
+
+def host_times(trace: Trace) -> pl.DataFrame:
+    """``rank, step, host_dur_ns`` of the layers of :func:`layers` whose host time is known."""
+    events, groups = _events_of_layers(trace, _KEY)
+    known = groups.join(_host_spans(events, trace), on="group", maintain_order="left")
+    return known.select("rank", "step", "host_dur_ns").drop_nulls("host_dur_ns")
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:

@@ -294,7 +294,7 @@ def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
 
 
-MUCH_CUT = 0.01
+MUCH_CUT = 0.25
 """A step that loses more than this share of its time is not like the others."""
 
 LONG = 10

@@ -61,9 +61,9 @@ def findings(
     Returns
     -------
     polars.DataFrame
-        One row for each finding. Losses come first, by the least gain that is predicted for their
-        remedy, or by half of their time if there is no prediction, in proportion to that of their
-        phase:
+        One row for each finding. Losses come first, by the gain that is predicted for their remedy
+        (the mean of the least and the expected one), or by half of their time if there is no
+        prediction, in proportion to that of their phase:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
           low below or where the recording cannot tell, info if it is not a fault), ``title``

@@ -182,7 +182,7 @@ def _row(
     gained = cause.potential or UNPREDICTED
     gained *= measured.ns / of.parts
     if known is not None:
-        gained = max(0.0, known.low_ns * known.slowed)
+        gained = max(0.0, (known.low_ns + known.ns) / 2 * known.slowed)
     without = FOLLOWS if follows else predicted
     is_fact = cause.info or measured.is_fact
     return {

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
-from llmprof.analyze.layers import layers
+from llmprof.analyze.layers import host_times
 from llmprof.findings.card import USUAL_STEPS
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import (
@@ -187,7 +187,7 @@ def _measure(scope: Scope) -> Measurement | None:
     replayed, eager_part = _share_in_graphs(scope, late)
     in_graphs = replayed >= MIN_IN_GRAPHS and not eager_part
     steps = scope.steps
-    layer_times = scope.own_rows(layers(scope.trace)).filter(pl.col("host_dur_ns").is_not_null())
+    layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
         launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
         long_share=long,

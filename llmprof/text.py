@@ -48,10 +48,10 @@ PART_MEANINGS: Final = {
     "wait": "a collective until its last rank arrives",
     "copy": "copies beside which nothing else runs",
     "host_bound": "idle: the host had not begun to launch what comes next",
-    "launch": "idle: the call that launches what comes next was at work",
-    "sync": "idle: the host had waited in a synchronising call and had to launch again",
-    "queued": "idle: what comes next was launched, and held by something",
-    "unknown": "idle: the launch of what comes next was not captured",
+    "launch": "idle: the call that launches it was at work",
+    "sync": "idle: the host had waited in a synchronising call",
+    "queued": "idle: launched, and held by something",
+    "unknown": "idle: the launch was not captured",
     "outside": "idle before the first or after the last event of a device",
 }
 _GAP = "  "

@@ -171,7 +171,7 @@ def _kernel_of(condition: str) -> str | None:
 def _evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
     """Window that shows a finding, and the thread of the host if it is about the host.
 
-    Idle time holds no event of the device: the window has the events around it, or what the
+    Idle time holds no event of the device: the window has as much on both sides, or what the
     launching thread did.
     """
     if row["start_ns"] is None:
@@ -191,12 +191,7 @@ def _evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] 
         launch = _launch_after(trace, rank, start, end)
     if launch is not None:
         return (start, max(end, launch[1])), launch[0]
-    events = trace.events.filter(pl.col("rank") == rank).select("start_ns", end=END)
-    before = events.filter(pl.col("end") <= start)["start_ns"].max()
-    after = events.filter(pl.col("start_ns") >= end)["end"].min()
-    reach = end - start
-    low = start if before is None else max(int(before), start - reach)  # type: ignore[arg-type]
-    return (low, end if after is None else min(int(after), end + reach)), None  # type: ignore[arg-type]
+    return (2 * start - end, 2 * end - start), None
 
 
 def _step_around(trace: Trace, row: Mapping[str, Any]) -> tuple[int, int] | None:

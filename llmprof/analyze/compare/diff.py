@@ -210,7 +210,7 @@ def diff(
     >>> eager, graphs = llmprof.sample("torch_tp1_eager"), llmprof.sample("torch_tp1_cudagraph")
     >>> step = diff(eager, graphs).filter(level="step", phase="decode").row(0, named=True)
     >>> print(f"{step['a_ns'] / 1e6:.1f} -> {step['b_ns'] / 1e6:.2f} ms")
-    33.0 -> 3.85 ms
+    34.7 -> 4.33 ms
     """
     if isinstance(a, Metrics) or isinstance(b, Metrics):
         if isinstance(a, Metrics) and isinstance(b, Metrics):

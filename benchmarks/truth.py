@@ -537,10 +537,15 @@ def _slower(
             for event in events:
                 more = round(ns * every * (event.end - event.start) / total)
                 rank.stretches.append((event.end - 2, event.end - 1, 1 + more))
-            # the host goes on, and waits for the device in the pause that ends the step
-            if step + 1 < len(steps):
-                pause = int(steps[step + 1])
-                rank.of_host.append((pause - 2, pause - 1, 1 + round(ns * every)))
+            # the host goes on, and waits for the device in the last call of the step that does
+            until = int(steps[step + 1]) if step + 1 < len(steps) else rank.events[-1].end
+            waits = [
+                event.end
+                for event in rank.events
+                if event.kind == "call" and "Synchronize" in event.name and event.start < until
+            ]
+            wait = max(waits, default=until)
+            rank.of_host.append((wait - 2, wait - 1, 1 + round(ns * every)))
     _finish(recording)
     return mean_ns
 

@@ -535,7 +535,17 @@ def _slower(
             events = [event for event, own in zip(found, inside, strict=True) if own == step]
             total = sum(event.end - event.start for event in events)
             for event in events:
-                rank.insert(event.end - 1, ns * every * (event.end - event.start) / total)
+                more = round(ns * every * (event.end - event.start) / total)
+                rank.stretches.append((event.end - 2, event.end - 1, 1 + more))
+            # the host goes on, and waits for the device in the last call of the step that does
+            until = int(steps[step + 1]) if step + 1 < len(steps) else rank.events[-1].end
+            waits = [
+                event.end
+                for event in rank.events
+                if event.kind == "call" and "Synchronize" in event.name and event.start < until
+            ]
+            wait = max(waits, default=until)
+            rank.of_host.append((wait - 2, wait - 1, 1 + round(ns * every)))
     _finish(recording)
     return mean_ns
 
@@ -647,13 +657,11 @@ CAUSES: Final[tuple[Callable[[Recording, float], Planted], ...]] = (
 )
 OF_RANKS: Final = (slow_link, late_rank, uneven_work)
 OF_HOST: Final = (host_sleeps, synchronising_copy, allocates, loads_code, pauses_now_and_then)
-BASES: Final = {
+BASES: Final = {  # whose other pauses can be cut out: eager ranks wait for each other in kernels
     "torch_tp1_cudagraph": Chrome,
     "torch_tp4_cudagraph": Chrome,
     "nsys_tp2_cudagraph": Nsys,
     "torch_tp1_eager": Chrome,
-    "torch_tp4_eager_nccl": Chrome,
-    "torch_tp4_eager_custom_allreduce": Chrome,
 }
 ABOVE_LOW: Final = ("medium", "high")
 

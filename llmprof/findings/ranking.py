@@ -36,7 +36,9 @@ def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None
     usual_ns = pl.concat(frames).select(usual.fill_null(0.0)).item()
     of_slow = pl.col("ranked") & (pl.col("scope") == SLOW_STEPS)
     told = ~is_info | (of_slow & (pl.col("figure") > SLOW * usual_ns))
-    much = (pl.col("recorded_share") >= MIN_OF_OTHERS) & told
+    # a cause stands with what follows from it
+    of_chain = pl.col("recorded_share").max().over(pl.coalesce("follows_from", "rule"))
+    much = (of_chain >= MIN_OF_OTHERS) & told
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     for known in filter(None, others):
         row = dict.fromkeys(frame.columns) | known

@@ -51,8 +51,8 @@ def trace_of(scale=1):
 def test_overlap_by_step():
     got = overlap(trace_of())
     assert got.rows() == [
-        (0, 0, 40, 30, 0, 0, 0, 0, 0, 10, 0),
-        (0, 1, 40, 30, 0, 0, 0, 0, 0, 10, 0),
+        (0, 0, 100, 30, 0, 0, 0, 0, 0, 70, 0),
+        (0, 1, 100, 30, 0, 0, 0, 0, 0, 70, 0),
         (0, 2, 45, 30, 15, 0, 5, 10, 0, 10, 0),
     ]
     by_phase = overlap(trace_of(), by=("rank", "phase")).select("phase", "total_ns", "idle_ns")

@@ -205,11 +205,7 @@ def test_what_holds_charts_and_names_runs_nothing(page, tmp_path):
     recording.write_text(json.dumps({"traceEvents": kernels + ops}), "utf-8")
     trace = llmprof.read(recording, cache=False)
     found = trace.findings()
-    widgets = [
-        alt.JupyterChart(titled("timeline")),
-        explore.kernels(trace),
-        explore.timeline(trace),
-    ]
+    widgets = [explore.kernels(trace), explore.timeline(trace)]
     pages = {
         "report": report.html(trace, title=EVIL),
         "cards": exported({"text/html": trace._repr_html_() + found._repr_html_()}),

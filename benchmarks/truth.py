@@ -542,7 +542,9 @@ def _slower(
             waits = [
                 event.end
                 for event in rank.events
-                if event.kind == "call" and "Synchronize" in event.name and event.start < until
+                if event.kind == "call"
+                and "Synchronize" in event.name
+                and event.start < until + PAUSE
             ]
             wait = max(waits, default=until)
             rank.of_host.append((wait - 2, wait - 1, 1 + round(ns * every)))

@@ -131,6 +131,7 @@ def _events_of_layers(trace: Trace, key: Sequence[str]) -> tuple[pl.DataFrame, p
     return events, events.filter(first.fill_null(value=True)).select("group", *key, "phase")
 
 
+@per_trace
 def host_times(trace: Trace) -> pl.DataFrame:
     """``rank, step, host_dur_ns`` of the layers of :func:`layers` whose host time is known."""
     events, groups = _events_of_layers(trace, _KEY)

@@ -113,7 +113,7 @@ def _is_doubtful(cause: Cause, scope: Scope) -> bool:
     """
     trace = scope.trace
     lost = lost_events(trace)
-    if cause.unsure or not (trace.has("kernels") or trace.capture.on_host):
+    if cause.unsure or not (scope.has_kernels or trace.capture.on_host):
         return True
     if lost.launched:
         return lost.missing > MUCH_LOST * lost.launched

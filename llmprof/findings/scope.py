@@ -75,8 +75,9 @@ def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     """The pieces of each gap as one row, from the start of its first part: ``rank, start_ns,
     dur_ns``.
     """
-    whole = pauses.group_by("gap", maintain_order=True).agg(
-        pl.col("rank").first(), pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
+    # gaps of other ranks of a dataset may have the same number
+    whole = pauses.group_by("rank", "gap", maintain_order=True).agg(
+        pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
     )
     return whole.select("rank", "start_ns", "dur_ns")
 
@@ -192,6 +193,11 @@ class Scope:
     def has_layers(self) -> bool:
         """Whether layers of a transformer were found in it."""
         return bool(self.events["layer"].is_not_null().any())
+
+    @cached_property
+    def has_kernels(self) -> bool:
+        """Whether kernels ran in it."""
+        return bool((self.events["source"] == "kernel").any())
 
     @cached_property
     def reads_prompts(self) -> bool:

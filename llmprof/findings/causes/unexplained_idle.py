@@ -86,7 +86,7 @@ def _measure_left_out(scope: Scope) -> Measurement | None:
     gaps = gaps.with_columns(dur_ns=unseen).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
         return None
-    figures = LeftOut(gaps.height / scope.parts, not _has_kernels(scope))
+    figures = LeftOut(gaps.height / scope.parts, not scope.has_kernels)
     return Measurement.of(gaps, figures, gain_ns=0.0, where=_UNKNOWN)
 
 
@@ -97,15 +97,11 @@ def _gaps(scope: Scope) -> tuple[pl.DataFrame, pl.Expr]:
     gaps = scope.idle("queued", "unknown").filter(
         (pl.col("cause") == "unknown") | pl.col("waited_kind").is_null()
     )
-    if not _has_kernels(scope):
+    if not scope.has_kernels:
         return gaps, pl.when(pl.col("cause") == "unknown").then("dur_ns").otherwise(0)
     beyond = pl.col("dur_ns") - pl.col("waited_ns")
     # two records of one pause differ by the time that the profiler takes
     return gaps, pl.when(beyond >= pl.col("dur_ns") / 2).then(beyond).otherwise(0)
-
-
-def _has_kernels(scope: Scope) -> bool:
-    return bool((scope.events["source"] == "kernel").any())
 
 
 UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle", unsure=True)

@@ -16,7 +16,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.collectives.collectives import collectives, matched, recorded_calls
 from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.idle.host import call_kinds, launch_delay
-from llmprof.analyze.layers import layers
+from llmprof.analyze.layers import host_times
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.step_times import (
     recorded_windows,
@@ -70,7 +70,8 @@ _EVENTS: Final = (
 _PAUSES: Final = (
     "rank",
     "device",
-    "part",
+    "gap",
+    "begun_ns",
     "start_ns",
     "dur_ns",
     "cause",
@@ -165,11 +166,6 @@ def measured_kernels(trace: Trace) -> pl.DataFrame:
     return kernels.select(kept) if facts else kernels.select(kept).clear()
 
 
-def layers_of_rank(trace: Trace) -> pl.DataFrame:
-    """Layers of one rank, without their stages."""
-    return layers(trace)
-
-
 def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.String).cast(pl.Categorical))
 
@@ -182,7 +178,7 @@ OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 
 OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     one.__name__: one
-    for one in (scope_hosts, replay_calls, copied_rows, measured_kernels, layers_of_rank)
+    for one in (scope_hosts, replay_calls, copied_rows, measured_kernels, host_times)
 }
 """The other functions of one rank, except ``launch_delay``."""
 
@@ -221,7 +217,7 @@ def findings_of_ranks(
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
         (recorded_windows, results.get("recorded_windows"), {}),
-        (layers, results.get("layers_of_rank"), {}),
+        (host_times, results.get("host_times"), {}),
     ]
     for function, frame, options in kept:
         if frame is not None:

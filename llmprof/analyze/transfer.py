@@ -261,7 +261,7 @@ def instances(trace: Trace) -> pl.DataFrame:
     window_ns = windows.select(end - pl.col("start_ns").min()).item()
     busy = (
         windows.group_by("instance")
-        .agg(busy_ns=pl.col("span_ns").sum() / pl.col("rank").n_unique())
+        .agg(busy_ns=(pl.col("span_ns").sum() / pl.col("rank").n_unique()).round().cast(pl.Int64))
         .with_columns(busy_share=pl.col("busy_ns") / window_ns)
     )
     first = rows.with_columns(instance=of_rank)

@@ -191,9 +191,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"{_NAME}: error: {_in_options(_plain(error), args)}", file=sys.stderr)
         return INCOMPLETE if isinstance(error, IncompleteError) else FAILED
+    except Exception as error:
+        if not _is_interrupt(error):
+            raise
+        print(f"{_NAME}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     from llmprof.cli.output import Failing
 
     return SLOWER if isinstance(out, Failing) else 0
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is what a library made of an interrupt while it was imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _complete() -> None:

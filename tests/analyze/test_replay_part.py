@@ -9,7 +9,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import critical_path, findings, slack, what_if
+from llmprof.analyze import critical_path, slack, what_if
 from llmprof.replay.changes import balance
 from llmprof.label.steps.steps import host_labels
 from llmprof.replay.part import waiting_groups, replayed_part
@@ -82,19 +82,6 @@ def test_the_group_of_a_named_rank_stands_for_itself():
     assert chosen.trace.ranks == [2, 3, 4, 5]
     assert chosen.weights is not None
     assert chosen.weights.rows() == [(2, 2.0), (3, 2.0), (4, 1.0), (5, 1.0)]
-
-
-def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch):
-    """Two pairs are alike and findings name a rank of the third one: the weighted mean is that
-    of all ranks.
-    """
-    columns = ["rule", "rank", "change", "predicted_ns", "predicted_low_ns", "predicted_high_ns"]
-    whole = findings(three_pairs()).select(columns)
-    assert whole.filter(pl.col("predicted_ns").is_not_null()).height
-    monkeypatch.setattr(part, "MAX_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
-    some = findings(three_pairs())
-    assert some.select(columns).equals(whole)
-    assert some["prediction"].str.contains("ly 4 of 6 ranks were replayed").any()
 
 
 def ten_steps():

@@ -89,7 +89,7 @@ def test_a_step_has_one_time_or_says_of_which_steps(name, sample_trace):
         .filter(pl.col("predicted_ns").is_not_null(), scope=scope.words)
         .iter_rows(named=True)
     ):
-        of_all = f"in place of {format_ns(mean)}" in row["prediction"]
+        of_all = f" of {format_ns(mean)}" in row["prediction"]
         some = re.search(r"mean of (\d+) of the (\d+) steps", row["prediction"])
         of_ends = "from the end of the step before" in row["prediction"]
         assert (

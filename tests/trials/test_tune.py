@@ -41,7 +41,8 @@ def requests(ttft_ms, repeats=1):
             "output_tokens": 10,
             "wall_ns": 2_000_000_000,
             **dict.fromkeys(
-                ("tpot_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns"), 1_000_000
+                ("tpot_ns", "queue_ns", "prefill_ns", "prefilled_ns", "decode_ns", "e2e_ns"),
+                1_000_000,
             ),
             "itl_ns": [[1_000_000]] * len(ttft_ms),
         }

@@ -209,7 +209,8 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 def _is_last_of_requests() -> pl.Expr:
     """Whether all requests of a decode step end with it: the next step reads prompts, and what
-    decodes after it are at most these.
+    decodes after it are at most these; or those of a step on a rank that never decodes, while
+    others do.
     """
     # engines that read prompts apart from decoding go on with the other requests after it
     reads = pl.col("phase") == "prefill"
@@ -219,7 +220,9 @@ def _is_last_of_requests() -> pl.Expr:
         for value in (pl.col("decode_requests"), read - pl.col("prefill_requests").fill_null(0))
     )
     is_last = (pl.col("phase") == "decode") & reads.shift(-1).over("rank")
-    return (is_last & (following <= upto - read.over("rank"))).fill_null(value=False)
+    is_last &= following <= upto - read.over("rank")
+    decodes = (pl.col("phase") == "decode").any()
+    return is_last.fill_null(value=False) | (decodes & ~decodes.over("rank"))
 
 
 @per_trace

@@ -124,3 +124,18 @@ def test_a_share_of_a_finding_is_of_the_time_that_its_card_names():
             "denominator"
         ]
         assert format_ns(own["dur_ns"].mean()) in row["denominator"]
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_no_request_runs_after_a_step_of_an_instance_that_only_prefills(decodes):
+    """Of rank 1 with 100 us of work every 1000 us, if rank 0 decodes what it prefilled."""
+    prefill, decode = "execute_context_1(8)_generation_0(0)", "execute_context_0(0)_generation_1(1)"
+    rows, marks = [], []
+    for rank, name in enumerate((decode if decodes else prefill, prefill)):
+        for n in range(5):
+            start = 1_000_000 * n
+            rows.append(kernels([(GEMM, 100_000)], start=start + 10, first=n + 1, rank=rank))
+            marks.append(labels([(name, start, 200_000)], rank=rank, on_device=True))
+    trace = Trace({"kernels": pl.concat(rows), "markers": pl.concat(marks)})
+    found = step_windows(trace).filter(rank=1)["dur_ns"].head(4).to_list()
+    assert found == [100_000 if decodes else 1_000_000] * 4

@@ -30,7 +30,7 @@ from llmprof.analyze.overlap import overlap
 from llmprof.analyze.queues import queue_length
 from llmprof.analyze.ranks import ranks
 from llmprof.analyze.requests.requests import requests
-from llmprof.analyze.roofline import roofline, stage_observations
+from llmprof.analyze.roofline import roofline
 from llmprof.analyze.speculation import speculation
 from llmprof.analyze.spikes import spikes
 from llmprof.analyze.stacks import hotspots, stacks, totals

@@ -105,7 +105,7 @@ SUBJECTS: Final = {
     " tensor_cores spikes modules",
     "Memory": "memory copies",
     "Call stacks, and sums of a profiler": "hotspots totals stacks",
-    "Coverage, and measured time against its bound": "coverage roofline stage_observations events",
+    "Coverage, and measured time against its bound": "coverage roofline events",
     "Requests": "requests transfer",
 }
 """Names of :mod:`llmprof.analyze` by subject, in the order of the catalogue; others follow."""

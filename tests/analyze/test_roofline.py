@@ -3,8 +3,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import stage_observations
-from llmprof.analyze.roofline import COLUMNS, coverage_of
+from llmprof.analyze.roofline import COLUMNS, coverage_of, stage_observations
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.label.steps.labels import batches
 from llmprof.theory import model_config

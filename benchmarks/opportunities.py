@@ -287,7 +287,10 @@ def _steps(
     for number in range(1, len(ranges)):
         if re.match(recording.counted, ranges[number][2]):
             kept += own[number]
-            spans.append(max(k.end for k in own[number]) - max(k.end for k in own[number - 1]))
+            end = max(k.end for k in own[number])
+            if number + 1 < len(ranges):  # a step lasts until the next one begins
+                end = min(k.start for k in own[number + 1])
+            spans.append(end - min(k.start for k in own[number]))
     return kept, sum(spans) / len(spans), len(spans)
 
 

@@ -5,6 +5,7 @@ of a step.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from statistics import median
 from typing import Final
 
@@ -85,9 +86,12 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
     except LlmprofError:
         windows = None
     engine = None if windows is None else engine_of(windows)
-    if engine and len(trace.ranks) > 1 and apart(found := instances(trace)):
-        counts = [counted(found.filter(kind=kind).height, f"{kind} instance") for kind in KINDS]
-        engine = f"{engine} ({' and '.join(counts)})"
+    if engine and len(trace.ranks) > 1:
+        with suppress(LlmprofError):  # samples of steps say nothing of instances
+            if apart(found := instances(trace)):
+                of_kind = {kind: found.filter(kind=kind).height for kind in KINDS}
+                counts = [counted(count, f"{kind} instance") for kind, count in of_kind.items()]
+                engine = f"{engine} ({' and '.join(counts)})"
     return engine, "labels of its steps" if engine else "no label of a known engine"
 
 

@@ -65,12 +65,11 @@ def test_the_late_rank_is_named_with_its_own_figure(shared):
     """Rank 3 is last in every all-reduce; the others wait for it, which is no second cause."""
     found = findings(llmprof.read(shared / CHROME / "amd_hpctraining__merged_all_events.json.gz"))
     late, waiting = found.row(0, named=True), found.filter(rule="arrival_skew").row(0, named=True)
-    # of the first step, in which its device does nothing for 32.6 ms; two others lack 1.06 % of
-    # what was launched
-    assert late["figure"] == pytest.approx(32.1e6, rel=0.01)
+    # of the first two steps; of the third, 2 % of what was launched is not recorded
+    assert late["figure"] == pytest.approx(30.0e6, rel=0.01)
     assert (waiting["order"], waiting["follows_from"]) == (2, "host_bound")
-    # of rank 0, which waits most: 17.2 of 47.2 ms
-    assert waiting["share"] == pytest.approx(17.24 / 47.15, rel=0.01)
+    # of rank 0, which waits most: 16.6 of 46.0 ms
+    assert waiting["share"] == pytest.approx(16.56 / 46.04, rel=0.01)
 
 
 def test_calls_that_free_memory_are_one_finding(shared):

@@ -256,7 +256,8 @@ def test_the_table_of_the_docs_is_that_of_the_recordings_and_was_computed_by_han
     said = (first[2], first[5], first[6])
     assert said == tuple(format_ns(step[name]) for name in ("total_ns", "gap_ns", "gain_ns"))
     step_us, rows = by_hand.recomputed(recording)
-    assert step_us * 1e3 == pytest.approx(step["total_ns"], rel=1e-4)
+    # by hand of all steps of the phase, here of the steady ones
+    assert step_us * 1e3 == pytest.approx(step["total_ns"], rel=2e-3)
     for row, cells in zip(rows, table, strict=True):
         operator, stage = cells[0].strip("`").split("`, ")
         mine = found.row(

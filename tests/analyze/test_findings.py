@@ -1358,7 +1358,8 @@ def test_an_instance_for_prompts_and_one_that_decodes_have_findings_of_their_own
     for rank, batch in enumerate(("context_2(64)_generation_0(0)", "context_0(0)_generation_2(2)")):
         for n in range(4 + rank):
             at = 1_000_000 * n
-            frames.append(kernels([GEMM, NORM], rank=rank, start=at, dur=LONG, first=9 * n + 1))
+            dur = LONG if rank else 4 * LONG
+            frames.append(kernels([GEMM, NORM], rank=rank, start=at, dur=dur, first=9 * n + 1))
             marks.append(labels([(f"execute_{batch}", at - 50, 10)], rank=rank))
     run = pl.concat(frames)
     trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})

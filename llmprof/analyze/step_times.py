@@ -375,7 +375,7 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         pl.col("category").is_in(names_of[kind]).fill_null(value=False) for kind in names_of
     )
     unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
-    by_kernels = pl.lit("kernels that copy").cast(pl.Categorical)
+    by_kernels = pl.lit("kernels that copy or fill").cast(pl.Categorical)
     moved = pl.when(pl.col("source") == "kernel").then(by_kernels).otherwise("name")
     label = pl.when(copy).then(moved).when(unnamed).then("category").otherwise("stage")
     kind = (

@@ -12,7 +12,7 @@ from llmprof.findings.scope import Scope, heaviest, median_of, sum_of, worst_ran
 from llmprof.units import format_ns, format_share
 
 _KINDS: Final = {
-    "graph": "between nodes of a replayed graph",
+    "graph": "between events of one launch",
     "stream": "between events of one stream",
     "copy": "after a copy on the same stream",
     "event": "in an event wait of a stream for another one",

@@ -40,11 +40,15 @@ class Copies(Figures):
     moved_bytes: float | None = None
     gbps: float | None = None
     around: RangeAround | None = None
+    kernel: str = ""
+    """The kernel with most of it, if kernels copy."""
+    beside_kernels: bool = True
+    """Whether kernels were recorded, which they could overlap."""
 
     def title(self, of: Context) -> str:
         return (
-            f"Copies that overlap nothing take {of.amount}{of.where}, most in"
-            f" {readable_name(self.name)}."
+            f"Copies{' that overlap nothing' * self.beside_kernels} take {of.amount}{of.where},"
+            f" most in {readable_name(self.name)}."
         )
 
     def detail(self, of: Context) -> str:
@@ -86,12 +90,12 @@ class Copies(Figures):
                 "Send between devices while others compute, or place what is exchanged on the"
                 " device that uses it."
             )
-        if torch and re.search("nchw|nhwc", self.name, re.IGNORECASE):
+        if torch and re.search("nchw|nhwc", self.kernel, re.IGNORECASE):
             return "Keep tensors in channels_last: convolutions convert between NCHW and NHWC here."
         if torch:
             return (
-                "Look for the operators that copy (contiguous, to, cat, index_copy): a neighbouring"
-                " operation may be able to change the layout or type while it reads."
+                "Look for the operators that copy or fill (contiguous, to, cat, zero_): a"
+                " neighbouring operation may do it while it reads or writes."
             )
         return (
             "Look for changes of layout or type that a neighbouring operation could do while it"
@@ -110,16 +114,19 @@ def _measure(scope: Scope) -> Measurement | None:
     moved = None
     if of_name.height and "copies" in scope.trace.table_names:
         moved = scope.begun(scope.trace.copies.filter(pl.col("name").eq_missing(name)))
+    kernel = "" if of_name.height else str(heaviest(shown, "name")[0] or "")
     what = f"{name}{_memories(name, moved)}"
     many = 0.0 if moved is None else sum_of(moved, "bytes")
     figures = Copies(
         what,
         share,
         shown.height / scope.parts,
-        first_match(what, KINDS),
+        first_match(f"{what} {kernel}", KINDS),
         many / scope.parts if many >= LITTLE_BYTES * scope.parts else None,
         None if moved is None else many / max(1.0, sum_of(moved, "dur_ns")),
         range_around(scope, events),
+        kernel,
+        scope.has_kernels,
     )
     # copies without a separate category cannot be told from other work
     change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None

@@ -26,7 +26,7 @@ class UnexplainedIdle(Figures):
     """Share of the time for which the next event had been launched."""
 
     def title(self, of: Context) -> str:
-        return f"{of.device_is} idle {of.amount}, and nothing recorded says why."
+        return f"{of.device_is} idle {of.amount}; its cause is not known."
 
     def detail(self, of: Context) -> str:
         launched = "when the next events were launched is not known"

@@ -14,7 +14,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.ranks import cause_of_lateness
 from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
-from llmprof.text import counted, ranks_in_words, sentence
+from llmprof.text import ranks_in_words, sentence
 from llmprof.units import format_ns, format_share
 
 PIPELINE: Final = ("broadcast", "send_recv")
@@ -36,7 +36,6 @@ class _Waiting(Figures):
     late: int
     """The rank for which others wait most."""
     late_wait_share: float
-    calls: int
     waited_share: float
     transfer_ns: float | None
     seen_ns: float | None
@@ -49,7 +48,7 @@ class _Waiting(Figures):
 
     def detail(self, of: Context) -> str:
         text = (
-            f"{counted(self.calls, self.kind)}: waiting is {format_share(self.waited_share)} of the"
+            f"Most of it is in {self.kind}s: waiting is {format_share(self.waited_share)} of the"
             f" other ranks' time in them. Rank {self.late} causes"
             f" {format_share(self.late_wait_share)} of it. In the median a rank spends"
             f" {format_ns(self.seen_ns)} in a call, {format_ns(self.transfer_ns)} of it transfer."
@@ -165,7 +164,6 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         kind=kind.replace("_", "-"),
         late=late,
         late_wait_share=waited / max(1.0, sum_of(lasts, "waited")),
-        calls=once.height,
         waited_share=sum_of(others, "wait_ns") / max(1.0, sum_of(others, "dur_ns")),
         # the rest of a kernel's duration is its transfer; the kernel of the last rank has no
         # waiting

@@ -222,7 +222,8 @@ def _is_last_of_requests() -> pl.Expr:
     is_last = (pl.col("phase") == "decode") & reads.shift(-1).over("rank")
     is_last &= following <= upto - read.over("rank")
     decodes = (pl.col("phase") == "decode").any()
-    return is_last.fill_null(value=False) | (decodes & ~decodes.over("rank"))
+    is_run = pl.col("source") == "onnxruntime"  # a run of a session serves its caller
+    return is_last.fill_null(value=False) | (decodes & ~decodes.over("rank")) | is_run
 
 
 @per_trace

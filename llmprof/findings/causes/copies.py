@@ -90,6 +90,8 @@ class Copies(Figures):
                 "Send between devices while others compute, or place what is exchanged on the"
                 " device that uses it."
             )
+        if not self.kernel:
+            return "Copy less, or on a stream of its own while other work runs."
         if torch and re.search("nchw|nhwc", self.kernel, re.IGNORECASE):
             return "Keep tensors in channels_last: convolutions convert between NCHW and NHWC here."
         if torch:

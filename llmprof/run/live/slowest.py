@@ -29,7 +29,7 @@ _PARTS: Final = {
 _ADVICE: Final = {
     "queue": (
         "Requests wait while all places are taken or the KV cache is full: see kv_usage and waiting"
-        " among the counters; raise max_num_seqs if there is room, or add a replica."
+        " among the counters. Raise max_num_seqs if there is room, or add a replica."
     ),
     "prefill": (
         "Its prompt was computed in steps with others: see their share above, and"

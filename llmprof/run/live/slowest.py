@@ -96,9 +96,9 @@ def _stretch(name: str, part: Mapping[str, Any]) -> str:
         return f"{text}."
     return (
         f"{text}: {counted(part['steps'], 'step')} recorded meanwhile"
-        f" ({format_share(part['recorded'])} of that time), with {tenths(part['requests'])}"
-        f" decoding requests on average, {format_share(part['prefill'])} of their time with a"
-        " prefill."
+        f" ({format_share(part['recorded'])} of that time). On average they had"
+        f" {tenths(part['requests'])} decoding requests, and for {format_share(part['prefill'])} of"
+        " their time a prefill."
     )
 
 

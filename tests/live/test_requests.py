@@ -187,7 +187,7 @@ def test_the_slowest_request_and_the_steps_that_ran_meanwhile(window):
     assert "3 steps recorded meanwhile (100.0 %" in row["detail"], (
         "decode from 3 to 5.5 ms, and steps of a ms"
     )
-    assert row["detail"].count("with 4 decoding requests") == 3
+    assert row["detail"].count(" 4 decoding requests") == 3
     found = with_row(llmprof.analyze.findings(window), row)
     assert found["order"].to_list() == list(range(1, found.height + 1))
     assert found["rule"].to_list()[-1] == "slowest_request"

@@ -28,8 +28,9 @@ class _WithoutLate(MetaPathFinder):
 # no schema of Altair or Jupyter needs, and Altair has no JupyterChart where there is no Jupyter.
 if "IPython" not in sys.modules:
     _LATE.add("anywidget")
-sys.meta_path[:] = [_WithoutLate()]
+sys.meta_path[:] = [finder := _WithoutLate()]
 try:
     import altair
 finally:
-    sys.meta_path[:] = _FINDERS
+    at = sys.meta_path.index(finder)  # beside it may stand what was added meanwhile
+    sys.meta_path[at : at + 1] = _FINDERS

@@ -356,3 +356,9 @@ METRIC_WORDS: Final = {
     "e2e_ns": "time of a request",
 }
 """Metrics of runs, as nouns."""
+
+
+def layout_name(tp: int, pp: int, *, single: str = "one GPU") -> str:
+    """A layout of devices in words: ``TP=2``, ``TP=2 × PP=2``, or that of a single one."""
+    parts = [f"{name}={size}" for name, size in (("TP", tp), ("PP", pp)) if size > 1]
+    return " × ".join(parts) or single

@@ -181,19 +181,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _close_stdout()
         return PIPE_CLOSED
-    except KeyboardInterrupt:
-        progress.clear()
-        print(f"{_NAME}: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except LlmprofError as error:
         progress.clear()
         if args.debug:
             raise
         print(f"{_NAME}: error: {_in_options(_plain(error), args)}", file=sys.stderr)
         return INCOMPLETE if isinstance(error, IncompleteError) else FAILED
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
         if not _is_interrupt(error):
             raise
+        progress.clear()
         print(f"{_NAME}: interrupted", file=sys.stderr)
         return INTERRUPTED
     from llmprof.cli.output import Failing

@@ -79,7 +79,7 @@ def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     whole = pauses.group_by("rank", "gap", maintain_order=True).agg(
         pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
     )
-    return whole.select("rank", "start_ns", "dur_ns")
+    return whole.drop("gap")
 
 
 _MANY_ROWS: Final = 1 << 18

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof.charts.base import compose
 from llmprof.charts.base.draw import inline, nothing, require, tips
 from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish_chart, inner, shades
+from llmprof.text import layout_name
 
 ALGORITHMS: Final = {
     "nccl": "NCCL",
@@ -19,14 +20,6 @@ ALGORITHMS: Final = {
 }
 """Ways to reduce over devices, in words; those in a graph are replayed from a CUDA graph."""
 
-_LAYOUT: Final = (
-    pl.when(pl.col("pp") == 1)
-    .then(pl.when(pl.col("tp") == 1).then(pl.lit("one device")).otherwise(pl.format("TP={}", "tp")))
-    .when(pl.col("tp") == 1)
-    .then(pl.format("PP={}", "pp"))
-    .otherwise(pl.format("TP={} × PP={}", "tp", "pp"))
-    .alias("layout")
-)
 _TOKENS: Final = "datum.value % 1024 ? datum.value : datum.value / 1024 + 'k'"
 _PHASES: Final = {"decode": "a token", "prefill": "prefill", "whole": "tokens a second"}
 _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unknown": "#9AA5B1"}
@@ -135,6 +128,12 @@ _BYTES: Final = (
 """Label of a size on an axis of powers of two."""
 
 
+def _with_layout(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with their layout in words."""
+    names = [layout_name(*sizes, single="one device") for sizes in rows.select("tp", "pp").rows()]
+    return rows.with_columns(layout=pl.Series(names, dtype=pl.String))
+
+
 def _inside(column: pl.Series, ticks: list[Any]) -> list[Any]:
     """The ticks that an axis of a column needs: those in its range, and one beyond each end."""
     low, high = column.min(), column.max()
@@ -152,8 +151,9 @@ def length_curves(points: pl.DataFrame) -> Any:
         made_by=made,
     )
     rows = points.filter(pl.col("out") == pl.col("out").min()).with_columns(
-        pl.col("prefill_s", "decode_step_s") * 1e3, _LAYOUT
+        pl.col("prefill_s", "decode_step_s") * 1e3
     )
+    rows = _with_layout(rows)
     lengths = rows["prompt"].unique().sort().to_list()
     parts = []
     for column, title in (("prefill_s", "ms, prefill"), ("decode_step_s", "ms, decode step")):
@@ -191,8 +191,8 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
             "llmprof.run.experiments.scaling.parallelism(points)",
         )
     phase = pl.col("phase").replace_strict(_PHASES, default=pl.col("phase"))
-    rows = rows.sort("devices", "pp", "phase").with_columns(_LAYOUT, phase=phase)
-    rows = rows.with_columns(row=pl.format("{}: {}", "layout", "phase"))
+    rows = rows.sort("devices", "pp", "phase").with_columns(phase=phase)
+    rows = _with_layout(rows).with_columns(row=pl.format("{}: {}", "layout", "phase"))
     order = rows["row"].unique(maintain_order=True).to_list()
     height, chart = 30 * len(order), alt.Chart(inline(rows))
     y = alt.Y("row:N", sort=order, title=None)

@@ -1,4 +1,4 @@
-"""Host-bound: a device is idle before kernels that its host has not launched yet"""
+"""Host-bound: a device is idle before kernels that its host has not launched yet."""
 
 from __future__ import annotations
 

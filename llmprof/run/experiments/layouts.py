@@ -19,7 +19,7 @@ from llmprof.run.experiments.scaling import (
     median,
     parallelism,
 )
-from llmprof.text import joined
+from llmprof.text import joined, layout_name
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.work import step_operators
@@ -32,12 +32,6 @@ _PREDICTED: Final = {
 
 Range: TypeAlias = tuple[float, float]
 Worth: TypeAlias = Literal["throughput", "latency", "none"]
-
-
-def layout_name(tp: int, pp: int) -> str:
-    """A layout in words: ``TP=2``, ``TP=2 × PP=2``, ``one GPU``."""
-    parts = [f"{name}={size}" for name, size in (("TP", tp), ("PP", pp)) if size > 1]
-    return " × ".join(parts) or "one GPU"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from llmprof.report.page import (
     columns_of_kind,
 )
 from llmprof.run.experiments.bandwidth import Bandwidth
-from llmprof.run.experiments.layouts import answer, layout_name, layout_verdicts
+from llmprof.run.experiments.layouts import answer, layout_verdicts
 from llmprof.run.experiments.scaling import WORKLOAD, Grades, graded, median, unsuited
 from llmprof.units import format_bytes, format_metric, format_ns, format_share
 
@@ -130,7 +130,7 @@ def layout_sections(
     graded_rows = layouts.filter(pl.col("phase") != "whole").sort("tp", "pp", "phase", *WORKLOAD)
     grades = [
         {
-            "layout": layout_name(row["tp"], row["pp"]),
+            "layout": text.layout_name(row["tp"], row["pp"]),
             "workload": _workload(row),
             "phase": row["phase"],
             "one GPU": _s(row["single_s"]),
@@ -164,7 +164,7 @@ def _of_workload(
     for point in of.to_dicts():
         tp, pp = point["tp"], point["pp"]
         compared = layouts.filter(**workload, tp=tp, pp=pp, phase="whole").to_dicts()
-        rows.append(_point(point, layout_name(tp, pp), tokens, 1))
+        rows.append(_point(point, text.layout_name(tp, pp), tokens, 1))
         if compared:
             rows[-1]["of one GPU"] = _times(compared[0])
             rows[-1]["of replicas"] = _times(compared[0], tp * pp)
@@ -214,7 +214,7 @@ def _lost(
         rest = None if sent is None else row["lost_s"] - sent
         out.append(
             {
-                "layout": layout_name(row["tp"], row["pp"]),
+                "layout": text.layout_name(row["tp"], row["pp"]),
                 "workload": _workload(row),
                 "step": _s(row["time_s"]),
                 "one GPU's, divided": _s(row["single_s"] / row["devices"]),
@@ -235,7 +235,7 @@ def _predictions(predicted: pl.DataFrame, workloads: pl.DataFrame) -> list[dict[
     return [
         {
             "workload": _workload(row),
-            "layout": layout_name(row["tp"], row["pp"]),
+            "layout": text.layout_name(row["tp"], row["pp"]),
             "a token, predicted": _s(row["decode_s"]),
             "measured": _s(row["measured_decode_s"]) or "not run",
             "error": _signed(row["decode_error"]),
@@ -253,7 +253,7 @@ def length_section(points: pl.DataFrame, lengths: pl.DataFrame, left_out: str) -
     """Times over the length of the prompt."""
     rows = [
         {
-            "layout": layout_name(row["tp"], row["pp"]),
+            "layout": text.layout_name(row["tp"], row["pp"]),
             "workload": _workload(row),
             "prefill": _s(*(row[f"prefill{end}_s"] for end in ("", "_low", "_high"))),
             "of its least time": _of_bound(row["prefill_share"]),

@@ -1,6 +1,7 @@
 """Engine scripts, on stand-ins of several versions of vLLM."""
 
 import ast
+import asyncio
 import contextlib
 import http.client
 import io
@@ -22,7 +23,7 @@ from llmprof.errors import ConfigError
 from llmprof.run.launch import ExperimentConfig, engines, plan
 from llmprof.run.workers import machine, vllm_common
 from llmprof.run.workers.job import RunRecord
-from llmprof.run.workers.server import EngineServer, end_of_talk
+from llmprof.run.workers.server import EngineServer, end_of_talk, routed
 from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job, job_of
 from tests.live.hostile import SLOW, hostile, whole
 from tests.processes import is_running
@@ -672,6 +673,24 @@ def test_an_instance_that_dies_while_the_other_waits_is_named(vllm):
     switched = [call["what"] for call in decode if call["what"].endswith("_profile")]
     assert switched == ["/start_profile", "/stop_profile"]  # what it recorded is kept
     assert not any(is_running(child["pid"]) for child in ran.called("child"))
+
+
+@pytest.mark.parametrize("body", ["", '{"choices": [{"te'])
+def test_an_answer_that_is_cut_is_no_answer(body):
+    """Of a server that prefills and ends in the middle of one, after it said that all is well."""
+
+    async def ask():
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 200 OK\r\n\r\n{body}".encode())
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            await routed((port, port), {"prompt": "a"})
+
+    with pytest.raises(RuntimeError):
+        asyncio.run(ask())
 
 
 def test_an_interrupt_ends_the_server_and_its_children(vllm):

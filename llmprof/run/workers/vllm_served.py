@@ -274,7 +274,9 @@ class _VllmClient(Client):
     def _command(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         """Send a command to all servers at one time."""
         with ThreadPoolExecutor() as threads:
-            list(threads.map(lambda server: server.command(path, body), self._servers))
+            sent = [threads.submit(server.command, path, body) for server in self._servers]
+        for answer in sent:  # all have it, also if one of them fails
+            answer.result()
 
     def send(
         self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]

@@ -158,6 +158,35 @@ def test_arrival_skew():
     assert found["share"] == pytest.approx(400 / 504, rel=1e-3)
 
 
+def test_calls_of_one_size_that_take_unlike_times():
+    """Of one rank waiting is not known; all-reduces of layers move equal tensors."""
+    run = [
+        kernel
+        for wait in (4_000, 4_000, 304_000, 404_000)
+        for kernel in (*DENSE[:-1], (NCCL_ALL_REDUCE, wait), DENSE[-1], (NCCL_ALL_REDUCE, wait))
+    ]
+    found = measured(together(decode(run), world_size=2), "exposed_communication").figures
+    assert found.slower_ns == 2 * (300_000 + 400_000)
+    assert found.slower_share == pytest.approx(1_400 / 1_432)
+    even = [(GEMM, LONG), (NCCL_ALL_REDUCE, 4_000)] * 8
+    found = measured(together(decode(even), world_size=2), "exposed_communication").figures
+    assert found.slower_ns == 0
+
+
+def test_a_sample_of_calls_shows_no_cause_for_sure():
+    run = decode([GEMM] * 11, pause=400_000, lead=5_000)
+    assert the(together(run), "host_bound")["severity"] == "high"
+    apart = pl.col("correlation") * 40
+    sampled = {name: run[name].with_columns(apart) for name in ("kernels", "runtime")}
+    assert the(together(run | sampled), "host_bound")["severity"] == "low"
+
+
+def test_far_less_than_the_largest_loss_is_not_said():
+    run = decode([GEMM, GEMM], pause=9_000_000, lead=5_000)
+    assert not silent(together(run), "host_bound")
+    assert silent(together(run), "heaviest_stage")  # 2 of 18 ms
+
+
 def test_pipeline_wait():
     send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its
@@ -552,6 +581,11 @@ def test_work_from_before():
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
+    # a stream that is first used later waits some us for its first event
+    own, other = kernels([GEMM] * 8, dur=LONG), kernels([GEMM], start=8 * LONG + 9_000, stream=9)
+    calls = pl.concat([launches(own, lead=20_000), launches(other, lead=10_000)])
+    later = Trace({"kernels": pl.concat([own, other]), "runtime": calls})
+    assert "before" not in llmprof.analyze.idle(later)["waited_kind"]
 
 
 def test_unexplained_idle():

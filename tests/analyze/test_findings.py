@@ -968,7 +968,7 @@ def sampled(period, **counters):
     span = end(run["kernels"])
     times = list(range(1_000_000, span, period))
     rows = [
-        (0, 0, time, name.replace("_", " "), value, "%")
+        (0, 0, time, name if "__" in name else name.replace("_", " "), value, "%")
         for name, value in counters.items()
         for time in times
     ]
@@ -983,6 +983,13 @@ def test_sampled_units():
         {"tensor cores": 0.12, "device memory": 0.91}
     )
     assert found["gain_ns"] == 0
+    cupti = {
+        "sm__cycles_active.avg.pct_of_peak_sustained_elapsed": 50.0,
+        "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 75.0,
+    }
+    assert measured(sampled(1000, **cupti), "sampled_units").figures.units == pytest.approx(
+        {"multiprocessors": 0.5, "device memory": 0.75}
+    )
     assert silent(sampled(100 * LONG, **busy), "sampled_units")  # too few, and mostly of other work
     assert silent(sampled(1000, PCIe_RX_Throughput=7.0), "sampled_units")
 

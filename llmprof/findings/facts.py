@@ -38,8 +38,8 @@ _NAMED_BY: Final = {
 
 
 def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
-    """Model, engine, device, batch, heaviest stage and step time of a run (and where the recorded time went),
-    each with its source.
+    """Model, engine, device, batch, heaviest stage and step time of a run (and where the recorded
+    time went), each with its source.
     """
     # The source of what the trace does not state (a null `value`) is the option that would have
     # recorded it.

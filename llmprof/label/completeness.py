@@ -254,7 +254,8 @@ def is_sample(trace: Trace) -> bool:
         return False
     calls = trace.runtime.drop_nulls("correlation").sort("rank", "thread", "start_ns")
     apart = calls.select(pl.col("correlation").diff().over("rank", "thread")).to_series()
-    return SAMPLED <= (apart.median() or 0) < MOST_APART  # type: ignore[operator]
+    median = apart.median()
+    return isinstance(median, float) and SAMPLED <= median < MOST_APART
 
 
 def refuse_lost(trace: Trace, name: str) -> None:

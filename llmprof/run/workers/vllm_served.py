@@ -254,7 +254,8 @@ class _VllmClient(Client):
         answers = self._rpc("llmprof_steps", str(folder))
         written = [json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir()]
         shutil.rmtree(folder)
-        return sorted(filter(None, written)) or list(filter(None, answers[:1]))
+        told = [steps for steps in answers[:1] if isinstance(steps, list)]
+        return sorted(filter(None, written)) or told
 
     def _rpc(self, method: str, *args: str) -> list[Any]:
         """Answers of the workers of all servers to a call; empty if this run or this version of

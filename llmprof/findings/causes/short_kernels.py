@@ -75,4 +75,9 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(short, figures, where=where) if share >= MIN_SHORT else None
 
 
-SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.05)
+FUSED: Final = 0.3
+"""Part of the time of short kernels, and of gaps between kernels, that fewer ones may gain: what a
+fused kernel reads and writes stays, and every step has some.
+"""
+
+SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.05, potential=FUSED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -131,6 +131,12 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum().alias("ns"), longest)
     rank, _, start, length = min(ranks.iter_rows(), key=lambda row: (-row[1], row[0]))
     return rank, (start, start + length)
+
+
+FUSED: Final = 0.3
+"""Part of the time of short kernels, and of gaps between kernels, that fewer ones may gain: what a
+fused kernel reads and writes stays, and every step has some.
+"""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement
-from llmprof.findings.causes.short_kernels import FUSED
+from llmprof.findings.cause import FUSED, Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, heaviest, median_of, sum_of, worst_ranks
 from llmprof.units import format_ns, format_share
 

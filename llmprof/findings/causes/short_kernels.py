@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.cause import FUSED, Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, median_of
 from llmprof.units import format_ns, format_share
 
@@ -74,10 +74,5 @@ def _measure(scope: Scope) -> Measurement | None:
     where = f"dur_ns < {SHORT_KERNEL_NS} AND source = 'kernel' AND category NOT IN ({kept})"
     return Measurement.of(short, figures, where=where) if share >= MIN_SHORT else None
 
-
-FUSED: Final = 0.3
-"""Part of the time of short kernels, and of gaps between kernels, that fewer ones may gain: what a
-fused kernel reads and writes stays, and every step has some.
-"""
 
 SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.05, potential=FUSED)

@@ -18,7 +18,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
-from llmprof.charts.base import theme
+from llmprof.charts.base import draw, theme
 from llmprof.errors import LlmprofError
 from llmprof.label.steps.steps import whole_steps
 from llmprof.names import kernels as names_kernels
@@ -687,12 +687,7 @@ def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
 KINDS = {"steps": "Steps", "layers": "Layers", "collectives": "Collectives", "idle": "Idle"}
 """Rows by kind, from the top, and their labels."""
 
-NONE = {
-    "steps": "no steps were found",
-    "layers": "no layers were found: no kernel is known as attention, or it is training",
-    "collectives": "no communication was recorded",
-    "idle": "no idle time was found",
-}
+NONE = {"steps": "no steps were found", **draw.NONE}
 """Why a row has no spans."""
 
 

@@ -206,10 +206,10 @@ def _engines(run: RequestsRun, phase: str) -> list[RequestsRun]:
     runs: list[RequestsRun] = []
     for engine in engines:
         others = of_engine.filter(pl.col("engine") != engine)
-        own = of_engine.filter(engine=engine)
-        # a request that no engine noted is told with the first one
-        kept = (others, "anti") if engine == engines[0] else (own, "semi")
-        served = run.requests.join(kept[0], on="request", how=kept[1])
+        if engine == engines[0]:  # with what no engine noted
+            served = run.requests.join(others, on="request", how="anti")
+        else:
+            served = run.requests.join(of_engine.filter(engine=engine), on="request", how="semi")
         steps = noted.filter(engine=engine)
         runs.append(TracedRequests(run.trace, served, steps, left_out=0, apart_ns=0))
     return runs

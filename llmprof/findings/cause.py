@@ -160,7 +160,8 @@ class Cause:
     unsure: bool = False
     """Whether the recording does not say why, however long it takes."""
     unless: str | None = None
-    """The cause in place of which it stands, where that one finds nothing."""
+    """The cause in place of which it stands, where that one finds nothing, or little of other time.
+    """
 
 
 def readable_name(name: str | None) -> str:

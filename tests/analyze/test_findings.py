@@ -892,6 +892,20 @@ def test_heaviest_stage():
     )  # the sentence has a short form of it
 
 
+def test_the_heaviest_stage_beside_products_below_their_bound():
+    """It stands where a fifth of it is more than what these lose: 453 us."""
+    run = products_of_h200(400_000, 400_000)
+    for length, told in ((1_000_000, False), (3_000_000, True)):
+        last = pl.col("name") == "nobody"
+        attention = run.kernels.with_columns(
+            name=pl.when(last).then(pl.lit(ATTENTION)).otherwise("name"),
+            dur_ns=pl.when(last).then(length).otherwise("dur_ns").cast(pl.Int64),
+        )
+        beside = Trace({**run.tables, "kernels": attention}, run.meta)
+        assert silent(beside, "heaviest_stage") != told
+        assert not silent(beside, "below_bound")
+
+
 def test_below_bound():
     found = findings(products_of_h200(400_000, 400_000))
     assert not {"heaviest_stage", "above_bound"} & set(found["rule"])

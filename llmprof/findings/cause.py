@@ -133,6 +133,9 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     return rank, (start, start + length)
 
 
+POTENTIAL: Final = 0.2
+"""What could be gained of a stage is not known without its bound; it is ranked as if this were."""
+
 FUSED: Final = 0.3
 """Part of the time of short kernels, and of gaps between kernels, that fewer ones may gain: what a
 fused kernel reads and writes stays, and every step has some.

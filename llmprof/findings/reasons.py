@@ -24,6 +24,7 @@ REASONS: Final = {
         ("call", "op", "python", "range"),
         r"(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|aclopCompile$|\bopCompile\b|compile_fx|async_compile"
         r"|torch/_(?:inductor|dynamo)|triton/(?:compiler|runtime/build|backends)|(?:deep_gemm|flashinfer|tilelang)/jit"
+        r"|\(dynamo_timed\)|^PythonDispatchMode$"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
     "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),

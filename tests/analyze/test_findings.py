@@ -769,7 +769,7 @@ def test_short_kernels():
     found = the(together(decode([(NORM, SHORT)] * 14 + [(GEMM, LONG)] * 2)), "short_kernels")
     assert found["figure"] == 14 * SHORT
     assert found["share"] == pytest.approx(14 / 114)
-    assert found["severity"] == "medium"
+    assert found["severity"] == "low"  # a third of it could be gained
     assert silent(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
     assert silent(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels")
     assert silent(

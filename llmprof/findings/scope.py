@@ -202,7 +202,7 @@ class Scope:
     @cached_property
     def reads_prompts(self) -> bool:
         """Whether all of its steps read prompts."""
-        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all())
+        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).all())
 
     @cached_property
     def starts_ahead(self) -> bool:

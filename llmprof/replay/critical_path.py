@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.gaps import idle
-from llmprof.analyze.idle.host import host_spans, longest_spans
+from llmprof.analyze.idle.host import host_spans, innermost_within, longest_spans
 from llmprof.errors import LlmprofError, listed
 from llmprof.label.steps import labels
 from llmprof.names.matching import first_true
@@ -402,7 +402,8 @@ def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         # the thread that the path is on may be idle, while another thread works for it
         own, any_thread = (
             longest_spans(
-                between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread)
+                windows := between.select("rank", thread, "start_ns", "dur_ns"),
+                *innermost_within(windows, some.with_columns(thread), ["rank", "thread"]),
             )
             for thread, some in (
                 (pl.col("thread"), spans),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
-import numpy as np
 import polars as pl
 
 
@@ -65,19 +64,19 @@ def by_unique_name(
 
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
     """Values of names, from a function that sees each distinct name once."""
-    coded = names.cast(pl.Categorical)  # names are known by number as long as this one lives
-    codes = coded.to_physical()
-    present = np.flatnonzero(np.bincount(codes.drop_nulls().to_numpy()))
-    if not len(present):
-        return meaning(()).extend_constant(None, codes.len())
-    # the same names have one order, in which their meaning is kept
-    distinct = pl.Series(present, dtype=pl.UInt32).cat.to(coded.dtype).cast(pl.String)
+    coded = names.cast(pl.Categorical)
+    distinct = coded.drop_nulls().unique()
+    if distinct.is_empty():
+        return meaning(()).extend_constant(None, coded.len())
+    codes = distinct.to_physical()
+    order = codes.arg_sort()  # the same names have one order, in which their meaning is kept
+    distinct, codes = distinct[order].cast(pl.String), codes[order]
     values = pl.concat(
         [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(distinct), _AT_ONCE)]
     )
-    row_of_code = np.zeros(present[-1] + 1, dtype=np.uint32)
-    row_of_code[present] = np.arange(len(present))
-    return values[pl.Series(row_of_code)[codes]]
+    row_of_code = pl.Series([0], dtype=pl.UInt32).new_from_index(0, codes[-1] + 1)
+    row_of_code.scatter(codes, pl.Series(range(len(codes)), dtype=pl.UInt32))
+    return values[row_of_code[coded.to_physical()]]
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:

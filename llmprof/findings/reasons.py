@@ -159,17 +159,21 @@ def _thread_pieces(late: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFrame
     some = np.flatnonzero(last > begin)
     of_piece = pieces["span"][some]
     named = row_numbers(owner)[of_piece]
-    return pl.DataFrame(
-        [
-            late["part"][window[some]],
-            pl.Series("start_ns", begin[some]),
-            pl.Series("dur_ns", (last - begin)[some]),
-            spans["name"][of_piece].alias("host_name"),
-            spans["kind"][of_piece].alias("host_kind"),
-            spans["name"][named].alias("who"),
-            reason[named].alias("reason"),
-        ]
-    ).with_columns(who=pl.coalesce("who", "host_name"))
+    return (
+        pl.DataFrame(
+            [
+                late["part"][window[some]],
+                pl.Series("start_ns", begin[some]),
+                pl.Series("dur_ns", (last - begin)[some]),
+                spans["name"][of_piece].alias("host_name"),
+                spans["kind"][of_piece].alias("host_kind"),
+                spans["name"][named].alias("who"),
+                reason[named].alias("reason"),
+            ]
+        )
+        .with_columns(who=pl.coalesce("who", "host_name"))
+        .cast({pl.Categorical: pl.String})
+    )
 
 
 def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

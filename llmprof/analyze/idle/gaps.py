@@ -26,6 +26,7 @@ from llmprof.label.groups import first_of_runs, group_values, last_before, row_n
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import compact
 
 LONG_LAUNCH = 3
 """On an idle device, a delay of up to this multiple of the usual one counts as launch and not as
@@ -152,6 +153,7 @@ def _in_pieces(
     windows = parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known]
     windows = windows.rename({"_thread": "thread"})
     pieces, around = innermost_within(windows, spans, ["rank", "thread"])
+    around = around.select(pl.col("name", "kind").cast(pl.Categorical), "parent")
     done = longest_spans(windows, pieces, around)
     done = done[["host_name", "host_kind", "host_share"]][_numbers(of_known, parts.height)]
     queued = np.flatnonzero(cause == CAUSES.index("queued"))
@@ -177,9 +179,9 @@ def _in_pieces(
         ]
     )
     return (
-        whole,
+        compact(whole),
         pieces.drop("window").insert_column(0, of_part),
-        around.select("name", "kind", "parent"),
+        around,
     )
 
 

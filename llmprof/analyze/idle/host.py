@@ -141,7 +141,8 @@ def longest_spans(windows: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFra
         .with_columns(coded["_key"])
         .filter(pl.col("_key").is_first_distinct())
     )
-    activities = distinct.sort("name", "kind").with_row_index("_activity")
+    activities = distinct.cast({"name": pl.String, "kind": pl.String}).sort("name", "kind")
+    activities = activities.with_row_index("_activity")
     activity_of = coded.join(activities, on="_key", how="left", maintain_order="left")["_activity"]
     longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
     share = np.full(windows.height, np.nan)

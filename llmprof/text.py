@@ -189,7 +189,7 @@ def left_out(number: int, noun: str, which: str = "") -> str:
 def value(name: str, item: Any) -> str:
     """One value for display, by the name of its column: times, sizes and shares get a unit."""
     if item is None or (isinstance(item, float) and not math.isfinite(item)):
-        return UNKNOWN
+        return _UNKNOWN_OF.get(name, UNKNOWN)
     if isinstance(item, bool):
         return "yes" if item else "no"
     if isinstance(item, pl.Series):
@@ -208,6 +208,9 @@ def value(name: str, item: Any) -> str:
         return f"{item / 1e12:,.4g}"
     return f"{item:,.1f}" if name.endswith("_gbps") else f"{item:,.4g}"
 
+
+_UNKNOWN_OF: Final = {"mean_value": "not sampled"}
+"""Words for what is not known, in columns that say why."""
 
 _RATES: Final = {"flop_per_s": "TFLOP/s", "bytes_per_s": "TB/s"}
 """Columns that are shown in trillions, and what these are called."""

@@ -27,6 +27,11 @@ _KEYS = {
     "idle": ["cause"],
     "gap": ["gap", "start_ns"],
 }
+_SINGLE = ("kernel", "event", "gap")
+MOSTLY, _ALONE = 0.5, 0.9
+"""Share of a sample that work fills for which the sample says something: groups of work, which
+follow upon each other, and single pieces of it.
+"""
 _DEVICE = ["rank", "device"]
 _SINCE_LAST = r"gpu\.(?:utilization|memory_utilization|pcie_|nvlink_)|cpu\.utilization|disk\.|network\.|run\.cpu"  # noqa: E501
 """Counters of llmprof's monitors, and of tools read under their names, that measure the time
@@ -71,11 +76,10 @@ def counters(
         ``rank, device``, the columns of ``by``, ``counter, unit, mean_value, min_value, max_value``
         (of the samples that hold in the work), ``dur_ns`` (time of the work; what runs side by side
         counts once), ``known_ns`` (of it, with a sample), ``count`` (samples that hold in the
-        work), ``own_count`` (of these, in most of whose time this work ran: with none, nothing is
-        known of it alone) and ``own_share``: the part of the time of the samples in which this work
-        ran. At 1 the mean is this work's alone; near 0 the work is far shorter than the distance of
-        two samples and the mean says more of what ran around it. Work without a sample is left out.
-        By device, the longest work first.
+        work), ``own_count`` (of these, in half of whose time this work ran, or in nine tenths by
+        kernel, event and gap: with none it was not sampled, and the values are null) and
+        ``own_share``: the part of the time of the samples in which this work ran; at 1 the mean is
+        this work's alone. Work without a sample is left out. By device, the longest work first.
 
         Samples of a whole machine (rank -1) count for the rank that uses their device, if there is
         only one, and where they name no device for each rank.
@@ -88,7 +92,7 @@ def counters(
     Examples
     --------
     >>> samples = {"rank": 0, "device": 0, "time_ns": [0, 50], "name": "SMs Active", "value": [20.0, 80.0], "unit": "%"}
-    >>> kernels = pl.DataFrame({"rank": 0, "device": 0, "stream": 7, "start_ns": 25, "dur_ns": 50, "name": ["gemm"]})
+    >>> kernels = pl.DataFrame({"rank": 0, "device": 0, "stream": 7, "start_ns": 0, "dur_ns": 100, "name": ["gemm"]})
     >>> busy = llmprof.Trace({"kernels": kernels, "counters": pl.DataFrame(samples)})
     >>> analyze.counters(busy)["mean_value"].item()
     50.0
@@ -104,7 +108,7 @@ def counters(
     else:
         work = trace.events
     inside = [key for key in keys if key != "start_ns"]
-    found = counter_means(work, samples, inside)
+    found = counter_means(work, samples, inside, alone=_ALONE if by in _SINGLE else MOSTLY)
     if "start_ns" in keys:
         found = found.join(
             work.select(*_DEVICE, *inside, "start_ns"),
@@ -117,17 +121,26 @@ def counters(
     return found.select(*_DEVICE, *keys, pl.exclude(*_DEVICE, *keys))
 
 
-def counter_means(work: pl.DataFrame, samples: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Means of counters over the intervals of each device and value of the keys."""
+def counter_means(
+    work: pl.DataFrame, samples: pl.DataFrame, keys: list[str], *, alone: float = MOSTLY
+) -> pl.DataFrame:
+    """Means of counters over the intervals of each device and value of the keys; null unless they
+    fill this share of a sample.
+    """
     whole = [*_DEVICE, *keys]
     spans = merge(work.filter(pl.col("dur_ns") > 0), whole)
     parts = [
         _of_device(
-            spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device)), mine, whole
+            spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device)),
+            mine,
+            whole,
+            alone,
         )
         for rank, device, mine in _lines(samples, work)
     ]
-    return pl.concat(parts) if parts else _of_device(spans.clear(), samples.clear(), whole)
+    found = pl.concat(parts) if parts else _of_device(spans.clear(), samples.clear(), whole, alone)
+    values = pl.col("mean_value", "min_value", "max_value")
+    return found.with_columns(pl.when(pl.col("own_count") > 0).then(values))
 
 
 def _lines(
@@ -147,7 +160,9 @@ def _lines(
         yield rank, device, samples.filter(own | machine)
 
 
-def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> pl.DataFrame:
+def _of_device(
+    spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str], alone: float
+) -> pl.DataFrame:
     """Means over the groups of disjoint intervals of one device."""
     groups = (
         spans.group_by(whole, maintain_order=True)
@@ -192,7 +207,7 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
                         "known_ns": known,
                         "count": np.diff(held.first, append=len(values)).astype(np.uint32),
                         "own_count": np.add.reduceat(
-                            2 * held.own > held.length, held.first, dtype=np.uint32
+                            held.own >= alone * held.length, held.first, dtype=np.uint32
                         ),
                         "own_share": known / np.add.reduceat(held.length, held.first),
                     }

@@ -228,6 +228,7 @@ class Tools:
             {
                 "phases": gate(frame, over=over).to_dicts(),
                 "parts": parts.head(20).drop_nulls("delta_ns").to_dicts(),
+                "kernels": analyze.diff(first, second, names=names, part="kernels").to_dicts(),
                 "markdown": markdown(frame, names=names, over=over, apart=apart),
             }
         )

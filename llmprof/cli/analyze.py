@@ -456,16 +456,22 @@ def do_diff(args: Namespace, terminal: Terminal) -> str:
         return _diff_reports(args, terminal)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
     names = _names(args.a, args.b)
-    runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
-    frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
+    frame = analyze.diff(a, b, tolerance=args.tolerance, names=names)
     if args.chart:
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
-    unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
+    context = analyze.diff(a, b, names=names, part="context")
+    unlike = context["words"].drop_nulls().to_list()
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
     if args.markdown:
         answer = markdown(frame, names=names, over=over, apart=unlike)
     else:
         answer = _diff_text(frame, names, unlike, args, terminal)
+        if context.filter(what="engine", same=False).height and not (args.csv or args.json):
+            places = analyze.diff(a, b, tolerance=args.tolerance, names=names, part="kernels")
+            unknown = context.filter(pl.col("same").is_null())["what"].to_list()
+            answer += f"\n\nNot known whether alike: {', '.join(unknown)}." if unknown else ""
+            answer += "\n\nKernels above 1 % of a step, and their place in the other run:\n"
+            answer += _table(places.select(_PLACES), terminal, spare=[["category"], ["there"]])
     if args.fail_over is None:
         return answer
     judged = gate(frame, over=over)
@@ -596,6 +602,18 @@ _KERNELS = (
     "a_count",
     "b_count",
     "status",
+)
+_PLACES = (
+    "phase",
+    "stage",
+    "category",
+    "name",
+    "run",
+    "ns",
+    "share",
+    "verdict",
+    "there_ns",
+    "there",
 )
 _LAUNCHES = (
     "kernel_name",

@@ -4,14 +4,13 @@ of a step.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from statistics import median
 from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.compare.story import engine_of
+from llmprof.analyze.compare.story import engine_of, models_of
 from llmprof.analyze.requests.requests import WAITING
 from llmprof.analyze.step_times import (
     LONG,
@@ -23,17 +22,13 @@ from llmprof.analyze.step_times import (
 from llmprof.analyze.transfer import KINDS, apart, instances
 from llmprof.errors import LlmprofError
 from llmprof.findings.card import RECORDED
-from llmprof.findings.scope import Scope, scope_of
+from llmprof.findings.scope import Scope, heaviest, scope_of
 from llmprof.label.completeness import has_lost
-from llmprof.label.steps.steps import steps_of
 from llmprof.text import PART_WORDS, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 SCHEMA: Final = {"what": pl.String, "value": pl.String, "source": pl.String}
-
-_MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceClassification)|LMHeadModel))(?:_\d+)?\b"  # noqa: E501
-
 
 _NAMED_BY: Final = {
     "nsys": "; record layers as NVTX ranges",
@@ -43,29 +38,22 @@ _NAMED_BY: Final = {
 
 
 def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
-    """Model, engine, device, batch and step time of a run (and where the recorded time went),
-    each with its source.
+    """Model, engine, device, batch, heaviest stage and step time of a run (and where the recorded
+    time went), each with its source.
     """
     # The source of what the trace does not state (a null `value`) is the option that would have
     # recorded it.
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
-    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]
+    rows += [("batch", *_batch(trace)), ("compute", *_compute(trace))]
+    rows += [("step time", *_step_time(trace))]
     rows += [("recorded time", *recorded_time(trace))] if recorded else []
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def _model(trace: Trace) -> tuple[str | None, str]:
-    models: set[str] = set()
-    for table in ("ops", "markers"):
-        if trace.has(table):
-            names = trace.table(table)["name"].unique()
-            models |= set(names.str.extract(_MODEL).drop_nulls())
     layers = _layers(trace)
-    if models:
-        words = ", ".join(
-            sorted(re.sub(r"(For\w{1,64}|LMHeadModel)$", "", name) for name in models)
-        )
-        return f"{words}{layers}", "names of its modules"
+    if models := models_of(trace):
+        return f"{', '.join(models)}{layers}", "names of its modules"
     return (
         f"name unknown{layers}" if layers else None,
         f"the trace names no model{_NAMED_BY.get(trace.capture.tool, '')}",
@@ -81,18 +69,16 @@ def _layers(trace: Trace) -> str:
 
 
 def _engine(trace: Trace) -> tuple[str | None, str]:
-    try:
-        windows = steps_of(trace)
-    except LlmprofError:
-        windows = None
-    engine = None if windows is None else engine_of(windows)
+    engine = None
+    with suppress(LlmprofError):
+        engine = engine_of(trace)
     if engine and len(trace.ranks) > 1:
         with suppress(LlmprofError):  # samples of steps say nothing of instances
             if apart(found := instances(trace)):
                 of_kind = {kind: found.filter(kind=kind).height for kind in KINDS}
                 counts = [counted(count, f"{kind} instance") for kind, count in of_kind.items()]
                 engine = f"{engine} ({' and '.join(counts)})"
-    return engine, "labels of its steps" if engine else "no label of a known engine"
+    return engine, "labels of its steps, or its kernels" if engine else "no label of a known engine"
 
 
 def _device(trace: Trace) -> tuple[str | None, str]:
@@ -122,6 +108,17 @@ def _batch(trace: Trace) -> tuple[str | None, str]:
     if isinstance(tokens, int) and tokens:
         parts.append(f"up to {tokens:,} tokens of prompts")
     return ", ".join(parts) or None, "labels of its steps" if parts else "no label says it"
+
+
+def _compute(trace: Trace) -> tuple[str | None, str]:
+    try:
+        times = scope_of(trace).times.filter(kind="compute")
+    except LlmprofError:
+        return None, "nothing was recorded on a device"
+    stage, share = heaviest(times, "part", "ns")
+    if stage in (None, "other"):
+        return None, "no kernel of a known kind"
+    return f"{stage} is {format_share(share)} of compute", "names of kernels and their layers"
 
 
 def _step_time(trace: Trace) -> tuple[str | None, str]:

@@ -15,7 +15,7 @@ from llmprof.findings.frame import SCHEMA
 from llmprof.findings.gain import Gain, gains_of
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import Scope, ranks_with_most, sum_of
-from llmprof.label.completeness import has_lost, lost_events
+from llmprof.label.completeness import has_lost, is_sample, lost_events
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -113,7 +113,7 @@ def _is_doubtful(cause: Cause, scope: Scope) -> bool:
     """
     trace = scope.trace
     lost = lost_events(trace)
-    if cause.unsure or not (scope.has_kernels or trace.capture.on_host):
+    if cause.unsure or is_sample(trace) or not (scope.has_kernels or trace.capture.on_host):
         return True
     if lost.launched:
         return lost.missing > MUCH_LOST * lost.launched

@@ -71,6 +71,18 @@ PROMOTED: Final = tuple(dict.fromkeys(each.format for each in TYPES))
 """Number formats in the order of type promotion."""
 
 
+PRECISIONS: Final = [
+    ("fp4", r"fp4|e2m1"),
+    ("fp8", r"fp8|float8|e4m3|e5m2"),
+    ("quantized weights", r"marlin|awq|gptq|exl[23]_|dequantize\d*_|mul_mat_(?:vec_)?q\b"),
+    ("int8", r"int8|_i8i8|w8a8"),
+    ("bf16", r"bf16|bfloat16|bfp16"),
+    ("fp16", r"fp16|half|[^b]f16|float16|_h(?:884|1688|16816)"),
+    ("fp32", r"fp32|float|[^t]f32|sgemm"),
+]
+"""Ordered patterns of number formats in the names of kernels and of the types of operators."""
+
+
 def element_type(text: str) -> ElementType | None:
     """Type of elements by a name that a profiler writes; None for an unknown one."""
     return _NAMED.get(text.lower().removeprefix("c10::"))

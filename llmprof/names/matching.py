@@ -133,7 +133,7 @@ def _of_ascii(pattern: str) -> str:
 
 _ASCII = {"w": "[0-9A-Za-z_]", "d": "[0-9]", "s": r"[\t\n\x0b\x0c\r ]", "b": r"(?-u:\b)"}
 
-_VAGUE = ("elementwise", "other", "embedding", "sampling")
+VAGUE = ("elementwise", "other", "embedding", "sampling")
 """Categories of kernels that serve several purposes: gathers, choices among values, arithmetic.
 
 Any other category of a kernel's own name is sure, whatever operator launched it.
@@ -147,7 +147,7 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     """Whether the operator says the category: it takes precedence only over a name that is
     vague, or agrees.
     """
-    vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
+    vague = by_name.is_null() | by_name.is_in(VAGUE) | (by_operator == by_name)
     vague |= by_operator.is_in(["moe_experts", "conv"]) & (by_name == "gemm")
     keeps = pl.any_horizontal(
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()

@@ -255,7 +255,8 @@ COUNTERS = Table(
         Column("value", _F64, "value in the base unit", nullable=False),
         Column("unit", _STR, "unit of the value"),
     ),
-    "counter samples (nsys: --gpu-metrics-devices=all; llmprof's own monitors)",
+    "counter samples (nsys: --gpu-metrics-devices=all; torch: PerformanceMetricsConfig; llmprof's"
+    " own monitors)",
 )
 
 SAMPLES = Table(

@@ -458,6 +458,25 @@ def test_counters(read):
     assert set(counters["time_ns"]) == {7500}
 
 
+def test_samples_of_cupti_that_kineto_writes(read):
+    """An event of each sample, with the device as its process and all metrics as arguments."""
+    active = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"
+    moved = "dram__bytes_read.sum.per_second"
+
+    def sample(ts, args):
+        place = {"pid": 2, "tid": 0, "cat": "hardware_counters", "ts": ts}
+        return {"ph": "C", "name": "CUPTI PM Sampling", "args": args} | place
+
+    counters = read([sample(1, {active: 40.5, moved: 2e12}), sample(2, {active: 80})])
+    assert counters.tables["counters"].select(
+        "device", "time_ns", "name", "value", "unit"
+    ).rows() == [
+        (2, 1000, active, 40.5, "%"),
+        (2, 1000, moved, 2e12, "B/s"),
+        (2, 2000, active, 80.0, "%"),
+    ]
+
+
 def test_what_was_not_recorded_is_absent_and_not_empty(read):
     assert read([op()]).tables.keys() == {"ops"}
     assert "memory" not in read([op(), {"ph": "i", "name": "Record Window End", "ts": 1}]).tables

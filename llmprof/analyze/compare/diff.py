@@ -9,7 +9,14 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.compare.story import diff_context, part_words, run_names, waterfall_rows
+from llmprof.analyze.compare.places import ALIGNED, kernel_places
+from llmprof.analyze.compare.story import (
+    diff_context,
+    part_words,
+    phases_apart,
+    run_names,
+    waterfall_rows,
+)
 from llmprof.analyze.compare.times import KEYS, check_sides, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import AnalysisError, checked, listed
@@ -125,7 +132,7 @@ def diff(
     by: str | Sequence[str] = KEYS,
     ranks: Sequence[int] | None = None,
     names: tuple[str, str] | None = None,
-    part: Literal["all", "times", "events", "waterfall", "context"] = "all",
+    part: Literal["all", "times", "events", "kernels", "waterfall", "context"] = "all",
     phase: str | None = None,
 ) -> pl.DataFrame:
     """Compare the step time of two runs, its parts, and the kernels.
@@ -152,9 +159,10 @@ def diff(
         all ranks either way.
     names : (str, str), optional
         Names of the runs; by default those of the folders or files that were read.
-    part : {"all", "times", "events", "waterfall", "context"}
-        All of it; the time of a step and its parts; the events of the device; the bars from one
-        step time to the other; or what the runs share and what limits the comparison.
+    part : {"all", "times", "events", "kernels", "waterfall", "context"}
+        All of it; the time of a step and its parts; the events of the device; what stands in the
+        place of each kernel in the other run; the bars from one step time to the other; or what
+        the runs share and what limits the comparison.
     phase : str, optional
         Phase of the waterfall; the one with the most time if not given.
 
@@ -182,9 +190,15 @@ def diff(
         ``beyond_noise``. What did not change has no row. Copies are merged, and changes of compute
         below 1 % of the longer step but for the three largest.
 
-        Context: ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill
-        tokens, mixed tokens), ``a, b`` (text), ``same`` (null where one is unknown) and ``words``:
-        what a difference means, else null.
+        Kernels: those above 1 % of a step of their ``run``, once if both runs have it: ``phase,
+        stage, category, name``, ``ns, count, share`` (of the step), ``verdict`` (in the other run
+        faster, slower, same, fused, absent, or unknown without a stage), ``by`` (what it is
+        compared by: name, stage and category, stage; of fused also the name of the other kernel),
+        ``here_ns, there_ns`` and ``there`` (names): what is compared.
+
+        Context: ``what`` (engine, model, layers, ranks, device, precision, profiler, steady,
+        phases, decode batch, prefill tokens, mixed tokens, context lengths), ``a, b`` (text),
+        ``same`` (null where one is unknown) and ``words``: what a difference means, else null.
 
         Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id,
         b_kernel_id`` (null where the other profile alone has the launch), ``a_ns, b_ns, delta_ns,
@@ -201,7 +215,9 @@ def diff(
         A trace lacks much of what was launched on the device.
     AnalysisError
         The tolerance is negative, ``by`` names an unknown column, no trace has one of the ranks, a
-        trace is compared with a profile of kernels, or the runs share no such phase.
+        trace is compared with a profile of kernels, or the runs share no such phase. All of it and
+        kernels: two engines differ in model, layers, ranks, device, precision, or in the work of
+        each shared phase, or their steps are not steady. Phases with other work are left out.
 
     Examples
     --------
@@ -230,14 +246,23 @@ def diff(
     first, second = names or run_names(*(side[0] for side in sides))
     if part == "context":
         return diff_context(*(side[0] for side in sides), names=(first, second))
+    apart: list[str] = []
+    if part in ("all", "kernels"):
+        apart = phases_apart(diff_context(*(side[0] for side in sides), names=(first, second)))
     times = diff_times(*sides, tolerance=tolerance, ranks=ranks)
+    times = times.filter(~pl.col("phase").is_in(apart).fill_null(value=False))
     if part == "times":
         return times
     if part == "waterfall":
         return waterfall_rows(
             times.with_columns(a_run=pl.lit(first), b_run=pl.lit(second)), phase=phase
         )
-    events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
+    keys = ALIGNED if part == "kernels" else by
+    events = diff_events(*sides, tolerance=tolerance, by=keys, ranks=ranks)
+    events = events.filter(~pl.col("phase").is_in(apart).fill_null(value=False))
+    if part == "kernels":
+        steps = times.filter(pl.col("level").is_in(["step", "recording"]))
+        return kernel_places(events, steps, tolerance=tolerance, runs=(first, second))
     labels = [c for c in events.columns[: events.columns.index("a_ns")] if c != "phase"]
     both = pl.concat([times, events.with_columns(level=pl.lit("kernels"))], how="diagonal_relaxed")
     return both.select(

@@ -4,14 +4,18 @@ sentences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.step_times import mean_windows, steady_steps
+from llmprof.analyze.tensor_cores import MATRIX_WORK
 from llmprof.errors import AnalysisError, NotCapturedError, listed
-from llmprof.label.steps.labels import ENGINES
+from llmprof.label.steps.labels import ENGINES, KERNELS
 from llmprof.label.steps.steps import steps_of
+from llmprof.names.dtypes import PRECISIONS
+from llmprof.names.matching import by_unique_name
 from llmprof.text import PART_WORDS, joined
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -327,29 +331,39 @@ CONTEXT: Final = {
     "words": pl.String,
 }
 
+_MEANT: Final = {
+    "engine": "they may differ in where a step begins",
+    "model": "another model does other work",
+    "layers": "those with the same number are laid side by side, the others stand alone",
+    "ranks": (
+        "a step is the mean of the ranks on each side, and a rank may hold another share of the"
+        " model"
+    ),
+    "device": "times of kernels compare the devices, too",
+    "precision": "products move and compute other numbers",
+    "profiler": "each costs the run something else",
+    "steady": "a mean of unsteady steps says little",
+    "phases": "those of one run alone are not compared",
+    "decode batch": "a decode step does other work",
+    "prefill tokens": "a prefill step does other work",
+    "mixed tokens": "a mixed step does other work",
+    "context lengths": "attention does other work",
+}
+"""Properties of runs, and what it means if they differ."""
+_OF_ENGINES: Final = ("model", "layers", "ranks", "device", "precision", "steady")
+"""Properties that two engines must share: else a difference says nothing of the engines."""
+_OF_PHASE: Final = {"decode": "decode batch", "prefill": "prefill tokens", "mixed": "mixed tokens"}
+"""The work of a step of each phase."""
+
 
 def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> pl.DataFrame:
     """Properties that two runs share, and differences that limit the comparison."""
     first, second = names or run_names(a, b)
     sides = [_facts(trace) for trace in (a, b)]
-    meant = {
-        "device": "times of kernels compare the devices, too",
-        "profiler": "each costs the run something else",
-        "engine": "they may differ in where a step begins",
-        "ranks": (
-            "a step is the mean of the ranks on each side, and a rank may hold another share of the"
-            " model"
-        ),
-        "layers": "those with the same number are laid side by side, the others stand alone",
-        "phases": "those of one run alone are not compared",
-        "decode batch": "a decode step does other work",
-        "prefill tokens": "a prefill step does other work",
-        "mixed tokens": "a mixed step does other work",
-    }
     rows = []
-    for what, meaning in meant.items():
+    for what, meaning in _MEANT.items():
         before, after = (side.get(what) for side in sides)
-        same = None if before is None or after is None else before == after
+        same = None if before is None or after is None else before == after != UNSTEADY
         called = "layers of a rank" if what == "layers" else what
         words = (
             None
@@ -360,11 +374,38 @@ def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) ->
     return pl.DataFrame(rows, schema=CONTEXT, orient="row")
 
 
+def phases_apart(context: pl.DataFrame) -> list[str]:
+    """Phases in which two engines did other work, which are not compared; refuses engines that
+    share no comparable phase.
+    """
+    rows = {row["what"]: row for row in context.iter_rows(named=True)}
+    if rows["engine"]["same"] is not False:
+        return []
+    unlike = [what for what in _OF_ENGINES if rows[what]["same"] is False]
+    apart = [phase for phase, work in _OF_PHASE.items() if rows[work]["same"] is False]
+    shared = set.intersection(*(set((rows["phases"][side] or "").split(", ")) for side in "ab"))
+    if not shared - {*apart, ""}:
+        unlike += [_OF_PHASE[phase] for phase in apart if phase in shared] or ["phases"]
+    if unlike:
+        raise AnalysisError(
+            f"{rows['engine']['a']} and {rows['engine']['b']} cannot be compared from these"
+            f" recordings: {'; '.join(str(rows[what]['words']) for what in unlike)}",
+            expected=f"the same {joined([*_OF_ENGINES[:-1], *_OF_PHASE.values()])}",
+            hint="llmprof explore A --compare B shows both all the same",
+        )
+    return apart
+
+
+STEADY, UNSTEADY = "steady", "unsteady"
+_FEWEST_STEADY: Final = 4
+
+
 def _facts(trace: Trace) -> dict[str, str | None]:
     meta = trace.meta
     facts: dict[str, str | None] = {
         "device": str(meta["device"]) if meta.get("device") else None,
         "profiler": str(meta["format"]) if meta.get("format") else None,
+        "model": ", ".join(models_of(trace)) or None,
     }
     try:
         events, step_rows = trace.events, steps_of(trace)
@@ -373,13 +414,16 @@ def _facts(trace: Trace) -> dict[str, str | None]:
     if events.height and (events["source"] == "op").all():
         facts["device"] = "the CPU"
     facts["ranks"] = str(events["rank"].n_unique())
-    layers = (
-        trace.events.drop_nulls("layer").group_by("rank").agg(pl.col("layer").n_unique())["layer"]
-    )
+    facts["precision"] = _precision(events)
+    layers = events.drop_nulls("layer").group_by("rank").agg(pl.col("layer").n_unique())["layer"]
     facts["layers"] = str(layers.max()) if layers.len() else None
     own = step_rows.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
     facts["phases"] = ", ".join(sorted(own["phase"].drop_nulls().unique())) or None
-    facts["engine"] = engine_of(own)
+    facts["engine"] = engine_of(trace)
+    decode = mean_windows(trace).filter(phase="decode")
+    if decode.height >= _FEWEST_STEADY:
+        steady = decode.join(steady_steps(trace), on=["rank", "step"], how="semi")
+        facts["steady"] = STEADY if steady.height == decode.height else UNSTEADY
     for what, phase, column in (
         ("decode batch", "decode", "decode_requests"),
         ("prefill tokens", "prefill", "prefill_tokens"),
@@ -392,12 +436,41 @@ def _facts(trace: Trace) -> dict[str, str | None]:
     return facts
 
 
-def engine_of(step_rows: pl.DataFrame) -> str | None:
-    """Engine that wrote the labels of steps; None if no label says it."""
-    labelled: Sequence[str] = [
-        source for source in step_rows["source"].drop_nulls().unique() if source in ENGINES
-    ]
-    return ", ".join(sorted(ENGINES[source] for source in labelled)) or None
+_MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceClassification)|LMHeadModel))(?:_\d+)?\b"  # noqa: E501
+
+
+def models_of(trace: Trace) -> list[str]:
+    """Models that the modules of a trace name, without what they are for."""
+    found: set[str] = set()
+    for table in ("ops", "markers"):
+        if trace.has(table):
+            found |= set(trace.table(table)["name"].unique().str.extract(_MODEL).drop_nulls())
+    return sorted(re.sub(r"(For\w{1,64}|LMHeadModel)$", "", name) for name in found)
+
+
+def _precision(events: pl.DataFrame) -> str | None:
+    """Number format of most of the time of products that state one; of other work, if none does."""
+    told = events.with_columns(
+        by_unique_name(
+            events.select(pl.concat_str("name", "dtypes", ignore_nulls=True)).to_series(),
+            PRECISIONS,
+            None,
+        ).alias("format")
+    ).drop_nulls("format")
+    products = told.filter(
+        pl.col("category").is_in(MATRIX_WORK) & (pl.col("category") != "attention")
+    )
+    times = (products if products.height else told).group_by("format").agg(pl.col("dur_ns").sum())
+    return str(times.sort("dur_ns", "format")["format"][-1]) if times.height else None
+
+
+def engine_of(trace: Trace) -> str | None:
+    """Engine that wrote the labels of steps, or has kernels of its own; None if nothing says it."""
+    sources = steps_of(trace)["source"].drop_nulls().unique()
+    labelled = {ENGINES[source] for source in sources if source in ENGINES}
+    if not labelled:
+        labelled = set(by_unique_name(trace.events["name"].unique(), KERNELS, None).drop_nulls())
+    return ", ".join(sorted(labelled)) or None
 
 
 def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:

@@ -401,7 +401,7 @@ def _held(
         had_to_wait,
         behind & copies,
         behind,
-        _firsts_of_streams(events)[queued["_next"].to_numpy()],
+        (lengths > DISPATCH_NS) & _firsts_of_streams(events)[queued["_next"].to_numpy()],
     )
     kind = np.select(evidence, range(len(_HOLDS)), default=len(_HOLDS))
     by_call = pl.Series(kind == _HOLDS.index("call"))

@@ -57,6 +57,8 @@ class HeaviestStage(Figures):
         )
 
     def advice(self, of: Context) -> str:
+        if self.stage == "other":
+            return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
         if self.of_weights:
             return (
                 "Compare this stage with its bound (bytes of its weights over the memory bandwidth)"

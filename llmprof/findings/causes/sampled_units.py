@@ -15,9 +15,12 @@ from llmprof.text import counted, joined
 from llmprof.units import format_share
 
 UNITS: Final = {
-    "multiprocessors": r"^SMs? Active|^gpu\.sm_active$",
-    "tensor cores": r"^Tensor Active|^gpu\.tensor_active$",
-    "device memory": r"^DRAM (?:Active|Read Bandwidth|Write Bandwidth)|^gpu\.dram_active$",
+    "multiprocessors": r"^SMs? Active|^gpu\.sm_active$|^sm__cycles_active\.avg\.pct",
+    "tensor cores": r"^Tensor Active|^gpu\.tensor_active$|^sm__\w*pipe_tensor\w*\.\w+\.pct",
+    "device memory": (
+        r"^DRAM (?:Active|Read Bandwidth|Write Bandwidth)|^gpu\.dram_active$"
+        r"|^(?:gpu__dram|dram_)_throughput\.avg\.pct"
+    ),
 }
 """Counters in % of each unit; those of reading and writing add up."""
 

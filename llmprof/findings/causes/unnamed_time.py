@@ -22,7 +22,6 @@ class UnnamedTime(Figures):
     events: int
     of_events_share: float
     by_name_share: float
-    has_layers: bool
     name: str | None = None
     """The event with most of the time."""
 
@@ -38,22 +37,20 @@ class UnnamedTime(Figures):
         )
 
     def advice(self, of: Context) -> str:
-        if self.has_layers:
-            return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
-        return "Stages are parts of a transformer's layers, and no layers were found."
+        return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
 
 
 def _measure(scope: Scope) -> Measurement | None:
+    if not scope.has_layers:  # stages are parts of layers
+        return None
     named = pl.col("stage").is_not_null() & (pl.col("stage") != "other")
-    if not scope.has_layers:  # without stages a kind is name enough
-        named |= pl.col("category").fill_null("other") != "other"
     moved = pl.col("category").is_in(["collective", "copy", "fill"])
     missing = scope.events.filter(~named & ~moved)
     if not missing.height:
         return None
     name, share = heaviest(missing, "name")
     of_events = sum_of(missing, "dur_ns") / max(1.0, sum_of(scope.events, "dur_ns"))
-    figures = UnnamedTime(missing.height, of_events, share, scope.has_layers, name)
+    figures = UnnamedTime(missing.height, of_events, share, name)
     busy = min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns)
     where = "stage IS NULL OR stage = 'other'"
     return Measurement.of(missing, figures, ns=busy, gain_ns=0.0, where=where, about=name)

@@ -47,6 +47,14 @@ ENGINES: Final = {
 }
 """Engines whose labels state the batch of each pass, in words."""
 
+KERNELS: Final = [
+    ("llama.cpp", r"\bmul_mat_(?:vec_)?[qf]\b|\bk_bin_bcast|\bquantize_(?:mmq_)?q8_1"),
+    ("MLC", r"\btir_kv_cache_|\bfused_dequantize\d*_"),
+    ("ExLlama", r"\bexl[23]_"),
+    ("LMDeploy", r"\bturbomind::"),
+]
+"""Engines whose kernels have names of their own, where no label tells."""
+
 OPTIMIZER_STEP = r"^Optimizer\.step\b"
 """The range that ends a step of training, where nothing else tells of steps."""
 

@@ -365,12 +365,14 @@ def _memory(texts: DistinctTexts, events: list[Any], args: list[kinds.MemoryArgs
 def _counters(texts: DistinctTexts, events: list[Any], args: list[Any]) -> BatchColumns:
     """Samples of counters; an event with several values gives a row for each."""
     rows = [
-        (event, event.name if len(values) == 1 else f"{event.name}.{key}", key, number)
+        (event, key if sampled else f"{event.name}.{key}" if several else event.name, key, number)
         for event, values in zip(events, objects([e.args for e in events]), strict=True)
+        for sampled, several in ((event.name == _PM_SAMPLING, len(values) > 1),)
         for key, value in values.items()
         if (number := _number(value)) is not None
     ]
     return {
+        "device": _ids([row[0].pid if row[0].name == _PM_SAMPLING else None for row in rows]),
         **times("time", [row[0].ts for row in rows]),
         "name": texts.codes("name", [row[1] for row in rows]),
         "unit": texts.codes("unit", [_unit(row[2]) for row in rows]),
@@ -380,9 +382,17 @@ def _counters(texts: DistinctTexts, events: list[Any], args: list[Any]) -> Batch
 
 @functools.cache
 def _unit(key: str) -> str | None:
+    if named := next((unit for pattern, unit in _UNITS if re.search(pattern, key)), None):
+        return named
     match = _UNIT.search(key)
     return match[1] if match else None
 
+
+_PM_SAMPLING: Final = "CUPTI PM Sampling"
+"""Kineto's events of samples of a device (its number is the process), with a value a metric."""
+
+_UNITS: Final = ((r"\.pct(?:_of_peak\w*)?$", "%"), (r"bytes\w*\.\w+\.per_second$", "B/s"))
+"""Units that the names of NVIDIA's metrics say."""
 
 _UNIT: Final = re.compile(r"(?:^|\()([kKMGT]?i?(?:B|Hz|bit)(?:/s)?|%|[mk]?W|[mun]?s|C)\)?$")
 

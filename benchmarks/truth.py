@@ -7,8 +7,8 @@ table tells for each cause and size whether a finding of it stands first or amon
 what it costs as planted and as said, and which findings above low stand before it that the recording
 did not have before. ``--gpu FOLDER`` scores recordings that ``truth_gpu.py`` made with real causes.
 
-Controls are recordings without a planted cause whose pauses of the device were cut out: there, any
-finding above low is a false alarm.
+Controls are recordings without a planted cause whose pauses of the device were cut out; with
+``--controls FILES`` these are scored alone: any finding above low is a false alarm there.
 """
 
 from __future__ import annotations
@@ -897,16 +897,30 @@ TOKENS: Final = 24
 """Tokens of each request of those recordings, and so their steps."""
 
 
+def control(path: Path) -> Score:
+    """What is said above low of a recording of the PyTorch profiler without its pauses."""
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as copied:
+        shutil.copy(path, copied)
+        recording = Chrome(Path(copied))
+        without_pauses(recording)
+        rows = findings(recording.write(Path(name)))
+    alarms = tuple(row["rule"] for row in rows if row["severity"] in ABOVE_LOW)
+    first = rows[0]["title"] if rows else ""
+    return Score(path.name, "control", 0, None, 0, None, alarms, first)
+
+
 def main() -> None:
     """Print a line a planted cause, and the sums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bases", nargs="*", default=list(BASES))
     parser.add_argument("--causes", nargs="*", default=[])
+    parser.add_argument("--controls", nargs="*", type=Path, help="files, in place of samples")
     parser.add_argument("--gpu", type=Path, help="recordings of truth_gpu.py, in place of samples")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     scores = []
-    for one in recorded(args.gpu) if args.gpu else edited(args.bases, args.causes):
+    given = map(control, args.controls) if args.controls else edited(args.bases, args.causes)
+    for one in recorded(args.gpu) if args.gpu else given:
         scores.append(one)
         said = "-" if one.said_ns is None else f"{one.said_ns / 1e6:.3f}"
         print(

@@ -26,6 +26,11 @@ REASONS: Final = {
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
     "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),
+    "device_set_up": (
+        ("call",),
+        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:(?:Stream|Event|Ctx|Context)Create|Init|SetDevice$"
+        r"|DeviceGetStreamPriority|DevicePrimaryCtx|DeviceEnablePeer|DeviceReset)",
+    ),
     "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),
     "input_preparation": (
         ("op", "python", "range"),

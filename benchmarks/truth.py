@@ -860,7 +860,7 @@ OF_GPU: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "copies_on_device": (("copies",), ("DtoD",)),
     "waits_for_device": (("synchronisation",), ("cudaDeviceSynchronize",)),
     "small_kernels": (("short_kernels",), ()),
-    "extra_product": (("heaviest_stage", "below_bound"), ("gemm",)),
+    "extra_product": (("heaviest_stage", "below_bound", "unnamed_time"), ()),
     "unsteady_product": (("heaviest_stage", "unsteady_kernels"), ("gemm",)),
     "allocates": (("allocation",), ("cuda",)),
     "compiles": (("compilation", "loading"), ()),

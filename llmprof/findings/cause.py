@@ -133,6 +133,9 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     return rank, (start, start + length)
 
 
+POTENTIAL: Final = 0.2
+"""What could be gained of a stage is not known without its bound; it is ranked as if this were."""
+
 FUSED: Final = 0.3
 """Part of the time of short kernels, and of gaps between kernels, that fewer ones may gain: what a
 fused kernel reads and writes stays, and every step has some.
@@ -160,7 +163,8 @@ class Cause:
     unsure: bool = False
     """Whether the recording does not say why, however long it takes."""
     unless: str | None = None
-    """The cause in place of which it stands, where that one finds nothing."""
+    """The cause in place of which it stands, where that one finds nothing, or little of other time.
+    """
 
 
 def readable_name(name: str | None) -> str:

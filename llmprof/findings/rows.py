@@ -61,7 +61,15 @@ def measured_causes(scope: Scope) -> MeasuredCauses:
         if not (uneven and cause.evidence == "collectives")
         if (measured := _measure(cause, scope)) is not None
     }
-    return {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
+    return {name: (cause, of) for name, (cause, of) in found.items() if _stands(cause, of, found)}
+
+
+def _stands(cause: Cause, measured: Measurement, found: MeasuredCauses) -> bool:
+    """Whether no other cause tells of the same, or more than could be gained by it."""
+    if cause.unless not in found:
+        return True
+    _, other = found[cause.unless]
+    return measured.where != other.where and cause.potential * measured.ns > other.ns
 
 
 def losses_of(found: MeasuredCauses) -> dict[str, Measurement]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.idle.gaps import idle_with_threads
+from llmprof.analyze.idle.gaps import idle_in_pieces
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     LANE,
@@ -201,7 +201,7 @@ class Scope:
     @cached_property
     def reads_prompts(self) -> bool:
         """Whether all of its steps read prompts."""
-        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all())
+        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).all())
 
     @cached_property
     def starts_ahead(self) -> bool:
@@ -394,7 +394,8 @@ class Scope:
         :func:`pauses_of`.
         """
         kernels = self.trace.kernels if self.trace.has("kernels") else None
-        parts = idle_with_threads(self.trace).drop(
+        parts, pieces, spans = idle_in_pieces(self.trace)
+        parts = parts.with_row_index("whole").drop(
             "step",
             "in_step",
             "gap_ns",
@@ -403,7 +404,8 @@ class Scope:
             "next_event",
             "next_stream",
         )
-        return pauses_of(self.cut(parts), host_spans(self.trace), kernels)
+        calls = host_spans(self.trace).filter(pl.col("kind") == "call")
+        return pauses_of(self.cut(parts), pieces, spans, calls, kernels)
 
     def idle(self, *causes: str) -> pl.DataFrame:
         """Pauses of devices with one of some causes, but those with a reason of the host."""

@@ -284,7 +284,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         .group_by("step")
         .agg(
             ns=pl.col("dur_ns").filter(pl.col("category") == "gemm").sum(),
-            attention=pl.col("name").filter("attends").unique().sort(),
+            attention=pl.col("name").filter(pl.col("category") == "attention").unique().sort(),
             samples=pl.col("samples").any(),
         )
         .sort("step")
@@ -299,6 +299,11 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
     ):
         return unknown
     heavy = works["ns"] >= _HEAVIER * usual
+    counts = works["attention"].explode().value_counts(name="steps")
+    most = counts.filter(pl.col("steps") > works.height / 2)["attention"]
+    if most.str.contains(_DECODES).any():  # then other kernels read prompts, however few tokens
+        heavy = works.select(pl.col("attention").list.set_difference(most.to_list()).list.len() > 0)
+        heavy = heavy.to_series()
     common = set(works.filter(~heavy)["attention"].explode())
     others = pl.Series([bool(set(attending) - common) for attending in works["attention"]])
     light = works.filter(~heavy)
@@ -313,6 +318,9 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
     return works.select(phase=pl.when(heavy).then(reads).otherwise(pl.lit("decode")))["phase"]
 
 
+_DECODES: Final = r"(?i)decode|attn_ext_vec|mul_mat_vec"
+"""Attention of one query a sequence, in the names of kernels."""
+
 _FEWEST = 4
 """Fewest steps whose work is compared."""
 
@@ -325,8 +333,9 @@ def _match_kinds(distinct: tuple[str, ...]) -> pl.Series:
         "optimizer": f"(?i){names.OPTIMIZER}",
         "triton": "^triton_",
         "helps": f"(?i){names.ATTENTION_HELPERS}",
-        "softmax": "(?i)softmax",
+        "softmax": "(?i)soft_?max",
         "embeds": f"(?i){names.EMBEDDING}",
+        "reads": "(?i)DtoH|device.?to.?host",
     }
     name = pl.Series("name", distinct, dtype=pl.String)
     return pl.DataFrame(
@@ -350,7 +359,16 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         backward=backward,
         samples=category == "sampling",
         embeds=looks_up & has["embeds"],
+        reads=(events["source"] == "copy") & has["reads"],
     )
+    if not events["samples"].any():
+        # the host samples: a pass ends where it reads the result, and rows that are looked up
+        # before that in the last layer are no embedding
+        after = pl.col("i") > pl.col("i").filter("reads").max().over("gap")
+        events = events.with_row_index("i").with_columns(gap=pl.col("attends").cum_sum())
+        events = events.with_columns(
+            samples="reads", embeds=pl.col("embeds") & after.fill_null(value=True)
+        ).drop("i", "gap")
     if not trace.has("ops"):
         return events
     ops = trace.ops.filter(pl.col("rank") == rank)

@@ -337,6 +337,11 @@ def _check(category: str, pattern: str) -> None:
         raise LlmprofError(
             f"there is no category {category!r}", expected=f"one of {listed(CATEGORIES)}"
         )
+    check_pattern(pattern)
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is no regular expression, or matches every name."""
     try:
         matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
     except pl.exceptions.ComputeError as error:

@@ -7,8 +7,8 @@ table tells for each cause and size whether a finding of it stands first or amon
 what it costs as planted and as said, and which findings above low stand before it that the recording
 did not have before. ``--gpu FOLDER`` scores recordings that ``truth_gpu.py`` made with real causes.
 
-Controls are recordings without a planted cause whose pauses of the device were cut out: there, any
-finding above low is a false alarm.
+Controls are recordings without a planted cause whose pauses of the device were cut out; with
+``--controls FILES`` these are scored alone: any finding above low is a false alarm there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import shutil
 import sqlite3
 import tempfile
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SAMPLES: Final = ROOT / "sample_traces"
 STEP: Final = re.compile(r"execute_context_\d+\((\d+)\)_generation_\d+\((\d+)\)")
 PRODUCT: Final = "gemm|nvjet|cutlass"
+ATTENTION: Final = "flash"
+NORM: Final = "norm"
 PAUSE: Final = 1_000
 """What is left of the pauses of a device, in nanoseconds."""
 SIZES: Final = (0.3, 1.0, 3.0)
@@ -167,15 +170,22 @@ class Chrome:
         }
         return Event(start, end, name, "call", row)
 
+    def range(self, like: Event, name: str, start: int, end: int) -> Event:
+        """A range that a program has marked, on the thread of a call."""
+        row = {key: like.row[key] for key in ("pid", "tid")}
+        row |= {"ph": "X", "cat": "user_annotation", "name": name}
+        return Event(start, end, name, "range", row)
+
     def kernel(self, like: Event, name: str, start: int, end: int) -> Event:
         """A kernel that the launch of another one launched, too."""
         return Event(start, end, name, "kernel", like.row | {"name": name})
 
-    def copy(self, like: Event, call: Event, start: int, end: int) -> Event:
-        """A copy to the host that a call asked for."""
+    def copy(self, like: Event, call: Event, start: int, end: int, way: str) -> Event:
+        """A copy that a call asked for, such as ``DtoH``."""
         args = {key: like.row["args"][key] for key in ("device", "context", "stream")}
         args |= {"correlation": call.row["args"]["correlation"], "bytes": (end - start) * 10}
-        name = "Memcpy DtoH (Device -> Pageable)"
+        places = {"D": "Device", "H": "Pageable"}
+        name = f"Memcpy {way} ({places[way[0]]} -> {places[way[-1]]})"
         row = like.row | {"name": name, "cat": "gpu_memcpy", "args": args}
         return Event(start, end, name, "copy", row)
 
@@ -256,14 +266,25 @@ class Nsys:
         }
         return Event(start, end, name, "call", row)
 
+    def range(self, like: Event, name: str, start: int, end: int) -> Event:
+        """A range that a program has marked, on the thread of a call."""
+        row = next(
+            event.row
+            for rank in self.ranks
+            for event in rank.events
+            if event.row["table"] == "NVTX_EVENTS" and event.row["eventType"] == 59
+        )
+        row = row | {"row_id": None, "text": name, "textId": None}
+        return Event(start, end, name, "range", row | {"globalTid": like.row["globalTid"]})
+
     def kernel(self, like: Event, name: str, start: int, end: int) -> Event:
         """A kernel that the launch of another one launched, too."""
         number = self._name(name)
         row = like.row | {"row_id": None, "demangledName": number, "shortName": number}
         return Event(start, end, name, "kernel", row)
 
-    def copy(self, like: Event, call: Event, start: int, end: int) -> Event:
-        """A copy to the host that a call asked for."""
+    def copy(self, like: Event, call: Event, start: int, end: int, way: str) -> Event:
+        """A copy that a call asked for, such as ``DtoH``."""
         row = next(
             event.row
             for rank in self.ranks
@@ -273,11 +294,12 @@ class Nsys:
         row = row | {
             "row_id": None,
             "correlationId": call.row["correlationId"],
-            "copyKind": 2,
+            "copyKind": {"HtoD": 1, "DtoH": 2, "DtoD": 8}[way],
             "bytes": (end - start) * 10,
         }
         row |= {key: like.row[key] for key in ("deviceId", "contextId", "streamId", "globalPid")}
-        row |= {"graphNodeId": None, "srcKind": 2, "dstKind": 0}
+        places = {"D": 2, "H": 0}
+        row |= {"graphNodeId": None, "srcKind": places[way[0]], "dstKind": places[way[-1]]}
         return Event(start, end, "copy", "copy", row)
 
     def write(self, folder: Path) -> Path:
@@ -408,7 +430,13 @@ def _after_pauses(device: Sequence[Event], steps: Sequence[tuple[int, int]]) -> 
 
 
 def _each_step(
-    recording: Recording, ns: float, call: str | None = None, copy: bool = False, every: int = 1
+    recording: Recording,
+    ns: float,
+    call: str | None = None,
+    *,
+    way: str | None = None,
+    every: int = 1,
+    is_range: bool = False,
 ) -> float:
     """Time in which the host does something else before it launches and the device waits, in the
     longest pause of each step, on all ranks.
@@ -421,10 +449,12 @@ def _each_step(
             begin = int(rank.moved(np.array([halt - 1]), of_host=True)[0])
             start = int(rank.moved(np.array([place - 1]))[0])
             end = start + round(ns)
-            rank.added.append(recording.call(_launch(rank), str(call), begin + 500, end - 500))
-            if copy:
+            add = recording.range if is_range else recording.call
+            rank.added.append(add(_launch(rank), str(call), begin + 500, begin - 500 + round(ns)))
+            if way:
                 one = next(event for event in rank.device() if event.kind == "copy")
-                rank.added.append(recording.copy(one, rank.added[-1], start + 5000, end - 2000))
+                copied = recording.copy(one, rank.added[-1], start + 5000, end - 2000, way)
+                rank.added.append(copied)
     _finish(recording)
     return ns * len(places) / len(rank.after_pause)
 
@@ -494,30 +524,6 @@ def _is_collective(event: Event) -> bool:
     return re.search(r"nccl|all_?reduce|cross_device_reduce", event.name, re.IGNORECASE) is not None
 
 
-def host_sleeps(recording: Recording, ns: float) -> Planted:
-    """The host does something else before it launches."""
-    return Planted(_each_step(recording, ns), ("host_bound", "host_work", "unexplained_idle"))
-
-
-def synchronising_copy(recording: Recording, ns: float) -> Planted:
-    """The host waits for a copy to pageable memory."""
-    _each_step(recording, ns, "cudaMemcpyAsync", copy=True)
-    return Planted(ns, ("copies", "synchronisation", "host_bound", "device_held"), ("cop",))
-
-
-def allocates(recording: Recording, ns: float) -> Planted:
-    """An allocator that takes memory from the device in each step."""
-    _each_step(recording, ns, "cudaMalloc")
-    return Planted(ns, ("allocation",), ("cudaMalloc",))
-
-
-def loads_code(recording: Recording, ns: float) -> Planted:
-    """Code is loaded before a first launch, once in the recording."""
-    number = len(recording.ranks[0].after_pause)
-    _each_step(recording, ns * number, "cuModuleLoadData", every=number)
-    return Planted(ns, ("loading", "compilation"), ("cuModuleLoadData",), every=number)
-
-
 def _slower(
     recording: Recording,
     ns: float,
@@ -552,13 +558,6 @@ def _slower(
     return mean_ns
 
 
-def slow_product(recording: Recording, ns: float) -> Planted:
-    """The product with most time takes longer in every step."""
-    name = _heaviest(recording)
-    mean_ns = _slower(recording, ns, lambda event: event.name == name)
-    return Planted(mean_ns, ("heaviest_stage", "below_bound"))
-
-
 def _heaviest(recording: Recording) -> str:
     times: dict[str, int] = {}
     for event in _kernels(
@@ -568,45 +567,51 @@ def _heaviest(recording: Recording) -> str:
     return max(times, key=lambda name: times[name])
 
 
-def unsteady_product(recording: Recording, ns: float) -> Planted:
-    """The product with most time takes longer in every third step."""
-    name = _heaviest(recording)
-    mean_ns = _slower(recording, ns, lambda event: event.name == name, every=3)
-    return Planted(mean_ns, ("unsteady_kernels",))
+def _begins(rank: Rank, recording: Recording) -> list[int]:
+    """When the device, which did nothing, begins with what was launched in each step of decoding."""
+    device = sorted(rank.device(), key=lambda event: event.start)
+    first: dict[int | None, int] = {}
+    for event in device:
+        first.setdefault(recording.link(event), event.start)
+    calls = [(e.start, recording.link(e)) for e in rank.events if e.kind == "call"]
+    ends = np.maximum.accumulate([event.end for event in device])
+    free = [e.start for e, end in zip(device[1:], ends[:-1], strict=True) if end < e.start]
+    begun = []
+    for start, end in rank.steps():
+        own = [first[link] for at, link in calls if start <= at < end and link in first]
+        begun += free[bisect_left(free, min(own)) :][:1] if own else []
+    return begun
 
 
-def neighbour(recording: Recording, ns: float) -> Planted:
-    """All kernels take longer in every third step, as beside another process on the device."""
-    mean_ns = _slower(recording, ns, lambda event: not _is_collective(event), every=3)
-    return Planted(mean_ns, ("unsteady_kernels",))
-
-
-def slow_link(recording: Recording, ns: float) -> Planted:
-    """The all-reduces take longer on all ranks."""
-    mean_ns = _slower(recording, ns, _is_collective)
-    rules = ("exposed_communication", "nccl_for_small_messages")
-    return Planted(mean_ns, rules, is_alone=False)
-
-
-def late_rank(recording: Recording, ns: float) -> Planted:
+def late_rank(recording: Recording, ns: float, every: int = 1) -> Planted:
     """The last rank launches late, and the others wait in their first all-reduce of the step."""
     last = len(recording.ranks) - 1
-    for place in _pauses(recording.ranks[last]):
-        recording.ranks[last].insert(place, ns)
+    begins = _begins(recording.ranks[last], recording)
+    for place in begins[::every]:
+        recording.ranks[last].insert(place, ns * every)
     _finish(recording)
-    return Planted(ns, ("arrival_skew", "host_bound", "unexplained_idle"), rank=last)
+    mean_ns = ns * every * len(begins[::every]) / len(begins)
+    rules = ("arrival_skew", "host_bound", "unexplained_idle")
+    return Planted(mean_ns, rules, rank=last, every=ns * every / mean_ns)
 
 
-def uneven_work(recording: Recording, ns: float) -> Planted:
-    """The products of the last rank take longer, and the others wait in the next all-reduce."""
+def uneven_work(recording: Recording, ns: float, names: str = PRODUCT) -> Planted:
+    """Kernels of the last rank take longer, and the others wait in the next all-reduce."""
     last = len(recording.ranks) - 1
     rank = recording.ranks[last]
-    products = _kernels(rank, lambda event: re.search(PRODUCT, event.name) is not None)
-    total = sum(event.end - event.start for event in products) / len(rank.after_pause)
-    for event in products:
+    chosen = _kernels(rank, _named(names))
+    total = sum(event.end - event.start for event in chosen) / len(rank.after_pause)
+    for event in chosen:
         rank.insert(event.end - 1, ns * (event.end - event.start) / total)
     _finish(recording)
-    return Planted(ns, ("uneven_compute", "slow_device", "arrival_skew"), rank=last)
+    # what can be shared is shared by all ranks
+    shared = 1 if names == ".*" else 1 - 1 / len(recording.ranks)
+    return Planted(ns * shared, ("uneven_compute", "slow_device", "arrival_skew"), rank=last)
+
+
+def _named(names: str) -> Callable[[Event], bool]:
+    """Whether the name of an event holds one of these, and it is no collective."""
+    return lambda e: not _is_collective(e) and re.search(names, e.name, re.IGNORECASE) is not None
 
 
 def short_kernels(recording: Recording, ns: float) -> Planted:
@@ -637,28 +642,88 @@ def short_kernels(recording: Recording, ns: float) -> Planted:
     return Planted(ns, ("short_kernels",), is_alone=False)
 
 
-def pauses_now_and_then(recording: Recording, ns: float) -> Planted:
-    """The host pauses long in every fourth step."""
-    mean_ns = _each_step(recording, ns * 4, every=4)
-    return Planted(mean_ns, ("host_bound", "unexplained_idle"), every=ns * 4 / mean_ns)
+Cause = Callable[[Recording, float], Planted]
 
 
-CAUSES: Final[tuple[Callable[[Recording, float], Planted], ...]] = (
-    host_sleeps,
-    synchronising_copy,
-    allocates,
-    loads_code,
-    slow_product,
-    unsteady_product,
-    neighbour,
-    short_kernels,
-    pauses_now_and_then,
-    slow_link,
-    late_rank,
-    uneven_work,
-)
-OF_RANKS: Final = (slow_link, late_rank, uneven_work)
-OF_HOST: Final = (host_sleeps, synchronising_copy, allocates, loads_code, pauses_now_and_then)
+def in_each_step(
+    rules: tuple[str, ...], words: str = "", call: str | None = None, **more: Any
+) -> Cause:
+    """A cause for which the device waits in each step, or in one of so many."""
+
+    def plant(recording: Recording, ns: float) -> Planted:
+        every = more.get("every", 1) or len(recording.ranks[0].after_pause)
+        mean_ns = _each_step(recording, ns * every, call, **more | {"every": every})
+        return Planted(mean_ns, rules, (words,), every=ns * every / mean_ns)
+
+    return plant
+
+
+def slower(rules: tuple[str, ...], names: str = "", every: int = 1, words: str = "") -> Cause:
+    """Kernels take longer in each step, or in one of so many; those with most time by default."""
+
+    def plant(recording: Recording, ns: float) -> Planted:
+        chosen = _named(names or re.escape(_heaviest(recording)))
+        if rules == LINK:
+            chosen = _is_collective
+        mean_ns = _slower(recording, ns, chosen, every)
+        return Planted(mean_ns, rules, (words,), is_alone=rules != LINK)
+
+    return plant
+
+
+LATE: Final = ("host_bound", "host_work", "unexplained_idle")
+COPIED: Final = ("copies", "synchronisation", "host_bound", "device_held")
+HEAVY: Final = ("heaviest_stage", "below_bound")
+UNSTEADY: Final = ("unsteady_kernels",)
+LINK: Final = ("exposed_communication", "nccl_for_small_messages")
+COMPILED: Final = ("compilation", "loading")
+ALLOCATED: Final = ("allocation",)
+PREPARED: Final = ("input_preparation",)
+
+OF_HOST: Final[dict[str, Cause]] = {
+    "host_sleeps": in_each_step(LATE),
+    "pauses_now_and_then": in_each_step(LATE, every=4),
+    "pauses_once": in_each_step(LATE, every=0),
+    "synchronising_copy": in_each_step(COPIED, "cop", "cudaMemcpyAsync", way="DtoH"),
+    "copies_there": in_each_step(COPIED, "cop", "cudaMemcpyAsync", way="HtoD"),
+    "copies_on_device": in_each_step(COPIED, "cop", "cudaMemcpyAsync", way="DtoD"),
+    "allocates": in_each_step(ALLOCATED, "cudaMalloc", "cudaMalloc"),
+    "frees": in_each_step(ALLOCATED, "cudaFree", "cudaFree"),
+    "pins_memory": in_each_step(ALLOCATED, "cudaHostAlloc", "cudaHostAlloc"),
+    "grows_now_and_then": in_each_step(ALLOCATED, "cuMemCreate", "cuMemCreate", every=4),
+    "loads_code": in_each_step(COMPILED, "cuModuleLoadData", "cuModuleLoadData", every=0),
+    "links_code": in_each_step(COMPILED, "cuLinkComplete", "cuLinkComplete", every=0),
+    "compiles": in_each_step(
+        COMPILED, "compile", "triton.compile(add_kernel)", every=0, is_range=True
+    ),
+    "tokenizes": in_each_step(PREPARED, "tokenizer", "tokenizer.encode", is_range=True),
+    "prepares_images": in_each_step(
+        PREPARED, "image", "image_processor.preprocess", every=4, is_range=True
+    ),
+    "loads_data": in_each_step(("data_loading",), "DataLoader", "DataLoader.next", is_range=True),
+    "marked_work": in_each_step(LATE, "write_log", "write_log", is_range=True),
+}
+"""Causes that cost time only where the host launches when the device is free."""
+
+OF_DEVICE: Final[dict[str, Cause]] = {
+    "slow_product": slower(HEAVY),
+    "slow_attention": slower(HEAVY, ATTENTION, words="attention"),
+    "slow_norm": slower(HEAVY, NORM, words="norm"),
+    "unsteady_product": slower(UNSTEADY, every=3),
+    "unsteady_attention": slower(UNSTEADY, ATTENTION, every=3),
+    "unsteady_norm": slower(UNSTEADY, NORM, every=5),
+    "neighbour": slower(UNSTEADY, ".*", every=3),
+    "short_kernels": short_kernels,
+}
+
+OF_RANKS: Final[dict[str, Cause]] = {
+    "slow_link": slower(LINK),
+    "late_rank": late_rank,
+    "late_now_and_then": lambda recording, ns: late_rank(recording, ns, every=4),
+    "uneven_work": uneven_work,
+    "uneven_attention": lambda recording, ns: uneven_work(recording, ns, ATTENTION),
+    "slow_device": lambda recording, ns: uneven_work(recording, ns, ".*"),
+}
 BASES: Final = {  # whose other pauses can be cut out: eager ranks wait for each other in kernels
     "torch_tp1_cudagraph": Chrome,
     "torch_tp4_cudagraph": Chrome,
@@ -700,13 +765,40 @@ def _names(row: dict[str, Any], planted: Planted) -> bool:
     )
 
 
+Usual = dict[tuple[str, str], dict[str, float]]
+"""Figures and gains of a recording without a planted cause, by rule and scope."""
+
+
+def usual_of(rows: Sequence[dict[str, Any]], usual: Usual) -> None:
+    """Add the findings of a recording without a planted cause."""
+    for row in rows:
+        of = usual.setdefault((row["rule"], row["scope"]), {"figure": 0.0, "gain_ns": 0.0})
+        of |= {key: max(of[key], row[key]) for key in of}
+
+
 def score(
     named: tuple[str, str, float],
     rows: list[dict[str, Any]],
     planted: Planted,
+    usual: Usual,
     before: Set[str] = frozenset(),
 ) -> Score:
-    """Compare findings with what was planted."""
+    """Compare findings with what was planted.
+
+    What the recording has without it, too, at half as much again or less, is no answer and no false
+    alarm; of what grew, the rest is its gain.
+    """
+    none = {"figure": 0.0, "gain_ns": 0.0}
+    # slow steps that are new are compared with all
+    of_all = {rule: of for (rule, scope), of in usual.items() if scope == "steady decode steps"}
+    usual_ns = [
+        usual.get((row["rule"], row["scope"]), of_all.get(row["rule"], none)) for row in rows
+    ]
+    rows = [
+        row | {"gain_ns": row["gain_ns"] - of["gain_ns"]}
+        for row, of in zip(rows, usual_ns, strict=True)
+        if row["figure"] > 1.5 * of["figure"]
+    ]
     places = [place for place, row in enumerate(rows) if _names(row, planted)]
     first = rows[places[0]] if places else None
     false = tuple(
@@ -736,6 +828,8 @@ def edited(bases: Sequence[str], causes: Sequence[str]) -> Iterator[Score]:
             is_ahead = launches_ahead(control)
             rows = findings(control.write(Path(name)))
         before = {row["rule"] for row in rows if row["severity"] in ABOVE_LOW}
+        usual: Usual = {}
+        usual_of(rows, usual)
         yield Score(
             base,
             "control",
@@ -746,20 +840,16 @@ def edited(bases: Sequence[str], causes: Sequence[str]) -> Iterator[Score]:
             tuple(sorted(before)),
             rows[0]["title"] if rows else "",
         )
-        for cause in CAUSES:
-            if (
-                (cause in OF_RANKS and len(control.ranks) < 2)
-                or (cause in OF_HOST and is_ahead)
-                or (causes and cause.__name__ not in causes)
-            ):
-                continue
-            for size in SIZES:
+        several = OF_RANKS if len(control.ranks) > 1 else {}
+        planted_causes = ({} if is_ahead else OF_HOST) | OF_DEVICE | several
+        for cause, plant in planted_causes.items():
+            for size in SIZES if not causes or cause in causes else ():
                 recording = BASES[base](SAMPLES / base)
                 without_pauses(recording)
-                planted = cause(recording, ns * size)
+                planted = plant(recording, ns * size)
                 with tempfile.TemporaryDirectory() as name:
                     rows = findings(recording.write(Path(name)))
-                yield score((base, cause.__name__, size), rows, planted, before)
+                yield score((base, cause, size), rows, planted, usual, before)
 
 
 OF_GPU: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -770,7 +860,7 @@ OF_GPU: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "copies_on_device": (("copies",), ("DtoD",)),
     "waits_for_device": (("synchronisation",), ("cudaDeviceSynchronize",)),
     "small_kernels": (("short_kernels",), ()),
-    "extra_product": (("heaviest_stage", "below_bound"), ("gemm",)),
+    "extra_product": (("heaviest_stage", "below_bound", "unnamed_time"), ()),
     "unsteady_product": (("heaviest_stage", "unsteady_kernels"), ("gemm",)),
     "allocates": (("allocation",), ("cuda",)),
     "compiles": (("compilation", "loading"), ()),
@@ -785,32 +875,38 @@ OF_GPU: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 
 def recorded(folder: Path) -> Iterator[Score]:
-    """Scores of recordings with causes that were planted for real.
-
-    What the control has, too, at half as much again or less, is no answer and no false alarm; the
-    time that a cause costs is measured by runs without the profiler.
+    """Scores of recordings with causes that were planted for real; the time that each costs is
+    measured by runs without the profiler.
     """
     runs = json.loads((folder / "planted.json").read_text())
     plain = [run["plain_s"] for run in runs if run["cause"] == "control"]
-    usual: dict[tuple[str, str], float] = {}
+    usual: Usual = {}
     for run in runs:
         paths = sorted(folder.glob(f"{run['cause']}.{run['size']}*.json.gz"))
         rows = list(llmprof.read(paths).findings().to_dicts())
         if run["cause"] == "control":
-            for row in rows:
-                key = (row["rule"], row["scope"])
-                usual[key] = max(usual.get(key, 0.0), row["figure"])
+            usual_of(rows, usual)
             continue
-        known = [row["figure"] <= 1.5 * usual.get((row["rule"], row["scope"]), 0.0) for row in rows]
-        rows = [row for row, is_known in zip(rows, known, strict=True) if not is_known]
         ns = (run["plain_s"] - float(np.median(plain))) / TOKENS * 1e9
         for cause in run["cause"].split("+"):
             planted = Planted(ns, *OF_GPU[cause], is_alone=False)
-            yield score(("GPU", run["cause"], run["size"]), rows, planted)
+            yield score(("GPU", run["cause"], run["size"]), rows, planted, usual)
 
 
 TOKENS: Final = 24
 """Tokens of each request of those recordings, and so their steps."""
+
+
+def control(path: Path) -> Score:
+    """What is said above low of a recording of the PyTorch profiler without its pauses."""
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as copied:
+        shutil.copy(path, copied)
+        recording = Chrome(Path(copied))
+        without_pauses(recording)
+        rows = findings(recording.write(Path(name)))
+    alarms = tuple(row["rule"] for row in rows if row["severity"] in ABOVE_LOW)
+    first = rows[0]["title"] if rows else ""
+    return Score(path.name, "control", 0, None, 0, None, alarms, first)
 
 
 def main() -> None:
@@ -818,11 +914,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bases", nargs="*", default=list(BASES))
     parser.add_argument("--causes", nargs="*", default=[])
+    parser.add_argument("--controls", nargs="*", type=Path, help="files, in place of samples")
     parser.add_argument("--gpu", type=Path, help="recordings of truth_gpu.py, in place of samples")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     scores = []
-    for one in recorded(args.gpu) if args.gpu else edited(args.bases, args.causes):
+    given = map(control, args.controls) if args.controls else edited(args.bases, args.causes)
+    for one in recorded(args.gpu) if args.gpu else given:
         scores.append(one)
         said = "-" if one.said_ns is None else f"{one.said_ns / 1e6:.3f}"
         print(

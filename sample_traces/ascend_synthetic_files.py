@@ -311,7 +311,7 @@ def timeline(run: Run, rank: int, mine: list[Placed]) -> list[dict[str, Any]]:
     for name, start, end in analysis(mine):
         lanes = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
         span("Overlap Analysis", lanes.index(name), name, start, end - start)
-    for p in mine[::40]:
+    for p in mine[::4]:
         seen = sampled(p)
         for where, name, value in (
             ("AI Core Freq", "AI Core Freq", {"MHz": CYCLES_PER_US}),
@@ -474,9 +474,9 @@ def write_database(run: Run, rank: int, output: Path) -> None:
     out.table("ENUM_HCCL_LINK_TYPE", "id INTEGER, name TEXT", [(0, "ON_CHIP"), (1, "HCCS"), (65535, "INVALID_TYPE")])
     out.table("ENUM_HCCL_TRANSPORT_TYPE", "id INTEGER, name TEXT", [(0, "SDMA")])
     out.table("AICORE_FREQ", "deviceId INTEGER, timestampNs NUMERIC, freq INTEGER",
-              [(rank, ns(p.start), CYCLES_PER_US) for p in mine[::40]])  # fmt: skip
+              [(rank, ns(p.start), CYCLES_PER_US) for p in mine[::4]])  # fmt: skip
     read, others, mb = out.text("read"), out.text("OTHERS"), 1 << 20
-    seen = [(ns(p.start), sampled(p)) for p in mine[::40]]
+    seen = [(ns(p.start), sampled(p)) for p in mine[::4]]
     out.table("HBM", "deviceId INTEGER, timestampNs INTEGER, bandwidth NUMERIC, hbmId INTEGER, type INTEGER",
               [(rank, at, now["HBM"] * mb, 0, read) for at, now in seen])  # fmt: skip
     out.table("LLC", "deviceId INTEGER, llcId INTEGER, timestampNs INTEGER, hitRate REAL, throughput INTEGER, "

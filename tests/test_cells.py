@@ -6,14 +6,15 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import llmprof
-from llmprof.errors import ConfigError, LaunchError
+from llmprof.errors import ConfigError, LaunchError, TraceWarning
 from llmprof.run import launch
 from llmprof.run.launch import ConfigManager, ExperimentConfig
-from llmprof.run.notebook import cell
+from llmprof.run.notebook import cell, display
 from llmprof.run.notebook import cell as notebook_progress
 
 
@@ -173,3 +174,21 @@ class TestMagic:
         assert said["shapes"] == {"mine": True, "trace": False, "stacks": True}
         assert said["python"] == {"mine": False, "trace": False, "stacks": True}
         assert said["failed"] == "ZeroDivisionError"
+
+
+def test_frames_have_units_and_an_empty_one_says_so():
+    times = pl.DataFrame({"prefill_s": [0.0305], "gap_ns": [1_240], "tokens_per_s": [48.0]})
+    html = display.frame_html(times)
+    assert {"<td>30.5\N{NO-BREAK SPACE}ms</td>", "<td>1.24\N{NO-BREAK SPACE}us</td>"} <= set(
+        re.findall("<td>.*?</td>", html)
+    )
+    assert "48.00" in html
+    assert "recorded" in display.frame_html(times.clear())
+    assert "recorded" not in html
+
+
+def test_a_warning_about_a_recording_is_a_note_and_others_stay(capsys):
+    kept = []
+    display._said(lambda *what: kept.append(what[0]), "rank 3 is missing", TraceWarning, "f.py", 1)
+    display._said(lambda *what: kept.append(what[0]), "old", DeprecationWarning, "f.py", 1)
+    assert kept == ["old"]

@@ -212,7 +212,7 @@ OWN = {
     "01_gpu_timeline": (9, 8, 1),
     "02_kernel_drilldown": (1, 5, 0),
     "04_explorers": (3, 0, 7),
-    "05_npu_timeline": (12, 12, 2),
+    "05_npu_timeline": (12, 12, 4),
     "06_roofline": (1, 4, 0),
     "07_operator_timing": (8, 3, 0),
     "08_hardware_and_scaling": (5, 5, 0),
@@ -361,6 +361,7 @@ def test_a_model_outside_of_the_fit_is_predicted(here):
 
 
 @pytest.mark.slow
+@on_others
 def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_path):
     names = here("03_launch_and_sweep", results=str(tmp_path / "results")).names
     one, two, sweep = names["one"], names["two"], names["sweep"]
@@ -392,6 +393,7 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_pa
 
 
 @pytest.mark.slow
+@on_others
 def test_a_change_is_tried_and_decided_on_an_engine(here, tmp_path):
     verdict = here(
         "11_from_finding_to_decision", results=str(tmp_path / "results"), most_pairs=3

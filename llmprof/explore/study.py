@@ -83,7 +83,7 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
         ``Latency and throughput`` (with the chosen points) or ``Settings alone``.
         """
         made: dict[str, Callable[[], Any]] = {_TABS[0]: self._pareto, _TABS[1]: self._slices}
-        return to_png_bytes(made[tab](), scale=1.5)
+        return to_png_bytes(made[tab](), scale=1.5, theme="any")
 
     def _pareto(self) -> Any:
         latency, rate = self.study.axes

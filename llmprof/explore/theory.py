@@ -123,7 +123,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         profile = self.profile
         if profile is None:
             raise LlmprofError("the model does not fit at the values of the sliders")
-        return to_png_bytes(self._charts(profile)[tab](), scale=1.5)
+        return to_png_bytes(self._charts(profile)[tab](), scale=1.5, theme="any")
 
     def _charts(self, profile: Profile) -> Mapping[str, Callable[[], Any]]:
         joined = self.joined if self.joined is not None else pl.DataFrame()

@@ -17,7 +17,7 @@ class CaseCard:
     """A trace in a few lines, as its repr, the report, the explorers and the terminal show it."""
 
     about: str
-    """Model, engine, devices and batch in a line."""
+    """Model, engine, devices, batch and the heaviest stage in a line."""
     lead: Mapping[str, Any]
     """The first finding; empty if there is none."""
     sentences: Sequence[str]
@@ -30,7 +30,7 @@ def case_card(trace: Trace, found: Findings | None) -> CaseCard:
     """What a trace says of itself first."""
     causes, effects, known = chain_findings(found.frame) if found else ([], {}, [])
     lead = next(iter([*causes, *known]), {})
-    known_of_run = run_facts(trace, recorded=False).head(4)["value"].drop_nulls()
+    known_of_run = run_facts(trace, recorded=False).head(5)["value"].drop_nulls()
     sentences = (
         [
             str(lead["title"]),

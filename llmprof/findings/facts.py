@@ -22,7 +22,7 @@ from llmprof.analyze.step_times import (
 from llmprof.analyze.transfer import KINDS, apart, instances
 from llmprof.errors import LlmprofError
 from llmprof.findings.card import RECORDED
-from llmprof.findings.scope import Scope, scope_of
+from llmprof.findings.scope import Scope, heaviest, scope_of
 from llmprof.label.completeness import has_lost
 from llmprof.text import PART_WORDS, counted
 from llmprof.trace import Trace
@@ -38,13 +38,14 @@ _NAMED_BY: Final = {
 
 
 def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
-    """Model, engine, device, batch and step time of a run (and where the recorded time went),
-    each with its source.
+    """Model, engine, device, batch, heaviest stage and step time of a run (and where the recorded
+    time went), each with its source.
     """
     # The source of what the trace does not state (a null `value`) is the option that would have
     # recorded it.
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
-    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]
+    rows += [("batch", *_batch(trace)), ("compute", *_compute(trace))]
+    rows += [("step time", *_step_time(trace))]
     rows += [("recorded time", *recorded_time(trace))] if recorded else []
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
@@ -107,6 +108,17 @@ def _batch(trace: Trace) -> tuple[str | None, str]:
     if isinstance(tokens, int) and tokens:
         parts.append(f"up to {tokens:,} tokens of prompts")
     return ", ".join(parts) or None, "labels of its steps" if parts else "no label says it"
+
+
+def _compute(trace: Trace) -> tuple[str | None, str]:
+    try:
+        times = scope_of(trace).times.filter(kind="compute")
+    except LlmprofError:
+        return None, "nothing was recorded on a device"
+    stage, share = heaviest(times, "part", "ns")
+    if stage in (None, "other"):
+        return None, "no kernel of a known kind"
+    return f"{stage} is {format_share(share)} of compute", "names of kernels and their layers"
 
 
 def _step_time(trace: Trace) -> tuple[str | None, str]:

@@ -21,8 +21,8 @@ time.
 """
 
 
-MIN_FIRST: Final = 0.001
-"""Least share of a loss that may stand before what is known of the rest."""
+MIN_OF_LARGEST: Final = 0.1
+"""Least part of the largest loss for other time to be worth saying beside it."""
 
 
 def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None) -> pl.DataFrame:
@@ -40,13 +40,13 @@ def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None
     of_chain = pl.col("recorded_share").max().over(pl.coalesce("follows_from", "rule"))
     much = (of_chain >= MIN_OF_OTHERS) & told
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
+    frame = frame.remove(_is_small())
     for known in filter(None, others):
         row = dict.fromkeys(frame.columns) | known
         frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
     own = pl.col("rule") == FIRST_TOKENS
     fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
-    tiny = ~fact & (pl.col("share").fill_null(1.0) < MIN_FIRST)
     # what follows from a finding stands after it, wherever that is: by what its remedy gains, or
     # by all of their time if that is not known
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
@@ -58,14 +58,20 @@ def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None
         .sort(
             pl.col("rule") != INCOMPLETE,
             (own & fact) | last,
-            tiny,
             fact,
             "chain",
             pl.col("follows_from").is_not_null(),
             "weight",
-            descending=[False, False, False, False, True, False, True],
+            descending=[False, False, False, True, False, True],
             maintain_order=True,
         )
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
     )
+
+
+def _is_small() -> pl.Expr:
+    """Whether a finding is of far less time than the largest loss."""
+    share = pl.col("recorded_share")
+    of_chain = share.max().over(pl.coalesce("follows_from", "rule"))
+    return of_chain < MIN_OF_LARGEST * share.filter(pl.col("severity") != "info").max()

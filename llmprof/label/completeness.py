@@ -27,6 +27,11 @@ _BEGINS_CAPTURE, _ENDS_CAPTURE = r"(?i)StreamBeginCapture", r"(?i)StreamEndCaptu
 MAX_MISSING: Final = 0.01
 """Share of its launches that a complete step may lack: profilers lose single events."""
 
+SAMPLED, MOST_APART = 25, 1 << 16
+"""Ids by which a call of a thread usually follows the one before: from this on in a sample, and
+below this where ids count calls; 1 to 14 in what a profiler writes.
+"""
+
 _PART_OF_GRAPH: Final = 0.5
 """A replay with fewer events than another is a part of the same graph from this share on."""
 
@@ -240,6 +245,17 @@ class LostEvents(NamedTuple):
 def lost_events(trace: Trace) -> LostEvents:
     """What was launched in all, and what of it was not recorded."""
     return LostEvents(*completeness(trace).select(pl.col(LostEvents._fields).sum()).row(0))
+
+
+@per_trace
+def is_sample(trace: Trace) -> bool:
+    """Whether most calls of the host were left out: correlation ids count those of a process."""
+    if not trace.has("runtime"):
+        return False
+    calls = trace.runtime.drop_nulls("correlation").sort("rank", "thread", "start_ns")
+    apart = calls.select(pl.col("correlation").diff().over("rank", "thread")).to_series()
+    median = apart.median()
+    return isinstance(median, float) and SAMPLED <= median < MOST_APART
 
 
 def refuse_lost(trace: Trace, name: str) -> None:

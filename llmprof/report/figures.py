@@ -17,7 +17,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.events import typical_step
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
-from llmprof.charts.base.draw import NO_ROWS, extent
+from llmprof.charts.base.draw import extent
 from llmprof.charts.subjects.timeline.timeline import step_window
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, guarded
 from llmprof.findings.scope import scope_of
@@ -403,8 +403,7 @@ def reason_in_words(error: LlmprofError) -> str:
     """Reason of an error without the names of functions, which a reader of a report does not
     call.
     """
-    why = str(error.facts.get("why", error.found))
-    return "there is none in this recording" if why == NO_ROWS else why
+    return str(error.facts.get("why", error.found))
 
 
 def draw_chart(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, str]:

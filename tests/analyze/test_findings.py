@@ -158,6 +158,35 @@ def test_arrival_skew():
     assert found["share"] == pytest.approx(400 / 504, rel=1e-3)
 
 
+def test_calls_of_one_size_that_take_unlike_times():
+    """Of one rank waiting is not known; all-reduces of layers move equal tensors."""
+    run = [
+        kernel
+        for wait in (4_000, 4_000, 304_000, 404_000)
+        for kernel in (*DENSE[:-1], (NCCL_ALL_REDUCE, wait), DENSE[-1], (NCCL_ALL_REDUCE, wait))
+    ]
+    found = measured(together(decode(run), world_size=2), "exposed_communication").figures
+    assert found.slower_ns == 2 * (300_000 + 400_000)
+    assert found.slower_share == pytest.approx(1_400 / 1_432)
+    even = [(GEMM, LONG), (NCCL_ALL_REDUCE, 4_000)] * 8
+    found = measured(together(decode(even), world_size=2), "exposed_communication").figures
+    assert found.slower_ns == 0
+
+
+def test_a_sample_of_calls_shows_no_cause_for_sure():
+    run = decode([GEMM] * 11, pause=400_000, lead=5_000)
+    assert the(together(run), "host_bound")["severity"] == "high"
+    apart = pl.col("correlation") * 40
+    sampled = {name: run[name].with_columns(apart) for name in ("kernels", "runtime")}
+    assert the(together(run | sampled), "host_bound")["severity"] == "low"
+
+
+def test_far_less_than_the_largest_loss_is_not_said():
+    run = decode([GEMM, GEMM], pause=9_000_000, lead=5_000)
+    assert not silent(together(run), "host_bound")
+    assert silent(together(run), "heaviest_stage")  # 2 of 18 ms
+
+
 def test_pipeline_wait():
     send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its
@@ -552,6 +581,11 @@ def test_work_from_before():
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
+    # a stream that is first used later waits some us for its first event
+    own, other = kernels([GEMM] * 8, dur=LONG), kernels([GEMM], start=8 * LONG + 9_000, stream=9)
+    calls = pl.concat([launches(own, lead=20_000), launches(other, lead=10_000)])
+    later = Trace({"kernels": pl.concat([own, other]), "runtime": calls})
+    assert "before" not in llmprof.analyze.idle(later)["waited_kind"]
 
 
 def test_unexplained_idle():
@@ -735,7 +769,7 @@ def test_short_kernels():
     found = the(together(decode([(NORM, SHORT)] * 14 + [(GEMM, LONG)] * 2)), "short_kernels")
     assert found["figure"] == 14 * SHORT
     assert found["share"] == pytest.approx(14 / 114)
-    assert found["severity"] == "medium"
+    assert found["severity"] == "low"  # a third of it could be gained
     assert silent(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
     assert silent(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels")
     assert silent(
@@ -858,6 +892,20 @@ def test_heaviest_stage():
     )  # the sentence has a short form of it
 
 
+def test_the_heaviest_stage_beside_products_below_their_bound():
+    """It stands where a fifth of it is more than what these lose: 453 us."""
+    run = products_of_h200(400_000, 400_000)
+    for length, told in ((1_000_000, False), (3_000_000, True)):
+        last = pl.col("name") == "nobody"
+        attention = run.kernels.with_columns(
+            name=pl.when(last).then(pl.lit(ATTENTION)).otherwise("name"),
+            dur_ns=pl.when(last).then(length).otherwise("dur_ns").cast(pl.Int64),
+        )
+        beside = Trace({**run.tables, "kernels": attention}, run.meta)
+        assert silent(beside, "heaviest_stage") != told
+        assert not silent(beside, "below_bound")
+
+
 def test_below_bound():
     found = findings(products_of_h200(400_000, 400_000))
     assert not {"heaviest_stage", "above_bound"} & set(found["rule"])
@@ -893,24 +941,17 @@ def test_above_bound():
 
 
 def test_unnamed_time():
-    found = the(together(decode(["acme"] * 5)), "unnamed_time")
-    assert found["share"] == pytest.approx(1.0)
-    assert measured(together(decode(["acme"] * 5)), "unnamed_time").figures.events == 25
-    # two streams at once: 50 us of the device's time, not 100
-    both = pl.concat(
-        [
-            kernels(["acme"], start=0, dur=LONG),
-            kernels(["acme"], start=0, dur=LONG, first=9, stream=8),
-        ]
-    )
-    twice = the(
-        Trace(
-            {"kernels": pl.concat([both, kernels(["acme"], start=10 * LONG, dur=LONG, first=20)])}
-        ),
-        "unnamed_time",
-    )
-    assert twice["figure"] == 2 * LONG
+    run = decode([EMBEDDING, *DENSE, "acme", "acme"])
+    found = the(together(run), "unnamed_time")
+    assert found["share"] == pytest.approx(2 / (len(DENSE) + 3))
     assert found["gain_ns"] == 0
+    assert measured(together(run), "unnamed_time").figures.events == 2 * 5
+    # at the same time on another stream it takes no more of the device's time
+    own = run["kernels"].filter(pl.col("name") == "acme")
+    other = own.with_columns(pl.lit(8, own["stream"].dtype).alias("stream"))
+    twice = together(run | {"kernels": pl.concat([run["kernels"], other])})
+    assert the(twice, "unnamed_time")["figure"] == found["figure"]
+    assert silent(together(decode(["acme"] * 5)), "unnamed_time")  # stages are parts of layers
 
 
 def npu(names, **facts):
@@ -1067,7 +1108,7 @@ def test_the_parts_do_not_overlap(sample_trace):
         found = findings(sample_trace(name)).filter(pl.col("rule").is_in(apart))
         # of one time: a rank that is named alone has its own
         found = found.filter(~pl.col("denominator").str.contains(" of rank"))
-        assert found.group_by("scope").agg(pl.col("share").sum())["share"].max() <= 1.0
+        assert all(found.group_by("scope").agg(pl.col("share").sum())["share"] <= 1.0)
 
 
 def test_no_finding_without_its_figure():

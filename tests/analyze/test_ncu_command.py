@@ -168,3 +168,9 @@ def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     assert int(chosen["--launch-skip"]) == passing.index(True)
     last = len(passing) - 1 - passing[::-1].index(True)
     assert int(chosen["--launch-count"]) == last - passing.index(True) + 1
+
+
+def test_kernels_of_another_vendor_are_refused():
+    of_amd = Trace(trace_of([GEMM]).tables, meta={"device": "AMD Instinct MI300X"})
+    with pytest.raises(AnalysisError, match="AMD Instinct MI300X"):
+        ncu.command(of_amd, RUN, kernel=0)

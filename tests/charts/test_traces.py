@@ -49,7 +49,7 @@ def test_a_timeline_has_the_events_of_its_labels(sample_trace):
 
 
 def test_what_was_not_recorded_is_not_drawn():
-    with pytest.raises(AnalysisError, match="no rows"):
+    with pytest.raises(AnalysisError, match="none in this recording"):
         charts.kernels(Trace({"kernels": schema.empty("kernels")}))
     with pytest.raises(NotCapturedError):
         charts.memory(Trace({"kernels": schema.empty("kernels")}))

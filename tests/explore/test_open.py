@@ -195,10 +195,6 @@ def test_findings_come_first_each_with_a_button_that_shows_it():
     opened.selected_index = 0
     assert opened.selected.height == collectives_of(opened._given.trace)
 
-    stage = found.filter(rule="heaviest_stage").row(0, named=True)
-    opened.show_finding(stage["order"])
-    assert opened.titles[opened.selected_index] == "Kernels"
-    assert opened["kernels"].only == filters_of(stage)
     idle = found.filter(rule="host_bound").row(0, named=True)
     opened.show_finding(idle["order"])
     assert opened.titles[opened.selected_index] == "Timeline"
@@ -206,6 +202,15 @@ def test_findings_come_first_each_with_a_button_that_shows_it():
     assert timeline.window[0] < idle["start_ns"] < idle["end_ns"] < timeline.window[1]
     with pytest.raises(LlmprofError, match="there is no finding 99"):
         opened.show_finding(99)
+
+
+def test_the_heaviest_stage_opens_the_kernels_of_it():
+    opened = explore.open(sample("torch_tp1_cudagraph"))
+    found = analyze.findings(opened._given.trace)
+    stage = found.filter(rule="heaviest_stage").row(0, named=True)
+    opened.show_finding(stage["order"])
+    assert opened.titles[opened.selected_index] == "Kernels"
+    assert opened["kernels"].only == filters_of(stage)
 
 
 def test_a_page_that_begins_to_ask_gets_the_first_tab_again(monkeypatch):

@@ -1034,3 +1034,11 @@ def test_bins_agree_with_counting(gaps, first, columns, width):
 def test_levels_are_the_depth_of_nesting(spans, slack, depths):
     start, end = (np.array([span[side] for span in spans], dtype=np.int64) for side in (0, 1))
     assert levels(start, end, slack=slack).tolist() == depths
+
+
+def test_threads_stand_above_the_streams_where_that_is_asked():
+    widget = explore.timeline(whole_trace(), host_above=True)
+    kinds = [described(widget)["rows"][n]["kind"] for n in widget.arrangement["moved"]]
+    assert kinds.index("ops") < kinds.index("stream")
+    assert sorted(widget.arrangement["moved"]) == list(range(len(kinds)))
+    assert widget.picture() != explore.timeline(whole_trace()).picture()

@@ -244,8 +244,8 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
             pl.coalesce(
                 "reason",
                 pl.lit(
-                    "no other rank of this trace makes such calls, and how many ranks the group has"
-                    " is unknown"
+                    "no other rank of this trace makes such calls, and they do not say how many"
+                    " ranks take part"
                 ),
             )
         )

@@ -14,6 +14,7 @@ from llmprof.errors import AnalysisError, listed
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.platforms import NVIDIA, UNKNOWN
 
 _LEVELS: Final = (
     ("name, grid and block", 1.0, ("comparable", "grid", "block")),
@@ -295,7 +296,8 @@ def command(
     Raises
     ------
     AnalysisError
-        Nothing was chosen, nothing fits, all that fits are collectives, or the program is missing.
+        Nothing was chosen, nothing fits, all that fits are collectives, the program is missing, or
+        the kernels are not NVIDIA's.
     NotCapturedError
         The trace has no device activity.
     """
@@ -306,6 +308,11 @@ def command(
         raise AnalysisError("no launches were chosen", expected="a kernel, or a layer, or a stage")
     if launches is not None and launches < 1:
         raise AnalysisError(f"launches is {launches}", expected="at least 1")
+    if trace.capture.platform not in (NVIDIA, UNKNOWN):
+        raise AnalysisError(
+            f"ncu profiles kernels of NVIDIA, and these are of {trace.meta.get('device')}",
+            hint="AMD: rocprof-compute profile; Ascend: msprof op",
+        )
     events = trace.events.filter(pl.col("source") == "kernel")
     events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
     chosen = _chosen(

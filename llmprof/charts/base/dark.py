@@ -31,7 +31,7 @@ from llmprof.charts.base.theme import (
 )
 from llmprof.errors import checked
 
-Theme = Literal["light", "dark"]
+Theme = Literal["light", "dark", "any"]
 
 GROUND: Final = "#1C2229"
 """Background of dark charts: that of the cards in a dark report."""
@@ -52,6 +52,18 @@ NEUTRAL: Final[Mapping[str, str]] = {
     BAND: "#33526B",
 }
 """Dark colours of background, text, lines and neutral marks, by the light ones."""
+
+_GREY: Final = "#6B7580"
+ON_ANY: Final = {
+    PAPER: "transparent",
+    INK: _GREY,
+    MUTED: _GREY,
+    RULE: f"{_GREY}66",
+    LANE: f"{_GREY}2C",
+    "#EDF0F3": f"{_GREY}22",
+    "#F4F6F8": f"{_GREY}14",
+}
+"""Colours of a picture whose page is light or dark: seen through, or read on white and black."""
 
 LEAST: Final = 0.36
 """Least lightness (0 to 1, of the weighted channels) that is visible on the dark background."""
@@ -90,7 +102,7 @@ def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[s
     chart : altair chart or mapping
         A chart of :mod:`llmprof.charts`, or its specification.
     theme : str
-        ``light`` (no change) or ``dark``.
+        ``light`` (no change), ``dark``, or ``any`` for a page that may be either.
 
     Examples
     --------
@@ -101,9 +113,14 @@ def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[s
     spec = dict(chart) if isinstance(chart, Mapping) else chart.to_dict(validate=False)
     if theme == "light":
         return spec
-    table = dark_colours([json.dumps(spec)])
+    table = ON_ANY if theme == "any" else dark_colours([json.dumps(spec)])
     dark: dict[str, Any] = _replaced(spec, table)
     return dark
+
+
+def on_any(svg: str) -> str:
+    """An SVG image for a page that may be light or dark."""
+    return _COLOUR.sub(lambda found: f'"{ON_ANY.get(found[1], found[1])}"', svg)
 
 
 def _replaced(value: Any, table: Mapping[str, str]) -> Any:

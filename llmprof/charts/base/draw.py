@@ -86,10 +86,17 @@ def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by:
             missing=missing,
         )
     if frame.is_empty():
-        raise nothing(chart, NO_ROWS, made_by)
+        raise nothing(chart, NONE.get(chart, NO_ROWS), made_by)
 
 
-NO_ROWS: Final = "the frame has no rows"
+NO_ROWS: Final = "there is none in this recording"
+NONE: Final = {
+    "layers": "no layers were found: no kernel is known as attention, or it is training",
+    "collectives": "no communication was recorded",
+    "idle": "no idle time was found",
+    "ranks": "nothing to compare was found: no steps, or one rank alone",
+}
+"""Why a frame of an analysis has no rows."""
 
 
 def nothing(chart: str, why: str, made_by: str = "") -> AnalysisError:

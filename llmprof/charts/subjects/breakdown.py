@@ -384,6 +384,8 @@ def _overlap_headline(sums: pl.DataFrame, frame: pl.DataFrame) -> str:
         columns[0] = ("compute_ns", "compute")
     if "exposed_wait_ns" in sums.columns and draw.float_of(sums["exposed_wait_ns"].sum()) > 0:
         columns.insert(1, ("exposed_wait_ns", "of it waiting"))
+    if draw.float_of(sums["exposed_copy_ns"].sum()) > 0.1 * draw.float_of(sums["total_ns"].sum()):
+        columns.insert(-1, ("exposed_copy_ns", "exposed copy"))
     by_rank = sums.group_by("rank").agg(
         pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum()
     )

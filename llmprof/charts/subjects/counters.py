@@ -211,7 +211,7 @@ def counters_panel(
         draw.float_of(rows["time_ns"].min()) / NS_PER_S,
         draw.float_of(rows["time_ns"].max()) / NS_PER_S,
     )
-    domain = (low, max(high, low + 0.1))
+    domain = (low, high if high > low else low + 0.1)
     table = {
         line: _LINES[i % len(_LINES)]
         for i, line in enumerate(rows["line"].unique(maintain_order=True))
@@ -265,12 +265,15 @@ def _panel(
         "line:N", *((f"{field}:Q", None, ",.4~r") for field in ("time", "low", "mean", "high"))
     )
     mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
+    # of two lines that lie on each other both are seen
+    over = list(table)[1] if len(table) == 2 else ""
+    dash = alt.condition(alt.datum.line == over, alt.value([5, 4]), alt.value([1, 0]))
     line = alt.Chart(draw.inline(data)).mark_line(
         strokeWidth=1.6,
         point=data.height < 8,
         interpolate="step-after" if scale.switch else "linear",
     )
-    marks.append(line.encode(x=x, y=mean, color=shade, tooltip=tips))
+    marks.append(line.encode(x=x, y=mean, color=shade, strokeDash=dash, tooltip=tips))
     return theme.layered(*marks, theme.heading_mark(scale.title)).properties(
         width=plot, height=_HEIGHT
     )

@@ -337,7 +337,7 @@ class Collectives(Explorer, room="collectives"):
         """PNG image: distribution, sizes, and wait against transfer of the kind that is shown."""
         rows = self._rows()
         kind = self.kind or str(rows["kind"].mode().sort()[0] if rows.height else "all_reduce")
-        return charts.to_png_bytes(charts.collectives(rows, kind=kind))
+        return charts.to_png_bytes(charts.collectives(rows, kind=kind), theme="any")
 
     def _rows(self) -> pl.DataFrame:
         only = self.only.get("window")

@@ -628,7 +628,9 @@ class Compare(Explorer, room="compare"):
     def picture(self) -> bytes | None:
         """PNG image of the waterfall from one step time to the other."""
         frame = self._times((self.pair[0], self.pair[1]), self.only_rank)
-        return charts.to_png_bytes(charts.diff_waterfall(frame, phase=self.phase), scale=1.25)
+        return charts.to_png_bytes(
+            charts.diff_waterfall(frame, phase=self.phase), scale=1.25, theme="any"
+        )
 
     def _rank(self, trace: Trace, rank: int | None) -> int | None:
         """The requested rank, if the trace has it."""

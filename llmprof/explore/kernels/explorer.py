@@ -657,7 +657,9 @@ class Kernels(Explorer, room="kernels"):
 
     def picture(self) -> bytes | None:
         """PNG image of the longest kernels of the table."""
-        return charts.to_png_bytes(charts.kernels(self.table, top=_TOP, variants=True), scale=1.25)
+        return charts.to_png_bytes(
+            charts.kernels(self.table, top=_TOP, variants=True), scale=1.25, theme="any"
+        )
 
     @property
     def _view(self) -> KernelsView:

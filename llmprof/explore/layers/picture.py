@@ -12,6 +12,7 @@ import numpy as np
 import vl_convert as vlc
 from numpy.typing import NDArray
 
+from llmprof.charts.base.dark import on_any
 from llmprof.charts.base.theme import INK, MISSING, MUTED, PAPER, PHASES, RULE, ink_on
 from llmprof.explore.base.widget import png_of
 from llmprof.units import format_ns
@@ -75,7 +76,7 @@ def cells_picture(
 ) -> bytes:
     """PNG image of the cells of some ranks, two beside each other."""
     few = sum(panel.values.size for panel in panels) <= FEW
-    return vlc.svg_to_png(_svg(panels, scales, title, notes), scale=1.5 if few else 1)
+    return vlc.svg_to_png(on_any(_svg(panels, scales, title, notes)), scale=1.5 if few else 1)
 
 
 def _svg(panels: Sequence[CellsPanel], scales: Scales, title: str, notes: Sequence[str]) -> str:

@@ -400,7 +400,9 @@ class Overlap(Explorer, room="overlap"):
         )
         if frame.is_empty():
             frame = overlap_of_trace(self.trace, by=("rank",), waits=True)
-        return charts.to_png_bytes(charts.overlap(frame, work=self.trace.capture.words["events"]))
+        return charts.to_png_bytes(
+            charts.overlap(frame, work=self.trace.capture.words["events"]), theme="any"
+        )
 
     def _parts(self) -> list[str]:
         """Parts that one of the traces has, in order; only these are in the legend."""

@@ -150,7 +150,7 @@ class Ranks(Explorer, room="ranks"):
         rows = rows if self.phase is None else rows.filter(pl.col("phase") == self.phase)
         groups = rank_places(self.trace, ranks_per_node=self.ranks_per_node)
         return charts.to_png_bytes(
-            charts.ranks(rows, value=MEASURES[self.measure][1], groups=groups)
+            charts.ranks(rows, value=MEASURES[self.measure][1], groups=groups), theme="any"
         )
 
     @request_handler(

@@ -125,7 +125,7 @@ class RequestsExplorer(Explorer, room="requests"):
 
     def picture(self) -> bytes | None:
         """PNG image of the requests with the latest first token."""
-        return charts.to_png_bytes(charts.requests(self.frame), scale=1.25)
+        return charts.to_png_bytes(charts.requests(self.frame), scale=1.25, theme="any")
 
     def _row(self, number: int) -> pl.DataFrame:
         row = self.frame.filter(request=number)

@@ -35,6 +35,7 @@ from llmprof.explore.timeline.rows import (
 from llmprof.label.intervals import union_length
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
+from llmprof.trace.platforms import UNKNOWN
 from llmprof.units import format_ns
 
 MOST_WAITING: Final = 0.1
@@ -75,8 +76,12 @@ class TimelineData:
             [] if requests is None else request_rows(requests, self.keys, self.names)
         )
         """The rows; those of the host may still wait for their spans."""
+        capture = trace.capture
+        library = "communication" if capture.platform is UNKNOWN else capture.words["communication"]
         streams = list(
-            stream_rows(self.events, self.keys, self.names, on_host=self.trace.capture.on_host)
+            stream_rows(
+                self.events, self.keys, self.names, on_host=capture.on_host, library=library
+            )
         )
         counters, host = list(counter_rows(trace)), self._host(len({row.rank for row in streams}))
         for rank in sorted(trace.ranks, key=_last_is_the_host):
@@ -87,6 +92,18 @@ class TimelineData:
             self.drawn += [row for row in counters if row.rank == rank]
             self.drawn += _by_thread([row for row in host if row.rank == rank])
         self.whole = self._span()
+
+    @property
+    def host_above(self) -> list[int]:
+        """Numbers of the rows, markers, operators and calls above the device of their rank; call
+        stacks are too deep for that.
+        """
+        places = {"steps": 0, "layers": 0, "markers": 1, "ops": 1, "runtime": 1}
+        ranks = list(dict.fromkeys(row.rank for row in self.drawn))
+        return sorted(
+            range(len(self.drawn)),
+            key=lambda n: (ranks.index(self.drawn[n].rank), places.get(self.drawn[n].kind, 2)),
+        )
 
     @cached_property
     def too_large(self) -> str:

@@ -288,6 +288,7 @@ class Timeline(Explorer, room="timeline"):
         run: AnyRun | None = None,
         view: Mapping[str, Any] | str | None = None,
         notes: str | os.PathLike[str] | None = None,
+        host_above: bool = False,
         **traits: Any,
     ) -> None:
         requests = None if run is None else request_spans(run_of(run))
@@ -310,6 +311,8 @@ class Timeline(Explorer, room="timeline"):
                 pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
             ).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
+        if host_above:
+            restoring["arrangement"] = {"moved": self._data.host_above}
         for text in restoring.pop("queries", ()):
             self._queries.restore(text)
         super().__init__(trace, notes_problem=problem, **{**restoring, **traits})
@@ -483,9 +486,15 @@ class Timeline(Explorer, room="timeline"):
 
     def picture(self) -> bytes | None:
         """PNG image of the window as in the widget; None if the trace has no events."""
-        path = bool((self.arrangement or {}).get("path"))
+        arranged = self.arrangement or {}
         return (
-            window_picture(self._data, self.window, self.color_by, path=path)
+            window_picture(
+                self._data,
+                self.window,
+                self.color_by,
+                path=bool(arranged.get("path")),
+                order=arranged.get("moved") or (),
+            )
             if self._data.drawn
             else None
         )
@@ -742,6 +751,7 @@ def timeline(
     run: AnyRun | None = None,
     view: Mapping[str, Any] | str | None = None,
     notes: str | os.PathLike[str] | None = None,
+    host_above: bool = False,
     **traits: Any,
 ) -> Timeline:
     """Timeline of a trace in which you can zoom, search and select; the selection is a frame.
@@ -766,6 +776,8 @@ def timeline(
         JSON file of the marks and their notes, for example beside the run; by default one for each
         trace in ``$LLMPROF_NOTES`` or the user's data folder. A damaged file is reported and not
         changed.
+    host_above : bool
+        Whether the threads of a rank stand above its streams, as what they launch is below them.
     **traits
         Initial values of ``window`` (first and last ns), ``height`` (px), ``color_by`` (stage or
         category), ``search``, ``marks`` and ``theme``.
@@ -791,4 +803,6 @@ def timeline(
     >>> explore.timeline(trace, view=w.view).search
     'gemm'
     """
-    return Timeline(trace, metrics=metrics, run=run, view=view, notes=notes, **traits)
+    return Timeline(
+        trace, metrics=metrics, run=run, view=view, notes=notes, host_above=host_above, **traits
+    )

@@ -18,7 +18,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
-from llmprof.charts.base import theme
+from llmprof.charts.base import draw, theme
 from llmprof.errors import LlmprofError
 from llmprof.label.steps.steps import whole_steps
 from llmprof.names import kernels as names_kernels
@@ -26,6 +26,7 @@ from llmprof.replay.critical_path import WORKS, critical_path
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.text import PART_WORDS
 from llmprof.trace import Trace
+from llmprof.trace.platforms import UNKNOWN
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.units import format_share
@@ -527,10 +528,10 @@ _NOTHING = pl.DataFrame(
 
 
 def stream_rows(
-    events: pl.DataFrame, keys: Keys, texts: SpanNames, *, on_host: bool
+    events: pl.DataFrame, keys: Keys, texts: SpanNames, *, on_host: bool, library: str
 ) -> Iterator[TimelineRow]:
     """A row for each stream of each device (or thread, where operators stand in for it), the
-    busiest first.
+    busiest first; of communication alone it is named for the ``library``.
     """
     if not events.height:
         return
@@ -539,6 +540,7 @@ def stream_rows(
         id=pl.col("event"),
         name=texts.numbers(events["name"], None if on_host else names.readable),
         code=keys.codes("category", events["category"]),
+        sent=events["category"] == "collective",
     )
     for (rank, device, stream), part in made.partition_by(
         "rank", "device", "stream", as_dict=True
@@ -546,6 +548,8 @@ def stream_rows(
         label = (
             f"thread {stream}" if on_host else "no stream" if stream is None else f"stream {stream}"
         )
+        if part["sent"].all():
+            label = f"{label} · {library}"
         lanes = spans(part, slack=SLACK_NS, by="category")
         yield TimelineRow("stream", rank, label, lanes, stream=(device, stream))
 
@@ -558,7 +562,14 @@ others.
 DEPTH = 250
 """Most levels of calls of Python functions; operators and other spans have fewer."""
 
-_LABELS = {"modules": "modules", "python": "Python", "ops": "operators", "runtime": "runtime calls"}
+_LABELS = {"modules": "modules", "python": "Python", "ops": "operators"}
+
+
+def _label(trace: Trace, kind: str) -> str:
+    """A row of a thread, as its platform calls what is in it."""
+    platform = trace.capture.platform
+    runtime = platform.words["runtime"] if platform is not UNKNOWN else kind
+    return f"{runtime} calls" if kind == "runtime" else _LABELS.get(kind, kind)
 
 
 def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
@@ -574,7 +585,7 @@ def waiting_rows(trace: Trace) -> tuple[list[TimelineRow], float, float]:
     tables = trace._tables
     found = tables.threads() if isinstance(tables, Deferred) else dataset.thread_spans(tables)
     rows = [
-        TimelineRow(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count)
+        TimelineRow(kind, rank, _label(trace, kind), thread=thread, note="…", waiting=count)
         for rank, kind, thread, count, _, _ in found.iter_rows()
     ]
     first, last = found.select(
@@ -603,7 +614,7 @@ def host_rows(trace: Trace, keys: Keys, texts: SpanNames) -> Iterator[TimelineRo
         for (rank, thread), part in made.partition_by("rank", "thread", as_dict=True).items():
             ordered = part.sort("start_ns", -pl.col("dur_ns"))
             lanes = spans(ordered, most=DEPTH) if table in CALLS else spans(ordered)
-            yield TimelineRow(table, rank, _LABELS.get(table, table), lanes, thread=thread)
+            yield TimelineRow(table, rank, _label(trace, table), lanes, thread=thread)
 
 
 def counter_rows(trace: Trace) -> Iterator[TimelineRow]:
@@ -676,12 +687,7 @@ def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
 KINDS = {"steps": "Steps", "layers": "Layers", "collectives": "Collectives", "idle": "Idle"}
 """Rows by kind, from the top, and their labels."""
 
-NONE = {
-    "steps": "no steps were found",
-    "layers": "no layers were found: no kernel is known as attention, or it is training",
-    "collectives": "no communication was recorded",
-    "idle": "no idle time was found",
-}
+NONE = {"steps": "no steps were found", **draw.NONE}
 """Why a row has no spans."""
 
 

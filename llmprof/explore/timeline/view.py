@@ -9,6 +9,7 @@ import numpy as np
 import vl_convert as vlc
 from numpy.typing import NDArray
 
+from llmprof.charts.base.dark import on_any
 from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
@@ -192,10 +193,15 @@ _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
 def window_picture(
-    data: TimelineData, window: Sequence[float] | None, by: str, *, path: bool = False
+    data: TimelineData,
+    window: Sequence[float] | None,
+    by: str,
+    *,
+    path: bool = False,
+    order: Sequence[int] = (),
 ) -> bytes:
     """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one
-    for a large trace.
+    for a large trace. Rows stand in the ``order`` of their numbers where it has all.
     """
     few = data.events.height <= FEW
     many = len({row.rank for row in data.drawn if row.kind == "stream"}) > FEW_RANKS
@@ -205,7 +211,8 @@ def window_picture(
         data.follow()
     # The live widget is shown after the picture is painted, so this must not take long for a large
     # trace.
-    return vlc.svg_to_png(_svg(data, window or data.whole, by, path=path), scale=2 if few else 1)
+    drawn = _svg(data, window or data.whole, by, path=path, order=order)
+    return vlc.svg_to_png(on_any(drawn), scale=2 if few else 1)
 
 
 @dataclass(frozen=True)
@@ -236,13 +243,14 @@ def _most(value: float, unit: str | None) -> str:
     return f"up to {words.strip()}"
 
 
-def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) -> str:
+def _svg(
+    data: TimelineData, window: Sequence[float], by: str, *, path: bool, order: Sequence[int]
+) -> str:
     several = len({row.rank for row in data.drawn if row.kind == "stream"}) > 1
-    places, labels = (_strips if several else _rows)(data, path=path)
+    places, labels = _strips(data, path=path) if several else _rows(data, order, path=path)
     height = max(label.top + label.height for label in labels) + GAP + FOOT
     parts = [
         _HATCH,
-        f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>',
         *_axis(window, height - FOOT),
     ]
     wide = WIDTH - GUTTER
@@ -331,15 +339,19 @@ def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[LevelPlace]
     return places, labels
 
 
-def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[LevelPlace], list[RowLabel]]:
+def _rows(
+    data: TimelineData, order: Sequence[int] = (), *, path: bool = False
+) -> tuple[list[LevelPlace], list[RowLabel]]:
     """Rows under the head of their rank, as many as fit."""
     rank: int | None = None
     places, labels, y = _top_rows(data, path=path)
-    for number, row in enumerate(data.drawn):
+    every = range(len(data.drawn))
+    for number in order if set(order) == set(every) else every:
+        row = data.drawn[number]
         if row.kind in (REQUEST, PATH_KIND) or (row.kind in KINDS and not data.found):
             continue
         head = GROUP if row.rank != rank else 0
-        if y + head + _height(row) > MOST_HEIGHT and number:
+        if y + head + _height(row) > MOST_HEIGHT and rank is not None:
             break
         if head:
             labels.append(RowLabel(row.rank, None, y, GROUP - 3))
@@ -401,7 +413,7 @@ def _label(data: TimelineData, label: RowLabel, group: Mapping[str, Any]) -> Ite
     if label.row is None:
         waits, late = group["waits"], group["late"]
         middle = label.top + label.height / 2 + 4
-        yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
+        yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#EDF0F3"/>'
         yield _text(6, middle, group["label"], ink=INK)
         if waits is not None:
             yield _text(

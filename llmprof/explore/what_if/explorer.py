@@ -442,7 +442,9 @@ class WhatIf(Explorer, room="what_if"):
         changes = [change.words for change in made if not change.error]
         title = _in_words(frame, len(good)).removesuffix(f" {_ADD}")
         return to_png_bytes(
-            _step_times(_in_both_times(frame), title=title, changes=changes), scale=1.25
+            _step_times(_in_both_times(frame), title=title, changes=changes),
+            scale=1.25,
+            theme="any",
         )
 
     @request_handler(

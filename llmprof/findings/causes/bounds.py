@@ -172,6 +172,4 @@ def _measure_above(scope: Scope) -> Measurement | None:
 
 
 BELOW_BOUND: Final = Cause("below_bound", _measure_below, "opportunities")
-ABOVE_BOUND: Final = Cause(
-    "above_bound", _measure_above, "operators", min_share=0.0, info=True, last=True
-)
+ABOVE_BOUND: Final = Cause("above_bound", _measure_above, "operators", info=True, last=True)

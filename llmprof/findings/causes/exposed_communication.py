@@ -10,9 +10,13 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.overlap import COMMUNICATION
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, sum_of
 from llmprof.label.intervals import union_length
-from llmprof.units import format_share
+from llmprof.units import format_ns, format_share
+
+EQUAL: Final = 4
+"""Least number of equal calls that tells how long such a call needs."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class ExposedCommunication(Figures):
     """Whether kernels of communication do other work, too."""
     reason: str | None = None
     """Why the waiting in them is not known."""
+    slower_ns: float = 0.0
+    """Time of calls whose waiting is not known beyond that of the fastest of equal ones."""
+    slower_share: float = 0.0
+    """Its share of the time of all calls."""
 
     def title(self, of: Context) -> str:
         what = "transfer" if self.waits_known else "communication"
@@ -45,9 +53,20 @@ class ExposedCommunication(Figures):
         if self.waits_known:
             return text
         why = f": {self.reason}" if self.reason else ""
-        return f"{text} How much of it is waiting for other ranks is not known{why}."
+        text += f" How much of it is waiting for other ranks is not known{why}."
+        if self.slower_ns:
+            text += (
+                f" Equal calls differ: {format_ns(self.slower_ns)} {of.per} is more than the"
+                f" fastest of their size take ({format_share(self.slower_share)} of all calls)."
+            )
+        return text
 
     def advice(self, of: Context) -> str:
+        if self.slower_share > MOSTLY:
+            return (
+                "Record all ranks first. Equal calls that take unlike times mostly wait for a rank"
+                " that comes late; fewer or smaller ones would not shorten that."
+            )
         if not self.has_layers:
             return "Fewer or fused collectives, larger messages, or compute at the same time."
         fuse = "" if self.is_fused else f"{of.words['fuse_communication']}, "
@@ -55,6 +74,17 @@ class ExposedCommunication(Figures):
             f"Fewer collectives, {fuse}sequence parallelism, compute at the same time, or a"
             " smaller tensor-parallel size."
         )
+
+
+def _beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
+    """``ns`` that calls whose waiting is not known take beyond the fastest of their size in a step;
+    those of layers are equal where no size is known.
+    """
+    unknown = pl.when(pl.col("layer").is_not_null()).then(-1)
+    calls = calls.with_columns(size=pl.coalesce("bytes", unknown)).drop_nulls("size")
+    alike = ("rank", "step", "kind", "group", "name", "size")
+    calls = calls.filter(pl.col("wait_ns").is_null(), pl.len().over(alike) >= EQUAL)
+    return calls.select(ns=pl.col("dur_ns") - pl.col("dur_ns").min().over(alike))
 
 
 def _measure(scope: Scope) -> Measurement | None:
@@ -72,6 +102,7 @@ def _measure(scope: Scope) -> Measurement | None:
     )
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])
     rows = calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns"))
+    slower = sum_of(_beyond_fastest(calls), "ns")
     figures = ExposedCommunication(
         hidden_share=1 - scope.time("communication") / sum_of(any_call, "busy_ns"),
         kinds=[kind.replace("_", "-") for kind in kinds["kind"].head(2)],
@@ -80,6 +111,8 @@ def _measure(scope: Scope) -> Measurement | None:
         has_layers=scope.has_layers,
         is_fused=bool(calls["name"].str.contains("(?i)fus").any()),
         reason=None if waits_known or not why.len() else why[0],
+        slower_ns=slower / scope.parts,
+        slower_share=slower / max(1.0, sum_of(calls, "dur_ns")),
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank)

@@ -8,7 +8,15 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.step_times import LANE
-from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
+from llmprof.findings.cause import (
+    POTENTIAL,
+    Cause,
+    Context,
+    Figures,
+    Measurement,
+    longest_in,
+    readable_name,
+)
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.label.intervals import union_length
 from llmprof.text import counted
@@ -22,41 +30,38 @@ class UnnamedTime(Figures):
     events: int
     of_events_share: float
     by_name_share: float
-    has_layers: bool
     name: str | None = None
     """The event with most of the time."""
 
     def title(self, of: Context) -> str:
-        return f"Compute without a known stage takes {of.amount}{of.where}."
+        most = longest_in(readable_name(self.name), self.by_name_share)
+        return f"Compute without a known stage takes {of.amount}{of.where}, {most}."
 
     def detail(self, of: Context) -> str:
         return (
             f"{counted(self.events, 'event')} in all, {format_share(self.of_events_share)} of the"
-            " summed time of compute, communication and copies. The most time is in"
-            f" {readable_name(self.name)} ({format_share(self.by_name_share)}). Shares by stage"
-            " leave it out."
+            f" summed time of compute, communication and copies. {readable_name(self.name)} is"
+            f" {format_share(self.by_name_share)} of it. Shares by stage leave it out."
         )
 
     def advice(self, of: Context) -> str:
-        if self.has_layers:
-            return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
-        return "Stages are parts of a transformer's layers, and no layers were found."
+        return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
 
 
 def _measure(scope: Scope) -> Measurement | None:
+    if not scope.has_layers:  # stages are parts of layers
+        return None
     named = pl.col("stage").is_not_null() & (pl.col("stage") != "other")
-    if not scope.has_layers:  # without stages a kind is name enough
-        named |= pl.col("category").fill_null("other") != "other"
     moved = pl.col("category").is_in(["collective", "copy", "fill"])
     missing = scope.events.filter(~named & ~moved)
     if not missing.height:
         return None
     name, share = heaviest(missing, "name")
     of_events = sum_of(missing, "dur_ns") / max(1.0, sum_of(scope.events, "dur_ns"))
-    figures = UnnamedTime(missing.height, of_events, share, scope.has_layers, name)
+    figures = UnnamedTime(missing.height, of_events, share, name)
     busy = min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns)
     where = "stage IS NULL OR stage = 'other'"
     return Measurement.of(missing, figures, ns=busy, gain_ns=0.0, where=where, about=name)
 
 
-UNNAMED_TIME: Final = Cause("unnamed_time", _measure, "events", info=True, last=True)
+UNNAMED_TIME: Final = Cause("unnamed_time", _measure, "events", info=True, potential=POTENTIAL)

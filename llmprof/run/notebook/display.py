@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, TraceWarning
 from llmprof.readers.bundled import MissingSampleError
-from llmprof.units import format_bytes, format_ns, format_share
+from llmprof.units import NS_PER_S, format_bytes, format_ns, format_share
 
 _ROWS: Final = 20
 _UNSET: Final = {"tbl_rows": "POLARS_FMT_MAX_ROWS", "fmt_str_lengths": "POLARS_FMT_STR_LEN"}
@@ -31,9 +33,10 @@ def with_units(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _writer(name: str) -> Callable[[float], str] | None:
     """How values of a column are written: by the unit at the end of its name."""
-    unit = name.rpartition("_")[2]
+    unit = name.removesuffix("per_s").rpartition("_")[2]
     writers: dict[str, Callable[[float], str]] = {
         "ns": format_ns,
+        "s": lambda seconds: format_ns(seconds * NS_PER_S),
         "bytes": format_bytes,
         "share": format_share,
     }
@@ -51,7 +54,8 @@ def frame_text(frame: pl.DataFrame, render: Callable[[pl.DataFrame], str] = str)
     }
     with pl.Config(tbl_hide_column_data_types=True, float_precision=2, **unset):
         shown = render(with_units(short))
-    return shown.replace(f"shape: {_shape(short)}", f"shape: {_shape(frame)}", 1)
+    none = "" if frame.height else ": nothing of this was recorded, or found"
+    return shown.replace(f"shape: {_shape(short)}", f"shape: {_shape(frame)}{none}", 1)
 
 
 def _shape(frame: pl.DataFrame) -> str:
@@ -61,10 +65,12 @@ def _shape(frame: pl.DataFrame) -> str:
 def frame_html(frame: pl.DataFrame) -> str:
     """The same as HTML, without types and without quotes around texts."""
     shown = frame_text(frame, lambda short: short._repr_html_())
-    return _QUOTED.sub(r"<td>\1</td>", _TYPES.sub("</thead>", shown))
+    shown = _QUOTED.sub(r"<td>\1</td>", _TYPES.sub("</thead>", shown))
+    return _WITH_UNIT.sub("<td>\\1\N{NO-BREAK SPACE}\\2</td>", shown)
 
 
 _QUOTED: Final = re.compile(r"<td>&quot;([^<]*?)(?:&quot;)?</td>")
+_WITH_UNIT: Final = re.compile(r"<td>([\d.,<\s]*\d) (\S{1,3})</td>")
 _TYPES: Final = re.compile(r"<tr>(?:<td>[^<]*</td>)*</tr></thead>")
 
 
@@ -78,6 +84,7 @@ def extend_display(shell: Any) -> None:
         pl.DataFrame, lambda frame, printer, _cycle: printer.text(frame_text(frame))
     )
     shell.set_custom_exc((LlmprofError,), _in_words)
+    warnings.showwarning = partial(_said, warnings.showwarning)
     shell.events.register("post_run_cell", _pass_missing)
     if importlib.util.find_spec("altair") is not None:
         from llmprof.charts import follow_theme
@@ -90,6 +97,18 @@ def _in_words(_shell: Any, _kind: type, error: LlmprofError, _traceback: Any, **
     from IPython.display import Markdown, display
 
     display(Markdown(f"> {error}"))  # type: ignore[no-untyped-call]
+
+
+def _said(
+    otherwise: Any, message: Warning | str, category: type[Warning], *place: Any, **more: Any
+) -> None:
+    """Show what a warning about a recording says, without where in the code it was."""
+    from IPython.display import Markdown, display
+
+    if issubclass(category, TraceWarning):
+        display(Markdown(f"> {message}"))  # type: ignore[no-untyped-call]
+    else:
+        otherwise(message, category, *place, **more)
 
 
 def _pass_missing(result: Any) -> None:

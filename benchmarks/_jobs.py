@@ -109,6 +109,48 @@ def floor(path: str) -> dict[str, Any]:
     return {"events": sum(len(decode(str(file))) for file in files_of(path))}
 
 
+def unpacked(path: str) -> dict[str, Any]:
+    """Each file gunzipped, and nothing else."""
+    from isal import igzip
+
+    sizes = []
+    for file in files_of(path):
+        with igzip.open(file) if file.suffix == ".gz" else file.open("rb") as blocks:
+            sizes.append(sum(map(len, iter(lambda: blocks.read(1 << 20), b""))))
+    return {"bytes": sum(sizes)}
+
+
+def warm(path: str, part: str) -> dict[str, Any]:
+    """CPU time of findings of a trace after those of another one of the same files; of as many
+    collections of one row; or of a sort of the recorded rows.
+    """
+    import polars as pl
+
+    import llmprof
+    from llmprof import analyze
+
+    trace, again = (llmprof.read(path, cache=False) for _ in range(2))
+    collected = []
+
+    def count(_: object, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ == "collect":
+            collected.append(1)
+
+    if part == "collections":
+        sys.setprofile(count)
+    analyze.findings(trace)
+    sys.setprofile(None)
+    one, at = pl.DataFrame({"number": [0]}), ["rank", "start_ns"]
+    rows = [frame[at] for frame in again.tables.values() if set(at) <= set(frame.columns)]
+    work: dict[str, Callable[[], Any]] = {
+        "findings": lambda: analyze.findings(again),
+        "collections": lambda: [one.select("number") for _ in collected],
+        "sort": lambda: pl.concat(rows).sort(at),
+    }
+    gc.collect()
+    return timed(work[part])[0] | {"collections": len(collected), "peak_bytes": peak_bytes()}
+
+
 def reports_of(path: str) -> list[Path]:
     """Exports of Nsight Systems."""
     whole = Path(path)
@@ -518,6 +560,8 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
         load_llmprof,
         load_floor,
         floor,
+        unpacked,
+        warm,
         load_json,
         load_hta,
         path_llmprof,

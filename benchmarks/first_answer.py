@@ -5,11 +5,16 @@ present, and prints the CPU time of the process and its children. The least work
 import Polars, to unpack the files and to decode their events once with their types; of an export
 of Nsight Systems, to read its rows. HTA reads traces, and nsys-ai diagnoses exports, where
 ``make bench`` installed them. ``--other`` names another checkout, whose commands run beside these.
+
+``warm`` is the CPU time of findings alone in a process that has answered before. Beside it stand
+as many collections of one row as Polars made for them, and one sort of all recorded rows.
+``--without-bytecode`` compiles every module in each process.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -20,11 +25,21 @@ from functools import partial
 from pathlib import Path
 
 from _jobs import reports_of
-from _process import HERE, PEERS_PYTHON, ROOT, Measured, alternate
+from _process import HERE, PEERS_PYTHON, ROOT, Measured, alternate, run
 from _table import ratio, seconds, table
 
+TWO_EVENTS = [
+    {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 2, "dur": 2},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 4},
+]
 PLAIN = {
     "import polars": "import polars",
+    "import polars, numpy": "import polars, numpy, numpy.ma",
+    "import llmprof, read two events": (
+        "import tempfile, llmprof; file = tempfile.NamedTemporaryFile('w', suffix='.json');"
+        f" file.write({json.dumps({'traceEvents': TWO_EVENTS})!r}); file.flush();"
+        " llmprof.read(file.name, cache=False)"
+    ),
     "import llmprof, read": "import sys, llmprof; llmprof.read(sys.argv[1], cache=False)",
 }
 
@@ -35,7 +50,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--other", type=Path, help="another checkout")
     parser.add_argument("--report", action="store_true", help="measure reports, too")
+    parser.add_argument("--without-bytecode", action="store_true", help="compile every module")
     options = parser.parse_args()
+    if options.without_bytecode:
+        os.environ["PYTHONPYCACHEPREFIX"] = os.devnull
     for path in options.paths:
         measured = measure(path.resolve(), options.rounds, options.other, report=options.report)
         print(f"\n{path.name}\n\n{report(measured)}", flush=True)
@@ -51,6 +69,7 @@ def measure(
     """CPU seconds by program."""
     jobs = [sys.executable, str(HERE / "_jobs.py")]
     contenders = {"floor": partial(_process, [*jobs, "floor", str(path)], ROOT)}
+    contenders["unpacked"] = partial(_process, [*jobs, "unpacked", str(path)], ROOT)
     reports = reports_of(str(path))
     if PEERS_PYTHON.exists() and reports:
         contenders["nsys-ai diagnose"] = partial(_diagnose, reports[0])
@@ -65,6 +84,8 @@ def measure(
             )
         for name in ("findings", *["report"] * report):
             contenders[f"llmprof {name}{of}"] = partial(_command, name, path, tree.resolve())
+        for part in ("findings", "collections", "sort"):
+            contenders[f"warm: {part}{of}"] = partial(run, "warm", path, part, tree=tree.resolve())
     alternate(contenders, 1)  # writes the byte code
     return alternate(contenders, rounds)
 

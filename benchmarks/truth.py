@@ -7,8 +7,8 @@ table tells for each cause and size whether a finding of it stands first or amon
 what it costs as planted and as said, and which findings above low stand before it that the recording
 did not have before. ``--gpu FOLDER`` scores recordings that ``truth_gpu.py`` made with real causes.
 
-Controls are recordings without a planted cause whose pauses of the device were cut out: there, any
-finding above low is a false alarm.
+Controls are recordings without a planted cause whose pauses of the device were cut out; with
+``--controls FILES`` these are scored alone: any finding above low is a false alarm there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import llmprof
 ROOT: Final = Path(__file__).resolve().parent.parent
 SAMPLES: Final = ROOT / "sample_traces"
 STEP: Final = re.compile(r"execute_context_\d+\((\d+)\)_generation_\d+\((\d+)\)")
-PRODUCT: Final = "gemm|nvjet|cutlass"
+PRODUCT: Final = "gemm|nvjet"
 ATTENTION: Final = "flash"
 NORM: Final = "norm"
 PAUSE: Final = 1_000
@@ -536,8 +536,9 @@ def _slower(
         found = _kernels(rank, chosen)
         steps = np.array(_pauses(rank))
         inside = np.searchsorted(steps, [event.start for event in found], side="right") - 1
-        mean_ns = ns * every * len(range(0, len(steps), every)) / len(steps)
-        for step in range(0, len(steps), every):
+        slow = range(int(every > 1), len(steps), every)  # the first one is at the edge
+        mean_ns = ns * every * len(slow) / len(steps)
+        for step in slow:
             events = [event for event, own in zip(found, inside, strict=True) if own == step]
             total = sum(event.end - event.start for event in events)
             for event in events:
@@ -587,10 +588,11 @@ def late_rank(recording: Recording, ns: float, every: int = 1) -> Planted:
     """The last rank launches late, and the others wait in their first all-reduce of the step."""
     last = len(recording.ranks) - 1
     begins = _begins(recording.ranks[last], recording)
-    for place in begins[::every]:
+    late = begins[int(every > 1) :: every]
+    for place in late:
         recording.ranks[last].insert(place, ns * every)
     _finish(recording)
-    mean_ns = ns * every * len(begins[::every]) / len(begins)
+    mean_ns = ns * every * len(late) / len(begins)
     rules = ("arrival_skew", "host_bound", "unexplained_idle")
     return Planted(mean_ns, rules, rank=last, every=ns * every / mean_ns)
 
@@ -860,7 +862,7 @@ OF_GPU: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "copies_on_device": (("copies",), ("DtoD",)),
     "waits_for_device": (("synchronisation",), ("cudaDeviceSynchronize",)),
     "small_kernels": (("short_kernels",), ()),
-    "extra_product": (("heaviest_stage", "below_bound"), ("gemm",)),
+    "extra_product": (("heaviest_stage", "below_bound", "unnamed_time"), ()),
     "unsteady_product": (("heaviest_stage", "unsteady_kernels"), ("gemm",)),
     "allocates": (("allocation",), ("cuda",)),
     "compiles": (("compilation", "loading"), ()),
@@ -897,16 +899,30 @@ TOKENS: Final = 24
 """Tokens of each request of those recordings, and so their steps."""
 
 
+def control(path: Path) -> Score:
+    """What is said above low of a recording of the PyTorch profiler without its pauses."""
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as copied:
+        shutil.copy(path, copied)
+        recording = Chrome(Path(copied))
+        without_pauses(recording)
+        rows = findings(recording.write(Path(name)))
+    alarms = tuple(row["rule"] for row in rows if row["severity"] in ABOVE_LOW)
+    first = rows[0]["title"] if rows else ""
+    return Score(path.name, "control", 0, None, 0, None, alarms, first)
+
+
 def main() -> None:
     """Print a line a planted cause, and the sums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bases", nargs="*", default=list(BASES))
     parser.add_argument("--causes", nargs="*", default=[])
+    parser.add_argument("--controls", nargs="*", type=Path, help="files, in place of samples")
     parser.add_argument("--gpu", type=Path, help="recordings of truth_gpu.py, in place of samples")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     scores = []
-    for one in recorded(args.gpu) if args.gpu else edited(args.bases, args.causes):
+    given = map(control, args.controls) if args.controls else edited(args.bases, args.causes)
+    for one in recorded(args.gpu) if args.gpu else given:
         scores.append(one)
         said = "-" if one.said_ns is None else f"{one.said_ns / 1e6:.3f}"
         print(

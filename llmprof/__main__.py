@@ -6,7 +6,7 @@ import gc
 import sys
 
 _INTERRUPTED = 130
-_OBJECTS = 100_000
+_OBJECTS = 1_000_000
 """New objects between two walks of the collector: imports and tables make many, and no cycles."""
 
 
@@ -20,7 +20,9 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("llmprof: interrupted\n")
         return _INTERRUPTED
-    return command_line.main()
+    code = command_line.main()
+    gc.freeze()  # the interpreter walks through what is left before it ends
+    return code
 
 
 if __name__ == "__main__":

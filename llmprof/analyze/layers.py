@@ -176,7 +176,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .with_columns(begin="launch_start_ns", end="launch_end_ns")
     )
     if trace.has("ops") and launched.height:
-        ops = outermost_ops(trace.ops).select(
+        ops = outermost_ops(trace.ops.select("rank", "thread", *INTERVAL, "kind")).select(
             "rank",
             launch_thread="thread",
             launch_start_ns="start_ns",

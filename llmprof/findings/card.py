@@ -24,7 +24,7 @@ PHASE_SCOPES: Final = (
 request runs.
 """
 
-AMONG_LOSSES: Final = (INCOMPLETE, "heaviest_stage")
+AMONG_LOSSES: Final = (INCOMPLETE, "heaviest_stage", "unnamed_time")
 """Rules of facts that are told among the losses."""
 
 

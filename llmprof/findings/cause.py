@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -101,7 +101,9 @@ class Measurement:
     by_rank: pl.DataFrame | None = None
     """``rank, dur_ns`` of its time: if ranks differ, it is about those with most of it."""
     others_ns: list[float] | None = None
-    """The least and most that the other ranks lose, if it is not about all."""
+    """The least and most that the other ranks lose, if it is not about all; else that any rank
+    loses.
+    """
     follows_from: str | None = None
     """The cause of this one."""
     is_fact: bool = False
@@ -131,6 +133,15 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     return rank, (start, start + length)
 
 
+POTENTIAL: Final = 0.2
+"""What could be gained of a stage is not known without its bound; it is ranked as if this were."""
+
+FUSED: Final = 0.3
+"""Part of the time of short kernels, and of gaps between kernels, that fewer ones may gain: what a
+fused kernel reads and writes stays, and every step has some.
+"""
+
+
 @dataclass(frozen=True)
 class Cause:
     """One thing that takes time: how it is measured, and when that is a finding."""
@@ -146,11 +157,14 @@ class Cause:
     follows_from: str | None = None
     """The cause whose time it measures a part of."""
     potential: float = 0.0
-    """Part of the time of a fact by which it is ranked among losses; 0 for those after them."""
+    """Part of its time that could be gained, by which it is ranked and graded; 0: not known for a
+    loss, and none for a fact, which stands after them.
+    """
     unsure: bool = False
     """Whether the recording does not say why, however long it takes."""
     unless: str | None = None
-    """The cause in place of which it stands, where that one finds nothing."""
+    """The cause in place of which it stands, where that one finds nothing, or little of other time.
+    """
 
 
 def readable_name(name: str | None) -> str:

@@ -81,14 +81,24 @@ def _asked(
     measured: Sequence[tuple[Scope, Sequence[Measurement]]],
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The changes to replay, and the ranks that they are about."""
-    items = [(item, _change(scope, item)) for scope, measures in measured for item in measures]
-    ranks = {item.rank for item, change in items if change and item.rank is not None}
-    return tuple(sorted({change for _, change in items if change})), tuple(sorted(ranks))
+    items = [
+        (item, change)
+        for scope, measures in measured
+        for item in measures
+        if (change := _change(scope, item)) and not _needs_graph(scope, change)
+    ]
+    ranks = {item.rank for item, _ in items if item.rank is not None}
+    return tuple(sorted({change for _, change in items})), tuple(sorted(ranks))
 
 
 def _change(scope: Scope, item: Measurement) -> str | None:
     """The remedy as a change; empty where the loss is too small for it to be replayed."""
     return item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else ""
+
+
+def _needs_graph(scope: Scope, change: str) -> bool:
+    """Whether a change is a graph of whole steps, which engines do not run for these."""
+    return change.startswith("no-host-delay") and scope.reads_prompts
 
 
 def _gain(
@@ -100,6 +110,8 @@ def _gain(
 ) -> Gain | str:
     if change is None:
         return "No prediction: a replay cannot make this change."
+    if _needs_graph(scope, change):
+        return "No prediction: engines run no whole graph for steps that read prompts."
     if not change or rows is None:
         return f"No prediction: it is below {format_share(NOTHING)} of the time."
     if isinstance(rows, LlmprofError):
@@ -107,8 +119,6 @@ def _gain(
     steps = scope.windows.select("rank", "step").unique()
     if scope.steps is not None:
         rows = rows.join(steps, on=["rank", "step"], how="semi").sort("rank", "step")
-    if not rows.height and change.startswith("no-host-delay") and scope.reads_prompts:
-        return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
         return "No prediction: these steps have none before them."
     plain = not rows["plain_recorded_ns"].null_count()

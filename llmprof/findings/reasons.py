@@ -11,7 +11,6 @@ from llmprof.analyze.idle.gaps import LAUNCH_NS
 from llmprof.analyze.idle.host import innermost_within
 from llmprof.label.groups import is_sorted, row_numbers
 from llmprof.label.intervals import merge
-from llmprof.label.nesting import parents
 from llmprof.names.matching import by_distinct, remembered
 
 REASONS: Final = {
@@ -24,9 +23,15 @@ REASONS: Final = {
         ("call", "op", "python", "range"),
         r"(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|aclopCompile$|\bopCompile\b|compile_fx|async_compile"
         r"|torch/_(?:inductor|dynamo)|triton/(?:compiler|runtime/build|backends)|(?:deep_gemm|flashinfer|tilelang)/jit"
+        r"|\(dynamo_timed\)|^PythonDispatchMode$"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
     "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),
+    "device_set_up": (
+        ("call",),
+        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:(?:Stream|Event|Ctx|Context)Create|Init|SetDevice$"
+        r"|DeviceGetStreamPriority|DevicePrimaryCtx|DeviceEnablePeer|DeviceReset)",
+    ),
     "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),
     "input_preparation": (
         ("op", "python", "range"),
@@ -75,7 +80,11 @@ time counts.
 
 
 def pauses_of(
-    parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | None
+    parts: pl.DataFrame,
+    pieces: pl.DataFrame,
+    spans: pl.DataFrame,
+    calls: pl.DataFrame,
+    kernels: pl.DataFrame | None,
 ) -> pl.DataFrame:
     """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it
     has a reason.
@@ -87,11 +96,12 @@ def pauses_of(
     parts = _add_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("waited_kind") == "call"))
-    calls = spans.filter(pl.col("kind") == "call").join(
+    of_held = calls.join(
         held.select("rank", name="waited_name").unique(), on=["rank", "name"], how="semi"
     )
-    pieces = pl.concat([_thread_pieces(late, spans), _call_pieces(held, calls)])
-    rows = parts.drop("host_name", "host_kind", "host_share").with_columns(begun_ns="start_ns")
+    pieces = pl.concat([_thread_pieces(late, pieces, spans), _call_pieces(held, of_held)])
+    rows = parts.drop("host_name", "host_kind", "host_share", "whole")
+    rows = rows.with_columns(begun_ns="start_ns")
     if pieces.is_empty():
         rows = rows.with_columns(**_UNRECORDED)
     else:
@@ -99,7 +109,7 @@ def pauses_of(
         order = np.argsort(pieces["part"].to_numpy(), kind="stable")
         pieces = pieces[order]
         rows = rows.drop("start_ns", "dur_ns")[pieces["part"]].hstack(pieces.drop("part"))
-    rows = _with_new_code(rows, spans)
+    rows = _with_new_code(rows, calls)
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("waited_kind") == "call")
     first = _first_uses(rows, kernels)
@@ -126,12 +136,10 @@ _UNRECORDED: Final = dict.fromkeys(
 """Of a piece in which nothing of the host was recorded."""
 
 
-def _thread_pieces(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _thread_pieces(late: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Pieces by the innermost span of the launching thread, and by the innermost one around it
     with a reason.
     """
-    lane = ["rank", "thread"]
-    pieces, spans = innermost_within(late.select(*lane, "start_ns", "dur_ns"), spans, lane)
     reason = host_reasons(spans.select(who="name", kind="kind"))
     owner = np.where(reason.is_not_null().to_numpy(), np.arange(spans.height), -1)
     whole = reason.is_not_null()
@@ -139,24 +147,39 @@ def _thread_pieces(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         whole &= (reason != own) | (spans["kind"] != kind)
     if whole.any():
         passed = np.where(whole.to_numpy(), np.arange(spans.height), -1)
-        above = parents(spans, lane).fill_null(-1).to_numpy().astype(np.int64)
+        above = spans["parent"].fill_null(-1).to_numpy().astype(np.int64)
         while ((passed < 0) & (above >= 0)).any():  # each round looks twice as far up
             look = (passed < 0) & (above >= 0)
             passed[look], above[look] = passed[above[look]], above[above[look]]
         owner = np.where(owner < 0, passed, owner)
-    of_piece = pieces["span"]
+    of_whole, number = pieces["part"].to_numpy(), late["whole"].to_numpy()
+    first = np.searchsorted(of_whole, number)
+    count = np.searchsorted(of_whole, number, side="right") - first
+    window = np.repeat(np.arange(late.height), count)
+    pieces = pieces[np.arange(len(window)) + np.repeat(first - (count.cumsum() - count), count)]
+    begin, start = late["start_ns"].to_numpy()[window], pieces["start_ns"].to_numpy()
+    last = np.minimum(
+        begin + late["dur_ns"].to_numpy()[window], start + pieces["dur_ns"].to_numpy()
+    )
+    begin = np.maximum(begin, start)
+    some = np.flatnonzero(last > begin)
+    of_piece = pieces["span"][some]
     named = row_numbers(owner)[of_piece]
-    return pl.DataFrame(
-        [
-            late["part"][pieces["window"]],
-            pieces["start_ns"],
-            pieces["dur_ns"],
-            spans["name"][of_piece].alias("host_name"),
-            spans["kind"][of_piece].alias("host_kind"),
-            spans["name"][named].alias("who"),
-            reason[named].alias("reason"),
-        ]
-    ).with_columns(who=pl.coalesce("who", "host_name"))
+    return (
+        pl.DataFrame(
+            [
+                late["part"][window[some]],
+                pl.Series("start_ns", begin[some]),
+                pl.Series("dur_ns", (last - begin)[some]),
+                spans["name"][of_piece].alias("host_name"),
+                spans["kind"][of_piece].alias("host_kind"),
+                spans["name"][named].alias("who"),
+                reason[named].alias("reason"),
+            ]
+        )
+        .with_columns(who=pl.coalesce("who", "host_name"))
+        .cast({pl.Categorical: pl.String})
+    )
 
 
 def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -236,11 +259,10 @@ def _said(distinct: tuple[str, ...]) -> pl.Series:
     return names.select(pl.struct(said)).to_series()
 
 
-def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _with_new_code(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Pieces before new code was loaded, just before its launch, have its reason, if the host was
     late for far longer than the loading took: compilation for code that is made at run time.
     """
-    calls = spans.filter(pl.col("kind") == "call")
     reason = host_reasons(calls.select(who="name", kind="kind"))
     calls = calls.filter(reason.is_in(["loading", "compilation"])).select(
         "rank",

@@ -33,6 +33,9 @@ UNPREDICTED: Final = 0.5
 all of it.
 """
 
+UNLIKE: Final = 1.1
+"""Times of ranks of which one is this many times another are told beside their mean."""
+
 ALL: Final = "all that was recorded of host and device"
 """Denominator of what lies before the first and after the last event of a device."""
 
@@ -58,7 +61,15 @@ def measured_causes(scope: Scope) -> MeasuredCauses:
         if not (uneven and cause.evidence == "collectives")
         if (measured := _measure(cause, scope)) is not None
     }
-    return {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}
+    return {name: (cause, of) for name, (cause, of) in found.items() if _stands(cause, of, found)}
+
+
+def _stands(cause: Cause, measured: Measurement, found: MeasuredCauses) -> bool:
+    """Whether no other cause tells of the same, or more than could be gained by it."""
+    if cause.unless not in found:
+        return True
+    _, other = found[cause.unless]
+    return measured.where != other.where and cause.potential * measured.ns > other.ns
 
 
 def losses_of(found: MeasuredCauses) -> dict[str, Measurement]:
@@ -132,9 +143,10 @@ def _measure(cause: Cause, scope: Scope) -> Measurement | None:
         return None
     if measured.by_rank is not None:
         ranks, others_ns = ranks_with_most(scope, measured.by_rank)
-        if others_ns:
+        if len(ranks) < len(scope.ranks):
             own = measured.by_rank.filter(pl.col("rank").is_in(ranks))
-            measured = replace(measured, ns=sum_of(own, "dur_ns"), own=ranks, others_ns=others_ns)
+            measured = replace(measured, ns=sum_of(own, "dur_ns"), own=ranks)
+        measured = replace(measured, others_ns=others_ns)
     span_ns = measured.whole_ns or scope.of(measured.own).span_ns
     return measured if measured.ns >= cause.min_share * span_ns else None
 
@@ -156,13 +168,16 @@ def _context(
     )
 
 
-def _others_lose(others_ns: list[float] | None) -> str:
-    """The time of the ranks that a finding is not about."""
-    if not others_ns:
+def _of_ranks(measured: Measurement) -> str:
+    """The time of the ranks that a finding is not about, or of all where they differ."""
+    if not measured.others_ns:
         return ""
-    least, most = map(format_ns, others_ns)
+    least_ns, most_ns = measured.others_ns
+    least, most = format_ns(least_ns), format_ns(most_ns)
     between = least if least == most else f"{least} to {most}"
-    return f" The other ranks lose {between if others_ns[1] else 'nothing'}."
+    if measured.own is not None:
+        return f" The other ranks lose {between if most_ns else 'nothing'}."
+    return f" It is {between} on the ranks." if most_ns > UNLIKE * least_ns else ""
 
 
 def _row(
@@ -189,7 +204,7 @@ def _row(
         "rule": cause.name,
         "severity": "info"
         if is_fact
-        else severity_of(0.0 if _is_doubtful(cause, scope) else share),
+        else severity_of(0.0 if _is_doubtful(cause, scope) else share * (cause.potential or 1.0)),
         "title": measured.figures.title(context),
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",
@@ -211,7 +226,7 @@ def _row(
         "rank": measured.rank,
         "start_ns": first,
         "end_ns": last,
-        "detail": measured.figures.detail(context) + _others_lose(measured.others_ns),
+        "detail": measured.figures.detail(context) + _of_ranks(measured),
         "suggestion": measured.figures.advice(context),
         "about": measured.about,
         "ranked": not is_fact or (cause.potential > 0 and share >= MIN_RANKED),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.idle.gaps import idle_with_threads
+from llmprof.analyze.idle.gaps import idle_in_pieces
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     LANE,
@@ -113,11 +113,10 @@ def change_without(call: str | None) -> str | None:
 
 
 def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
-    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part
-    on the others.
+    """Ranks with most of the time of some rows (``rank, dur_ns``), at least half of the largest
+    share each, and the least and most a part on the others, or on all if these are all; None for
+    one rank.
     """
-    # A rank is among them with at least half of the largest share; the second value is None if all
-    # are.
     sums = dict(rows.group_by("rank").agg(pl.col("dur_ns").sum()).iter_rows())
     spans = {rank: span for rank, span in scope.ranks.items() if span[0] > 0}
     shares = {rank: sums.get(rank, 0) / span for rank, (span, _) in spans.items()}
@@ -126,8 +125,8 @@ def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[f
     most_of_it = sorted(rank for rank in shares if shares[rank] >= shares[first] / 2)
     if rest and max(each[rank] for rank in rest) < _ALONE * each[first]:
         most_of_it = [first]
-    others = [each[rank] for rank in each if rank not in most_of_it]
-    return most_of_it, [min(others), max(others)] if others else None
+    others = [each[rank] for rank in each if rank not in most_of_it] or list(each.values())
+    return most_of_it, [min(others), max(others)] if rest else None
 
 
 def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
@@ -202,7 +201,7 @@ class Scope:
     @cached_property
     def reads_prompts(self) -> bool:
         """Whether all of its steps read prompts."""
-        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all())
+        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).all())
 
     @cached_property
     def starts_ahead(self) -> bool:
@@ -229,7 +228,10 @@ class Scope:
         if not self.recorded_ns:  # of some ranks
             mean = format_ns(self.span_ns / self.parts)
             ranks_named = ranks_in_words(self.windows["rank"].unique().sort().to_list())
-            return f"{USED if self.steps is None else self.part} of {ranks_named}: {mean}"
+            if self.steps is None:
+                return f"{USED} of {ranks_named}: {mean}"
+            steps = counted(self.windows["step"].n_unique(), "step")
+            return f"{self.part} of {ranks_named}: {mean} ({steps})"
         ranks = self.windows["rank"].n_unique()
         where = (
             f"on {counted(ranks, 'rank')}"
@@ -392,7 +394,8 @@ class Scope:
         :func:`pauses_of`.
         """
         kernels = self.trace.kernels if self.trace.has("kernels") else None
-        parts = idle_with_threads(self.trace).drop(
+        parts, pieces, spans = idle_in_pieces(self.trace)
+        parts = parts.with_row_index("whole").drop(
             "step",
             "in_step",
             "gap_ns",
@@ -401,7 +404,8 @@ class Scope:
             "next_event",
             "next_stream",
         )
-        return pauses_of(self.cut(parts), host_spans(self.trace), kernels)
+        calls = host_spans(self.trace).filter(pl.col("kind") == "call")
+        return pauses_of(self.cut(parts), pieces, spans, calls, kernels)
 
     def idle(self, *causes: str) -> pl.DataFrame:
         """Pauses of devices with one of some causes, but those with a reason of the host."""

@@ -57,9 +57,9 @@ def groups_of(
     last.
     """
     begins = first_of_runs(frame, by)
-    if not by:
-        return begins, pl.DataFrame(height=len(begins)), None
-    keys = frame[list(by)][begins]
+    keys = frame[list(by)][begins] if by else pl.DataFrame(height=len(begins))
+    if not by or len(begins) == 1:
+        return begins, keys, None
     ordered = keys.with_row_index("_run").sort(by, nulls_last=True, maintain_order=True)
     first = first_of_runs(ordered, by)
     order = ordered["_run"].to_numpy()

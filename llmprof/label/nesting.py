@@ -85,9 +85,11 @@ def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     ).filter(pl.col("span").is_not_null() & (pl.col("dur_ns") > 0))
 
 
-def pieces_within(windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+def pieces_within(
+    windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str]
+) -> tuple[pl.DataFrame, pl.Series]:
     """Time of each window, which may overlap others, in pieces with the innermost span that
-    covers each: ``window, span, start_ns, dur_ns``, by window.
+    covers each: ``window, span, start_ns, dur_ns``, by window; and the parents of the spans.
     """
     edges, line = _nest_spans(spans, by)
     last, inner = _changes_of(edges)
@@ -111,7 +113,7 @@ def pieces_within(windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str])
         "start_ns": begin - placed.shift[window],
         "dur_ns": length,
     }
-    return pl.DataFrame(columns)
+    return pl.DataFrame(columns), _parents_of(edges, spans.height)
 
 
 def _changes_of(edges: _Edges) -> tuple[np.ndarray, np.ndarray]:
@@ -167,8 +169,11 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     """Row of the span directly around each span; null for the outermost spans and for spans of
     no length.
     """
-    edges, _ = _nest_spans(spans, by)
-    parent = np.full(spans.height, -1)
+    return _parents_of(_nest_spans(spans, by)[0], spans.height)
+
+
+def _parents_of(edges: _Edges, height: int) -> pl.Series:
+    parent = np.full(height, -1)
     parent[edges.span[edges.begins]] = edges.parent[edges.begins]
     return row_numbers(parent, "parent")
 

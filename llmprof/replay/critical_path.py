@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.gaps import idle
-from llmprof.analyze.idle.host import host_spans, longest_spans
+from llmprof.analyze.idle.host import host_spans, innermost_within, longest_spans
 from llmprof.errors import LlmprofError, listed
 from llmprof.label.steps import labels
 from llmprof.names.matching import first_true
@@ -400,26 +400,19 @@ def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     spans = spans.filter(~pl.col("name").str.contains(labels.ANY))  # a step is not what ran
     if between.height and spans.height:
         # the thread that the path is on may be idle, while another thread works for it
-        own, any_thread = (
-            longest_spans(
-                between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread)
-            )
-            for thread, some in (
-                (pl.col("thread"), spans),
-                (
-                    pl.lit(0, dtype=pl.Int64).alias("thread"),
-                    spans.filter(pl.col("kind") != "range"),
-                ),
-            )
-        )
-        named = [
-            pl.Series(
-                found.select(
-                    pl.when(pl.col("host_share") >= MIN_SHARE).then("host_name")
-                ).to_series()
-            )
-            for found in (own, any_thread)
-        ]
+        named = []
+        for thread, some in (
+            (pl.col("thread"), spans),
+            (
+                pl.lit(0, dtype=pl.Int64).alias("thread"),
+                spans.filter(pl.col("kind") != "range"),
+            ),
+        ):
+            windows = between.select("rank", thread, "start_ns", "dur_ns")
+            inside = innermost_within(windows, some.with_columns(thread), ["rank", "thread"])
+            most = longest_spans(windows, *inside)
+            name = pl.when(pl.col("host_share") >= MIN_SHARE).then("host_name")
+            named.append(most.select(name).to_series())
         between = between.with_columns(name=named[0].zip_with(named[0].is_not_null(), named[1]))
     else:
         between = between.with_columns(name=pl.lit(None, dtype=pl.String))

@@ -52,7 +52,12 @@ class KeptResults:
 
     def put(self, key: Hashable, result: Any) -> None:
         """Keep a result, and drop the least recently used ones until all fit."""
-        size = int(result.estimated_size()) if isinstance(result, pl.DataFrame | pl.Series) else 0
+        parts = result if isinstance(result, tuple) else (result,)
+        size = sum(
+            int(part.estimated_size())
+            for part in parts
+            if isinstance(part, pl.DataFrame | pl.Series)
+        )
         if size > self.most_bytes:
             return
         with self._lock:

@@ -769,7 +769,7 @@ def test_short_kernels():
     found = the(together(decode([(NORM, SHORT)] * 14 + [(GEMM, LONG)] * 2)), "short_kernels")
     assert found["figure"] == 14 * SHORT
     assert found["share"] == pytest.approx(14 / 114)
-    assert found["severity"] == "medium"
+    assert found["severity"] == "low"  # a third of it could be gained
     assert silent(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
     assert silent(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels")
     assert silent(
@@ -890,6 +890,20 @@ def test_heaviest_stage():
         name,
         False,
     )  # the sentence has a short form of it
+
+
+def test_the_heaviest_stage_beside_products_below_their_bound():
+    """It stands where a fifth of it is more than what these lose: 453 us."""
+    run = products_of_h200(400_000, 400_000)
+    for length, told in ((1_000_000, False), (3_000_000, True)):
+        last = pl.col("name") == "nobody"
+        attention = run.kernels.with_columns(
+            name=pl.when(last).then(pl.lit(ATTENTION)).otherwise("name"),
+            dur_ns=pl.when(last).then(length).otherwise("dur_ns").cast(pl.Int64),
+        )
+        beside = Trace({**run.tables, "kernels": attention}, run.meta)
+        assert silent(beside, "heaviest_stage") != told
+        assert not silent(beside, "below_bound")
 
 
 def test_below_bound():

@@ -6,7 +6,7 @@ import pytest
 import llmprof
 from llmprof.analyze import idle
 from llmprof.analyze.idle import idle_of, is_synchronising, stream_gaps_of
-from llmprof.analyze.idle.host import holds_the_device, longest_spans
+from llmprof.analyze.idle.host import holds_the_device, innermost_within, longest_spans
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import types_of
@@ -229,7 +229,8 @@ def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thr
     windows = pl.DataFrame(
         {"rank": [0] * 3, "thread": [1] * 3, "start_ns": [0, 20, 40], "dur_ns": [10, 10, 10]}
     )
-    got = longest_spans(windows.cast({"rank": pl.Int32}), spans)
+    windows = windows.cast({"rank": pl.Int32})
+    got = longest_spans(windows, *innermost_within(windows, spans, ["rank", "thread"]))
     assert got.select("host_name", "host_kind", "host_share").rows() == [
         ("c10d::send", "op", 0.4),
         (None, None, None),

@@ -98,6 +98,34 @@ def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}", requests=REQUESTS)
     )
 
 
+def beside(*runs):
+    """Engines of one server beside each other: each its rank, all with their notes and requests."""
+    tables = {
+        name: pl.concat(
+            [
+                run.trace.table(name).with_columns(rank=pl.lit(k, pl.Int32))
+                for k, run in enumerate(runs)
+            ]
+        )
+        for name in ("markers", "ops")
+    }
+    ranks = [{"rank": k, "engine": f"engine {k}", "rank_in_engine": 0} for k in range(len(runs))]
+    trace = Trace(tables, {"start_epoch_ns": EPOCH, "world_size": 1, "ranks": ranks})
+    steps = [
+        # the server tells of its engines in another order than their traces
+        run.engine_steps.with_columns(
+            step=pl.col("step") + 100 * (len(runs) - k), engine=pl.lit(len(runs) - k, pl.Int64)
+        )
+        for k, run in enumerate(runs)
+    ]
+    served = [
+        run.requests.with_columns(request=pl.col("request") + 10 * k) for k, run in enumerate(runs)
+    ]
+    return SimpleNamespace(
+        trace=trace, requests=pl.concat(served), engine_steps=pl.concat(reversed(steps))
+    )
+
+
 def ms(frame, *names):
     return [
         tuple(round(row[name] / MS, 3) for name in names) for row in frame.iter_rows(named=True)
@@ -130,6 +158,21 @@ def test_parts_of_each_request_by_hand():
     parts = pl.sum_horizontal(PARTS)
     assert found.select(parts.alias("sum"))["sum"].to_list() == found["e2e_ns"].to_list()
     assert found["rest_ns"].to_list() == [0, 0, 0]
+
+
+def test_requests_of_several_engines_are_joined_to_the_steps_of_their_own():
+    late = [(b + 3, e + 3, *rest) for b, e, *rest in STEPS[:6]]
+    first, second = made(ids="x{}"), made(ids="y{}", steps=late, requests=REQUESTS[:2])
+    run = beside(first, second)
+    found = analyze.requests(run)
+    assert dict(found.select("request", "rank").iter_rows()) == {0: 0, 1: 0, 2: 0, 10: 1, 11: 1}
+    for rank, alone in enumerate((first, second)):
+        own = analyze.requests(alone).select("ttft_ns", *PARTS)
+        assert found.filter(rank=rank).select(own.columns).equals(own)
+    steps = analyze.requests(run, by="step")
+    assert steps.group_by("request").agg(pl.col("rank").unique()).sort("request")[
+        "rank"
+    ].to_list() == [[0], [0], [0], [1], [1]]
 
 
 def test_the_slow_first_tokens_are_named():

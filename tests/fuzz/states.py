@@ -29,9 +29,9 @@ from llmprof.run.launch.run.results import energy
 from llmprof.run.live import changed, history
 from llmprof.run.live.changes import counters_of, samples_of
 from llmprof.run.live.counters import SAMPLE
-from llmprof.run.live.dashboard import page_of
 from llmprof.run.live.past import FOLDER, WatchHistory, stored
 from llmprof.run.live.watching import Watch
+from llmprof.run.live.widget import page_of
 from llmprof.run.notebook.tutorials import parameters_of
 from tests.fuzz import mutate
 

@@ -1,5 +1,8 @@
 """The page of a watch as a widget."""
 
+import subprocess
+import sys
+
 import pytest
 
 from llmprof.errors import ConfigError, ReadError
@@ -43,3 +46,13 @@ def test_it_shows_what_lies_in_the_folder_and_reads_it_again(tmp_path):
     assert "More &lt;load&gt;." in shown.page
     with pytest.raises(ConfigError):
         dashboard(tmp_path, every_s=0)
+
+
+def test_a_server_is_recorded_where_no_notebook_is():
+    code = """
+import sys
+sys.modules["anywidget"] = None
+from llmprof.cli.main import main
+main(["record", "--help"])
+"""
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

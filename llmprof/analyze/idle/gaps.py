@@ -13,13 +13,20 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
-from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, host_spans, longest_spans
+from llmprof.analyze.idle.host import (
+    HOST_SPANS,
+    call_kinds,
+    host_spans,
+    innermost_within,
+    longest_spans,
+)
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import Columns, NotNegative
 from llmprof.label.groups import first_of_runs, group_values, last_before, row_numbers
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import compact
 
 LONG_LAUNCH = 3
 """On an idle device, a delay of up to this multiple of the usual one counts as launch and not as
@@ -103,23 +110,32 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
     --------
     >>> frame = analyze.idle(trace)
     """
-    parts = idle_with_threads(trace).drop("thread")
+    parts = idle_in_pieces(trace)[0].drop("thread")
     parts = parts.filter(pl.col("gap_ns") >= min_ns) if min_ns else parts
     return sums_of_groups(parts, by) if by else parts
 
 
 @per_trace
-def idle_with_threads(trace: Trace) -> pl.DataFrame:
-    """:func:`idle` with the ``thread`` of the launching call."""
+def idle_in_pieces(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """:func:`idle` with the ``thread`` of the launching call, its pieces by the span that this
+    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans.
+    """
     refuse_samples(trace, "when the device was idle")
     waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
-    return idle_of(trace.events, host_spans(trace), waits=waits)
+    return _in_pieces(trace.events, host_spans(trace), waits)
 
 
 def idle_of(
     events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The analysis of :func:`idle` on a frame of device events."""
+    return _in_pieces(events, spans, waits)[0]
+
+
+def _in_pieces(
+    events: pl.DataFrame, spans: pl.DataFrame | None, waits: pl.DataFrame | None
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Gaps in parts with their causes, the parts in pieces, and the spans of these."""
     spans = (
         pl.DataFrame(schema=HOST_SPANS)
         if spans is None
@@ -134,19 +150,20 @@ def idle_of(
     parts = _parts(rows, calls)
     cause = parts["_cause"].to_numpy()
     of_known = np.flatnonzero(cause != CAUSES.index("unknown"))
-    done = longest_spans(
-        parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}),
-        spans,
-    )
+    windows = parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known]
+    windows = windows.rename({"_thread": "thread"})
+    pieces, around = innermost_within(windows, spans, ["rank", "thread"])
+    around = around.select(pl.col("name", "kind").cast(pl.Categorical), "parent")
+    done = longest_spans(windows, pieces, around)
     done = done[["host_name", "host_kind", "host_share"]][_numbers(of_known, parts.height)]
     queued = np.flatnonzero(cause == CAUSES.index("queued"))
     held = _held(parts[queued], events, calls, waits)[_numbers(queued, parts.height)]
     synced = pl.Series(cause == CAUSES.index("sync"))
     before = events[["name", "stream"]][parts["_after"]]
     following = events[["event", "name", "stream"]][parts["_next"]]
-    return parts[
-        ["rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns"]
-    ].hstack(
+    of_part = pl.Series("part", of_known.astype(np.uint32))[pieces["window"]]
+    whole = parts[["rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns"]]
+    whole = whole.hstack(
         [
             pl.Series("cause", CAUSES)[cause],
             *done.get_columns(),
@@ -160,6 +177,11 @@ def idle_of(
             parts["_thread"].alias("thread"),
             syncs["name"][parts["_sync"].set(~synced, None)].alias("call"),
         ]
+    )
+    return (
+        compact(whole),
+        pieces.drop("window").insert_column(0, of_part),
+        around,
     )
 
 

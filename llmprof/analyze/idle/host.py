@@ -114,19 +114,19 @@ def innermost_within(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Pieces of windows with the innermost span at each moment:
 
-    ``window, span, start_ns, dur_ns``, and the spans.
+    ``window, span, start_ns, dur_ns``, and the spans with the ``parent`` of each.
     """
-    # `window` and `span` are row numbers; spans that outlast their call are work elsewhere and left
-    # out.
+    # `window`, `span` and `parent` are row numbers; spans that outlast their call are work
+    # elsewhere and left out.
     spans = _meeting(spans, windows, by)
-    return pieces_within(windows, spans, by), spans
+    pieces, parent = pieces_within(windows, spans, by)
+    return pieces, spans.with_columns(parent)
 
 
-def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Span in which the thread of each window spent most time; at each moment only the innermost
-    span counts.
+def longest_spans(windows: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Span in which the thread of each window spent most time, by the pieces of the windows; at
+    each moment only the innermost span counts.
     """
-    pieces, spans = innermost_within(windows, spans, ["rank", "thread"])
     if not pieces.height:
         return windows.with_columns(
             host_name=pl.lit(None, dtype=pl.String),
@@ -141,7 +141,8 @@ def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         .with_columns(coded["_key"])
         .filter(pl.col("_key").is_first_distinct())
     )
-    activities = distinct.sort("name", "kind").with_row_index("_activity")
+    activities = distinct.cast({"name": pl.String, "kind": pl.String}).sort("name", "kind")
+    activities = activities.with_row_index("_activity")
     activity_of = coded.join(activities, on="_key", how="left", maintain_order="left")["_activity"]
     longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
     share = np.full(windows.height, np.nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -49,7 +50,9 @@ WORDS: Final = {
 }
 """Description of each part."""
 
-_STEPS: Final = ("step", "start_ns", "end_ns", "prefill_tokens", "decode_tokens", "trace_step")
+_STEPS: Final = (
+    *("step", "start_ns", "end_ns", "prefill_tokens", "decode_tokens", "trace_step", "rank"),
+)
 
 
 class RequestsRun(Protocol):
@@ -145,14 +148,14 @@ def requests(
         preemptions``, ``behind`` (requests whose prefill ran while it waited), ``slowest_step``
         (number of its step in the trace that was longest against the median of its kind) and
         ``ratio`` (how many times as long), ``reason`` (the largest part, in words),
-        ``rest_ns``.
+        ``rest_ns``, ``rank`` (the first rank of the engine that served it).
 
         By step: ``request, step`` (number in the notes of the engine), ``trace_step`` (of
         :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or
         decode), ``tokens`` (of this request), ``start_ns, end_ns`` (on the device where the trace
         has the step, else as the worker noted it; never before the end of the step before),
         ``prefill_tokens, decode_tokens`` (of the whole step), ``preempted`` (it was taken out
-        for this step).
+        for this step), ``rank`` (as above).
 
         By span: ``request, id``; ``part``: ``waiting`` (no step carried it yet), ``prefill``,
         ``prefill with others`` (more than a tenth of the tokens of its step), ``decode``, ``decode
@@ -187,7 +190,33 @@ def requests(
 
 
 def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
-    """Parts of the latency of each request."""
+    """Parts of the latency of each request, of all engines in the order of arrival."""
+    found = [_parts(engine, phase) for engine in _engines(run, phase)]
+    return pl.concat(found).sort("start_ns", "request")
+
+
+def _engines(run: RequestsRun, phase: str) -> list[RequestsRun]:
+    """A run for each engine that noted steps: its steps and requests, beside the whole trace."""
+    noted = run.engine_steps.filter(phase=phase)
+    if "engine" not in noted.columns or noted["engine"].n_unique() < 2:
+        return [run]
+    identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
+    of_engine = _named(noted, identifiers).select("request", "engine").unique()
+    engines = of_engine["engine"].unique().sort().to_list()
+    runs: list[RequestsRun] = []
+    for engine in engines:
+        others = of_engine.filter(pl.col("engine") != engine)
+        if engine == engines[0]:  # with what no engine noted
+            served = run.requests.join(others, on="request", how="anti")
+        else:
+            served = run.requests.join(of_engine.filter(engine=engine), on="request", how="semi")
+        steps = noted.filter(engine=engine)
+        runs.append(TracedRequests(run.trace, served, steps, left_out=0, apart_ns=0))
+    return runs
+
+
+def _parts(run: RequestsRun, phase: str) -> pl.DataFrame:
+    """Parts of the latency of each request of an engine."""
     rows_of_phase = run.requests.filter(phase=phase).drop_nulls(
         ["start_epoch_ns", "e2e_ns", "ttft_ns"]
     )
@@ -210,8 +239,7 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
     if lost := timed.height - rows.height:
         warnings.warn(
             f"{lost} of {counted(timed.height, 'request')} {are(lost)} left out: the engine that"
-            " noted steps had none of their tokens. Of several engines side by side"
-            " (data_parallel_size) only the first one notes them",
+            " noted steps had none of their tokens",
             TraceWarning,
             stacklevel=2,
         )
@@ -258,7 +286,7 @@ def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
                 "ratio",
                 "reason",
             ),
-            "rest_ns",
+            *("rest_ns", "rank"),
         )
     )
 
@@ -283,7 +311,8 @@ def _whole(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 def request_steps(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Each step of each request, on the clock of the trace."""
-    return _joined(run, phase)[0]
+    found = [_joined(engine, phase)[0] for engine in _engines(run, phase)]
+    return pl.concat(found).sort("request", "step")
 
 
 def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -319,6 +348,7 @@ def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         "start_ns",
         "end_ns",
         "prefill_tokens",
+        "rank",
     )
     on = "trace_step" if "trace_step" in noted.columns else "step"
     rows = members.join(placed.drop("step") if on != "step" else placed, on=on)
@@ -341,7 +371,9 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
     after = placed.with_columns(pl.col("end_ns").cum_max())
     begun = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1))
     after = after.with_columns(
-        start_ns=pl.min_horizontal(begun, "end_ns"), trace_step=pl.col("step").cast(pl.Int64)
+        start_ns=pl.min_horizontal(begun, "end_ns"),
+        trace_step=pl.col("step").cast(pl.Int64),
+        rank=pl.lit(rank, pl.Int64),
     )
     tokens = pl.col("prefill_tokens", "decode_tokens").fill_null(0).cast(pl.Int64)
     return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
@@ -394,12 +426,13 @@ def epoch_of(trace: Trace) -> int:
 def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Steps of the scheduler with the times of the same steps of the trace."""
     epoch = epoch_of(trace)
-    rank = min(rank for rank in trace.ranks if rank >= 0)
-    seen = (
-        steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty")).sort("step")
-    )
-    seen = seen.drop_nulls("start_ns")
-    shift, offsets = _aligned(whole, seen, epoch)
+    every = steps_of(trace).filter(pl.col("phase") != "empty").sort("step").drop_nulls("start_ns")
+    fits = {
+        rank: _aligned(whole, every.filter(pl.col("rank") == rank), epoch)
+        for rank in _first_ranks(trace)
+    }
+    rank = min(fits, key=lambda rank: fits[rank][0])
+    seen, (_, shift, offsets) = every.filter(pl.col("rank") == rank), fits[rank]
     if offsets.len() and abs(apart := int(offsets.median() or 0)) > MOST_APART_NS:  # type: ignore[arg-type]
         found = f"the clocks of requests and trace disagree by {format_ns(abs(apart))}"
         hint = "they are of different machines or runs: nothing was joined"
@@ -419,12 +452,30 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     both = both.with_columns(end_ns=end.cum_max(), start_ns=start)
     before = pl.col("end_ns").shift(1)
     late = pl.max_horizontal("start_ns", before)
-    return both.with_columns(start_ns=pl.min_horizontal(late, "end_ns")).select(*_STEPS)
+    placed = both.with_columns(
+        start_ns=pl.min_horizontal(late, "end_ns"), rank=pl.lit(rank, pl.Int64)
+    )
+    return placed.select(*_STEPS)
 
 
-def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, pl.Series]:
-    """Number of steps by which the trace begins after the notes, and difference of the clocks at
-    each common step.
+def _first_ranks(trace: Trace) -> list[int]:
+    """The first rank of each engine of a trace."""
+    first: dict[Any, int] = {}
+    engine_of = {
+        entry.get("rank"): entry.get("engine")
+        for entry in trace.meta.get("ranks") or ()
+        if isinstance(entry, dict)
+    }
+    for rank in sorted(rank for rank in trace.ranks if rank >= 0):
+        first.setdefault(engine_of.get(rank), rank)
+    return list(first.values())
+
+
+def _aligned(
+    whole: pl.DataFrame, seen: pl.DataFrame, epoch: int
+) -> tuple[tuple[float, float], int, pl.Series]:
+    """How badly the trace fits the notes, number of steps by which it begins after them, and
+    difference of the clocks at each common step.
     """
     # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is
     # taken; of several such offsets, the one with the smallest difference of the clocks. A label
@@ -448,14 +499,14 @@ def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, 
         if best is None or score < best[0]:
             best = score, shift
     if best is None:
-        return 0, pl.Series([], dtype=pl.Int64)
+        return (0, math.inf), 0, pl.Series([], dtype=pl.Int64)
     shift = best[1]
     apart = [
         max(0, host_ends[k] - ended[k + shift]) or min(0, host[k] - begun[k + shift])
         for k in range(len(labels))
         if 0 <= k + shift < len(begun)
     ]
-    return shift, pl.Series(apart, dtype=pl.Int64)
+    return *best, pl.Series(apart, dtype=pl.Int64)
 
 
 def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
@@ -502,6 +553,7 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
             carried_ns=pl.col("dur").sum(),
             slowest_step=pl.col("trace_step").get(slow),
             ratio=pl.col("times").get(slow),
+            rank=pl.col("rank").first(),
         )
     )
     whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.cause import FUSED, Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, heaviest, median_of, sum_of, worst_ranks
 from llmprof.units import format_ns, format_share
 
@@ -66,4 +66,4 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(own, figures, ns=ns, where=where, by_rank=gaps, is_fact=by_profiler)
 
 
-BETWEEN_QUEUED_EVENTS: Final = Cause("between_queued_events", _measure, "idle")
+BETWEEN_QUEUED_EVENTS: Final = Cause("between_queued_events", _measure, "idle", potential=FUSED)

@@ -7,7 +7,14 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
+from llmprof.findings.cause import (
+    POTENTIAL,
+    Cause,
+    Context,
+    Figures,
+    Measurement,
+    readable_name,
+)
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import counted
 from llmprof.units import format_share
@@ -108,9 +115,6 @@ def _measure(scope: Scope) -> Measurement | None:
     where = f"{'stage' if in_stage else 'category'} = '{stage}'"
     return Measurement.of(rows, figures, ns=float(ns), where=where, about=name)
 
-
-POTENTIAL: Final = 0.2
-"""What could be gained of it is not known without its bound; it is ranked as if this share were."""
 
 HEAVIEST_STAGE: Final = Cause(
     "heaviest_stage",

@@ -1,5 +1,5 @@
 """What the host does while a device waits, where a call or function says it: it allocates memory,
-compiles or loads kernels, loads data or prepares inputs.
+compiles or loads kernels, sets up the device, loads data or prepares inputs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _WORK: Final = {
     "allocation": "allocates or frees memory",
     "compilation": "compiles kernels",
     "loading": "loads kernel code",
+    "device_set_up": "sets up the device",
     "data_loading": "loads data",
     "input_preparation": "prepares inputs",
 }
@@ -60,6 +61,8 @@ def advice_for(reason: str, of: Context) -> str:
             "Prepare the next inputs while the device works (other processes), or on the device,"
             " and cache what is prepared again and again."
         )
+    if reason == "device_set_up":
+        return "Make streams and events once, before the work that repeats, and warm up first."
     kinds = {"allocation": "memory", "compilation": "compiling", "loading": "loading"}
     return advice_on(kinds[reason], of)
 

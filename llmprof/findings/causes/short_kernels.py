@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.cause import FUSED, Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, median_of
 from llmprof.units import format_ns, format_share
 
@@ -75,4 +75,4 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(short, figures, where=where) if share >= MIN_SHORT else None
 
 
-SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.05)
+SHORT_KERNELS: Final = Cause("short_kernels", _measure, "events", min_share=0.05, potential=FUSED)

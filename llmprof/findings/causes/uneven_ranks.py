@@ -88,12 +88,11 @@ def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
         kinds = every.filter(pl.col("others") > 0).head(3)
         times = kinds.select("category", pl.col("own") / pl.col("others")).rows()
         figures = UnevenRanks(cause, rank, fastest["rank"], ratio, times)
-        # the others wait for the slowest, at most until it is as fast as the next one, or as the
-        # mean where its work can be shared. A replay without waiting knows not how much of it the
-        # hosts of the others would give back
+        # the others wait for the slowest, until it is as fast as the next one, or as the mean where
+        # its work can be shared. A replay without waiting knows not how much of it the hosts of
+        # the others would give back
         times_ns = by_rank["ns"].to_list()
-        even_ns = sum(times_ns) / len(times_ns)
-        least_ns = times_ns[-2] if cause == "slow_device" else min(even_ns, times_ns[-2])
+        least_ns = times_ns[-2] if cause == "slow_device" else sum(times_ns) / len(times_ns)
         gain = (slowest["ns"] - least_ns) * parts
         ns = (slowest["ns"] - fastest["ns"]) * parts
         return Measurement(ns, figures, gain_ns=gain, rank=rank, own=[rank])

@@ -8,7 +8,15 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.step_times import LANE
-from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
+from llmprof.findings.cause import (
+    POTENTIAL,
+    Cause,
+    Context,
+    Figures,
+    Measurement,
+    longest_in,
+    readable_name,
+)
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.label.intervals import union_length
 from llmprof.text import counted
@@ -26,14 +34,14 @@ class UnnamedTime(Figures):
     """The event with most of the time."""
 
     def title(self, of: Context) -> str:
-        return f"Compute without a known stage takes {of.amount}{of.where}."
+        most = longest_in(readable_name(self.name), self.by_name_share)
+        return f"Compute without a known stage takes {of.amount}{of.where}, {most}."
 
     def detail(self, of: Context) -> str:
         return (
             f"{counted(self.events, 'event')} in all, {format_share(self.of_events_share)} of the"
-            " summed time of compute, communication and copies. The most time is in"
-            f" {readable_name(self.name)} ({format_share(self.by_name_share)}). Shares by stage"
-            " leave it out."
+            f" summed time of compute, communication and copies. {readable_name(self.name)} is"
+            f" {format_share(self.by_name_share)} of it. Shares by stage leave it out."
         )
 
     def advice(self, of: Context) -> str:
@@ -56,4 +64,4 @@ def _measure(scope: Scope) -> Measurement | None:
     return Measurement.of(missing, figures, ns=busy, gain_ns=0.0, where=where, about=name)
 
 
-UNNAMED_TIME: Final = Cause("unnamed_time", _measure, "events", info=True, last=True)
+UNNAMED_TIME: Final = Cause("unnamed_time", _measure, "events", info=True, potential=POTENTIAL)

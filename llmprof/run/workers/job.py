@@ -105,11 +105,11 @@ class RunRecord:
         head = {"phase": phase, "repeat": repeat, "request": request}
         self.document["requests"].append({**head, **dict.fromkeys(_UNKNOWN), **known})
 
-    def engine_steps(self, phase: str, steps: Sequence[Sequence[Any]]) -> None:
-        """Record steps as the worker of the engine noted them."""
+    def engine_steps(self, phase: str, steps: Sequence[Sequence[Any]], engine: int = 0) -> None:
+        """Record steps as the worker of an engine noted them."""
         names = ("start_ns", "end_ns", "tokens", "computed", "preempted")
         self.document["engine_steps"] += [
-            {"phase": phase, **dict(zip(names, step))}  # noqa: B905
+            {"phase": phase, "engine": engine, **dict(zip(names, step))}  # noqa: B905
             for step in steps
         ]
 

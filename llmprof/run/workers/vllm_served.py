@@ -85,6 +85,9 @@ def run_served(job: Mapping[str, Any], record: RunRecord) -> None:
 _STORAGE = "kv"
 """Folder of keys and values in the folder of a run, for connectors through shared storage."""
 
+_STEPS = "steps"
+"""Folder in the folder of a run where the engines write their steps."""
+
 _BOTH = ("Nixl", "Example")
 """Connectors whose instances all have the role ``kv_both``."""
 
@@ -222,10 +225,9 @@ class _VllmClient(Client):
                 raise
             self._profile(on=False)
             take_traces(record)
-            steps = [] if self._routes else self._rpc("llmprof_steps")
-            record.engine_steps(
-                "profiled", steps[0] if steps and isinstance(steps[0], list) else []
-            )
+            if not self._routes:
+                for engine, steps in enumerate(self._steps()):
+                    record.engine_steps("profiled", steps, engine=engine)
             if job["memory_snapshot"]:
                 record.snapshots(
                     [str(path) for path in self._rpc("llmprof_memory", record.snapshot_path)]
@@ -244,6 +246,16 @@ class _VllmClient(Client):
             record.document["peak_memory_bytes"] = {
                 str(rank): fact["peak"] for rank, fact in enumerate(facts)
             }
+
+    def _steps(self) -> list[list[Any]]:
+        """Steps of each engine of the server as its first worker noted them."""
+        folder = self.record.home / _STEPS
+        folder.mkdir(exist_ok=True)
+        answers = self._rpc("llmprof_steps", str(folder))
+        written = [json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir()]
+        shutil.rmtree(folder)
+        told = [steps for steps in answers[:1] if isinstance(steps, list)]
+        return sorted(filter(None, written)) or told
 
     def _rpc(self, method: str, *args: str) -> list[Any]:
         """Answers of the workers of all servers to a call; empty if this run or this version of

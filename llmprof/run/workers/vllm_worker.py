@@ -5,8 +5,11 @@ about the device.
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import resource
 import time
+from pathlib import Path
 from typing import Any
 
 from .annotate import annotate
@@ -54,13 +57,17 @@ class LlmprofWorker:
             self.execute_model = noted
         self._llmprof_steps: list[list[Any]] = []
 
-    def llmprof_steps(self) -> list[list[Any]]:
-        """The noted steps, each as a list.
+    def llmprof_steps(self, folder: str = "") -> list[list[Any]]:
+        """The noted steps, each as a list; with a folder, the first worker of each engine writes
+        them there, too: of several engines a server hands on the answer of one.
 
         Begin and end (ns since the epoch), the tokens of each request in the step, the tokens that
         were computed before, and the preempted requests.
         """
-        return [step for step in self._llmprof_steps if step[2]]
+        steps = [step for step in self._llmprof_steps if step[2]]
+        if folder and self.rank == 0:
+            Path(folder, f"{os.getpid()}.json").write_text(json.dumps(steps), encoding="utf-8")
+        return steps
 
     def llmprof_memory(self, path: str = "") -> str:
         """Record the history of the allocator from now on; with a path, write its snapshot there

@@ -277,6 +277,7 @@ class EngineStepJson(TypedDict, total=False):
     tokens: Required[dict[str, Count]]
     computed: Required[dict[str, Count]]
     preempted: list[str] | None
+    engine: Count | None
 
 
 class LoadJson(TypedDict, total=False):

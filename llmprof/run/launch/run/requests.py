@@ -37,6 +37,7 @@ _STEPS = {
     "engine_id": pl.String,
     **dict.fromkeys(("tokens", "computed"), pl.Int64),
     "preempted": pl.Boolean,
+    "engine": pl.Int64,
 }
 
 
@@ -65,8 +66,10 @@ def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
         out, tokens, computed = set(step.get("preempted") or ()), step["tokens"], step["computed"]
         head = (step["phase"], number, step["start_ns"], step["end_ns"])
         names = dict.fromkeys([*tokens, *sorted(out)])
+        engine = step.get("engine") or 0
         rows += [
-            (*head, name, tokens.get(name, 0), computed.get(name, 0), name in out) for name in names
+            (*head, name, tokens.get(name, 0), computed.get(name, 0), name in out, engine)
+            for name in names
         ]
     return pl.DataFrame(rows, schema=_STEPS, orient="row")
 

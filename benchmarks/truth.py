@@ -34,7 +34,7 @@ import llmprof
 ROOT: Final = Path(__file__).resolve().parent.parent
 SAMPLES: Final = ROOT / "sample_traces"
 STEP: Final = re.compile(r"execute_context_\d+\((\d+)\)_generation_\d+\((\d+)\)")
-PRODUCT: Final = "gemm|nvjet|cutlass"
+PRODUCT: Final = "gemm|nvjet"
 ATTENTION: Final = "flash"
 NORM: Final = "norm"
 PAUSE: Final = 1_000
@@ -536,8 +536,9 @@ def _slower(
         found = _kernels(rank, chosen)
         steps = np.array(_pauses(rank))
         inside = np.searchsorted(steps, [event.start for event in found], side="right") - 1
-        mean_ns = ns * every * len(range(0, len(steps), every)) / len(steps)
-        for step in range(0, len(steps), every):
+        slow = range(int(every > 1), len(steps), every)  # the first one is at the edge
+        mean_ns = ns * every * len(slow) / len(steps)
+        for step in slow:
             events = [event for event, own in zip(found, inside, strict=True) if own == step]
             total = sum(event.end - event.start for event in events)
             for event in events:
@@ -587,10 +588,11 @@ def late_rank(recording: Recording, ns: float, every: int = 1) -> Planted:
     """The last rank launches late, and the others wait in their first all-reduce of the step."""
     last = len(recording.ranks) - 1
     begins = _begins(recording.ranks[last], recording)
-    for place in begins[::every]:
+    late = begins[int(every > 1) :: every]
+    for place in late:
         recording.ranks[last].insert(place, ns * every)
     _finish(recording)
-    mean_ns = ns * every * len(begins[::every]) / len(begins)
+    mean_ns = ns * every * len(late) / len(begins)
     rules = ("arrival_skew", "host_bound", "unexplained_idle")
     return Planted(mean_ns, rules, rank=last, every=ns * every / mean_ns)
 

@@ -54,9 +54,11 @@ def cause_of_kinds(kinds: pl.DataFrame) -> str:
         and sum_of(experts, "own") - sum_of(experts, "others") >= NEARLY_ALL * more
     ):
         return "uneven_experts"
-    alike = kinds.filter(
-        (pl.col("others") >= (1 - NEARLY_ALL) / 4 * pl.col("others").sum()) & pl.col("as_often")
-    )
+    # small kinds count as one
+    small = pl.col("others") < (1 - NEARLY_ALL) / 4 * pl.col("others").sum()
+    kind = pl.when(small).then(None).otherwise("category")
+    alike = kinds.filter("as_often").group_by(kind).agg(pl.col("own", "others").sum())
+    alike = alike.filter(pl.col("others") >= (1 - NEARLY_ALL) / 4 * sum_of(kinds, "others"))
     of_all = sum_of(alike, "own") / max(1.0, sum_of(alike, "others")) - 1
     each = alike.select(pl.col("own") / pl.col("others") - 1).to_series()
     known = alike.height > 1 and sum_of(alike, "others") >= NEARLY_ALL * sum_of(kinds, "others")

@@ -66,8 +66,8 @@ def foreign() -> Iterator[None]:
 
 @cache
 def own() -> dict[str, dict[str, Any]]:
-    """Tables ``kernels`` and ``operators`` of the user's own file; both empty without one."""
-    tables: dict[str, dict[str, Any]] = {"kernels": {}, "operators": {}}
+    """Tables ``kernels``, ``operators`` and ``steps`` of the user's own file; empty without one."""
+    tables: dict[str, dict[str, Any]] = {"kernels": {}, "operators": {}, "steps": {}}
     if path := os.environ.get(OWN):
         import tomllib
 

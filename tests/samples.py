@@ -3,7 +3,14 @@ of them are kept.
 """
 
 import functools
+import warnings
 
 import llmprof
+from llmprof.errors import TraceWarning
 
-sample = functools.cache(llmprof.sample)
+
+@functools.cache
+def sample(name):
+    with warnings.catch_warnings():  # samples of several engines are read as such
+        warnings.filterwarnings("ignore", r".* beside each other", TraceWarning)
+        return llmprof.sample(name)

@@ -10,6 +10,7 @@ import pytest
 
 from llmprof.cli import main, make
 from llmprof.explore.served import ServedFiles
+from llmprof.readers.bundled import notebook_data
 from llmprof.run.launch.run import process
 
 SAMPLE = "sample:torch_tp1_cudagraph"
@@ -47,6 +48,12 @@ def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys):
     )
     template = Path(env["JUPYTER_PATH"].split(":")[0]) / "voila/templates/llmprof/index.html.j2"
     assert "http" not in template.read_text("utf-8")
+
+
+def test_the_page_gets_the_folder_of_a_run_and_so_its_requests(started):
+    folder = notebook_data("h200") / "served_queue"
+    assert main.main(["explore", str(folder), "--no-browser"]) == 0
+    assert ServedFiles.of_environment(started["env"]).files == [str(folder.resolve())]
 
 
 def test_missing_voila_is_explained(monkeypatch, capsys):

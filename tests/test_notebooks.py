@@ -218,6 +218,7 @@ OWN = {
     "08_hardware_and_scaling": (5, 5, 0),
     "09_many_ranks": (2, 4, 1),
     "10_what_would_i_gain": (5, 1, 0),
+    "12_a_case": (6, 2, 0),
 }
 
 
@@ -267,6 +268,7 @@ OTHERS = [
     ("06_roofline", "torch_tp1_cudagraph", 3),
     ("09_many_ranks", "torch_tp4_eager_nccl", 1),  # no groups
     ("10_what_would_i_gain", "torch_cpu_tp2_layer_annotations", 0),
+    ("12_a_case", "torch_tp1_eager", 0),
 ]
 
 
@@ -347,6 +349,16 @@ def test_a_prediction_is_near_what_was_recorded_after_the_change(here):
     done = here("10_what_would_i_gain")
     checked = done.shown[-1].row(0, named=True)
     assert checked["predicted_ns"] == pytest.approx(checked["found_ns"], rel=0.15)
+
+
+@pytest.mark.slow
+def test_the_case_is_decided_by_a_remedy_whose_prediction_held(here):
+    done = here("12_a_case")
+    *_, before_and_after, share, _ = done.of("DataFrame")
+    deployed, changed = before_and_after["within_limit_share"]
+    assert deployed < 0.9 < changed
+    row = share.row(0, named=True)
+    assert row["low_share"] < row["measured_share"] < row["high_share"]
 
 
 @pytest.mark.slow

@@ -31,6 +31,9 @@ def runtime(*names):
         ({"versions": {"cuda_runtime_version": 13000, "cupti_version": 1}}, {}, "nvidia"),
         ({"ranks": [{"rank": 0, "backend": "hccl"}]}, {}, "ascend"),
         ({"format": "ascend"}, {}, "ascend"),
+        ({"format": "xplane"}, {}, "xla"),
+        ({"format": "xplane", "device": "NVIDIA A100"}, {}, "nvidia"),
+        ({"device": "TPU v5 lite"}, {}, "xla"),
         ({"format": "chrome"}, runtime("hipMalloc", "hipLaunchKernel"), "amd"),
         ({"format": "chrome"}, runtime("cuLaunchKernelEx"), "nvidia"),
         ({"format": "chrome"}, runtime("aclrtMemcpy"), "ascend"),
@@ -119,3 +122,9 @@ def test_advice_that_names_no_way_of_the_tool_is_given_whole():
         == "events (torch: a; b=True), if any"
     )
     assert platforms.of_tool("activity", "nsys") == "activity"
+
+
+def test_a_device_of_xla_is_recorded_by_jax():
+    capture = Trace({}, {"format": "xplane"}).capture
+    assert "jax.profiler" in capture.how_to_record("kernels")
+    assert "torch" not in capture.how_to_record("ops") + capture.how_to_record("markers")

@@ -62,7 +62,11 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
     ):
         assert text.strip() == text != ""
     assert datetime.date.fromisoformat(head.captured) <= datetime.date.today()
-    assert {"tensor", "pipeline"} <= head.parallelism.keys() <= {"tensor", "pipeline", "data"}
+    assert (
+        {"tensor", "pipeline"}
+        <= head.parallelism.keys()
+        <= {"tensor", "pipeline", "data", "instances"}
+    )
     assert math.prod(head.parallelism.values()) == head.devices == head.ranks
     assert head.execution in ("eager", "cuda_graphs")
     assert head.workload.keys() == {"requests", "prompt_tokens", "output_tokens"}

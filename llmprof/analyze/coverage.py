@@ -6,6 +6,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.label.completeness import completeness
+from llmprof.label.steps.labels import UNKNOWN_LABEL
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 OF_OPERATORS = "summed time of outermost operators"
@@ -42,13 +44,14 @@ def coverage(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         ``rank, kind, share, total_ns, count, missing_count, impossible_count, denominator``, a row
         for each rank with events and each kind of coverage: step, stage, category, launch,
-        operator; and ``recorded``: of the events that calls launched on the device, how many are in
-        the recording (without times; no row without launching calls). ``total_ns`` is the summed
-        duration of all kernels and copies of the rank (operators, for a run on CPU),
-        ``denominator`` says so in words; the share is null if it is 0. ``impossible_count`` of the
-        rank's files are in no table, because their time or length cannot be: it is negative, no
-        number, a day from all others, before their own launch, or far longer than all others of
-        their name.
+        operator; ``recorded``: of the events that calls launched on the device, how many are in
+        the recording (without times; no row without launching calls); and ``label``, where steps
+        are ranges whose meaning is unknown: their number, and how to say it in ``denominator``.
+        ``total_ns`` is the summed duration of all kernels and copies of the rank (operators, for a
+        run on CPU), ``denominator`` says so in words; the share is null if it is 0.
+        ``impossible_count`` of the rank's files are in no table, because their time or length
+        cannot be: it is negative, no number, a day from all others, before their own launch, or far
+        longer than all others of their name.
 
     Raises
     ------
@@ -100,7 +103,27 @@ def coverage(trace: Trace) -> pl.DataFrame:
             "denominator",
         )
     )
-    return pl.concat([rows, launched], how="diagonal_relaxed").sort("rank", maintain_order=True)
+    parts = [rows, launched, _unknown_labels(trace)]
+    return pl.concat(parts, how="diagonal_relaxed").sort("rank", maintain_order=True)
+
+
+def _unknown_labels(trace: Trace) -> pl.DataFrame:
+    """A row for each rank whose steps are ranges of no known engine, with how to name their
+    fields.
+    """
+    found = steps_of(trace).filter(source=UNKNOWN_LABEL).group_by("rank", maintain_order=True)
+    return found.agg(
+        kind=pl.lit("label"),
+        share=pl.lit(0.0),
+        count=pl.len(),
+        missing_count=pl.len(),
+        impossible_count=pl.lit(0, dtype=pl.Int64),
+        denominator=pl.format(
+            "labels such as '{}', of no known engine: a pattern in [steps] of the file that"
+            " LLMPROF_OWN names says what they mean",
+            pl.col("name").first(),
+        ),
+    )
 
 
 def recorded_shares(trace: Trace) -> pl.DataFrame:

@@ -18,7 +18,6 @@ from llmprof.label.steps.labels import CONTEXT_WORDS, batches
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import first_true
 from llmprof.theory.bound import Machine, find_device
-from llmprof.theory.calibration import Observation
 from llmprof.theory.catalog import catalogue_name, read_config
 from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Batch, Plan, Requests, number_format
@@ -633,92 +632,3 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
     }
     why = first_true(cases, "kernel below the roof")
     return frame.with_columns(reason=why if by != "step" else pl.lit(None, dtype=pl.String))
-
-
-WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-"""Stages whose time is mostly waiting for others; only all-reduces are kept, with the time of the
-last rank to arrive.
-"""
-
-_NEAR = 64
-"""Tokens of context within which steps count as equal."""
-
-
-def stage_observations(
-    trace: Trace,
-    model: str | Path | Mapping[str, Any] | Shape,
-    device: str | Path | Device | None = None,
-    *,
-    tp_size: int = 1,
-    weight: float = 0.2,
-) -> list[Observation]:
-    """Measured device time of each stage, the median over steps of equal batches, of the first
-    rank.
-
-    Steps that read prompts and generate at once are left out, as are collectives, whose time is
-    mostly waiting; but all-reduces over ranks that are all in the trace are kept, as long as they
-    took on the rank that waited least.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace whose steps say their tokens.
-    model, device, tp_size
-        As for :func:`llmprof.analyze.roofline`.
-    weight : float
-        Weight of each stage relative to a whole step.
-
-    Returns
-    -------
-    list of Observation
-        For :func:`llmprof.theory.calibrate`.
-
-    Raises
-    ------
-    LlmprofError
-        As :func:`llmprof.analyze.roofline`.
-    """
-    read = shape(model)
-    joined = roofline(trace, read, device, tp_size=tp_size)
-    rank = joined["rank"].min()
-    batch_of = {
-        step: batch
-        for (r, step), (batch, _) in batches(steps_of(trace)).items()
-        if r == rank and len(batch) == 1
-    }
-    waited = pl.col("stage") == "all_reduce"
-    joined = joined.with_columns(
-        total_ns=pl.when(waited)
-        .then(pl.col("total_ns").min().over("step", "stage"))
-        .otherwise("total_ns")
-    )
-    left_out = [
-        stage for stage in WAITING if stage != "all_reduce" or joined["rank"].n_unique() < tp_size
-    ]
-    rows = joined.filter(
-        (pl.col("rank") == rank)
-        & pl.col("explained")
-        & ~pl.col("stage").is_in([IDLE, *left_out])
-        & pl.col("step").is_in(list(batch_of))
-        & (pl.col("total_ns") > 0)
-    )
-    near = {
-        step: round(sum(part.context for part in batch) / _NEAR) for step, batch in batch_of.items()
-    }
-    rows = rows.with_columns(near=pl.col("step").replace_strict(near, return_dtype=pl.Int64))
-    groups = rows.group_by("phase", "tokens", "requests", "near", "stage", maintain_order=True).agg(
-        pl.col("total_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
-    )
-    plan = Plan(tp=tp_size)
-    return [
-        Observation(
-            read,
-            plan,
-            batch_of[row["step"]],
-            "stage",
-            row["total_ns"] / 1e9,
-            row["stage"],
-            weight,
-        )
-        for row in groups.iter_rows(named=True)
-    ]

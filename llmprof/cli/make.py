@@ -46,7 +46,6 @@ from llmprof.findings.card import finding_row
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.readers import bundled
 from llmprof.readers.ncu.reader import read_metrics
-from llmprof.readers.saved import capture
 from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes
@@ -504,7 +503,7 @@ def _files(paths: Sequence[str]) -> list[str]:
         inputs += (
             bundled.sample_files(path.removeprefix(SAMPLE))
             if path.startswith(SAMPLE)
-            else [capture(Path(path))]
+            else [Path(path)]
         )
     return [str(file.resolve()) for file in inputs]
 

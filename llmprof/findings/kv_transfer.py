@@ -145,7 +145,7 @@ def kv_transfer_finding(trace: Trace) -> dict[str, Any] | None:
         "predicted_high_ns": high_ns / each if known else None,
         "predicted_plain": False if known else None,
         "prediction": (
-            f"With blocks {FACTOR} times as large, by the cost of a copy and the rate of the link,"
+            f"With blocks {FACTOR} times as large, by the cost of copies and bytes,"
             f" it would take {format_ns((exposed_ns - ns) / each)}: saves"
             f" {format_ns(low_ns / each)} to {format_ns(high_ns / each)}."
             if known

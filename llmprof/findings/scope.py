@@ -259,20 +259,21 @@ class Scope:
         mean = format_ns(self.span_ns / self.parts)
         if self.parts == 1:
             return f"{what} {where}: {mean}, {share} of the recorded time"
+        if self.spread and number > 1:
+            what = str(number)
         mean += f" on average{self.spread}"
         return f"{self.part}: {mean} over {what} {where}, {share} of the recorded time"
 
     @cached_property
     def spread(self) -> str:
-        """Median, least and most of its times, where the mean alone would mislead."""
+        """Least and most of its times, or the median, where the mean alone would mislead."""
         times = self.windows["dur_ns"]
         least, middle, most = (float(times.quantile(at) or 0) for at in (0, 0.5, 1))
-        mean, words = self.span_ns / self.parts, []
-        if abs(middle - mean) >= MEDIAN_APART * mean:
-            words.append(f"median {format_ns(middle)}")
+        mean = self.span_ns / self.parts
         if most > UNEQUAL * least:
-            words.append(f"{format_ns(least)} to {format_ns(most)}")
-        return f" ({', '.join(words)})" if words else ""
+            return f" ({format_ns(least)} to {format_ns(most)})"
+        apart = abs(middle - mean) >= MEDIAN_APART * mean
+        return f" (median {format_ns(middle)})" if apart else ""
 
     @cached_property
     def platform_words(self) -> dict[str, str]:

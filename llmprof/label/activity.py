@@ -22,8 +22,8 @@ from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-_SOFTMAX = r"(?i)softmax"
-_BACKWARD = r"(?i)backward|bwd|log_?softmax"
+_SOFTMAX = r"(?i)soft_?max"
+_BACKWARD = r"(?i)backward|bwd|log_?softmax|soft_?max_back"
 _CHOOSES = r"(?i)top_?k|sort|radix|argmax|scan|multinomial|nonzero"
 """Kernels that choose among values: a softmax before one of them does not belong to attention."""
 

@@ -58,7 +58,7 @@ def groups_of(
     """
     begins = first_of_runs(frame, by)
     keys = frame[list(by)][begins] if by else pl.DataFrame(height=len(begins))
-    if not by or len(begins) == 1:
+    if not by or len(begins) < 2:
         return begins, keys, None
     ordered = keys.with_row_index("_run").sort(by, nulls_last=True, maintain_order=True)
     first = first_of_runs(ordered, by)

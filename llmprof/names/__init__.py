@@ -166,7 +166,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ("scan", _RECURRENCE),
     (
         "moe_routing",
-        r"topk_?gating|gating_?topk|topk_?softmax|topk_?moe|mm_ids_helper|moe_cumsum|moe_align|moe_?permute|moe_?unpermute|expand_?input_?rows|grouped_topk|"
+        r"topk_?gating|gating_?topk|topk_?softmax|topk_?moe|mm_ids_helper|moe_cumsum|moe_align|moe_?permute|moe_?unpermute|moe_weighted_reduction|expand_?input_?rows|grouped_topk|"
         r"finalize_?moe_?routing|moe_sum|count_and_sort_expert|moe_?sort|routing(?:Indices|Main|Cluster)|biased_grouped|"
         r"moe::dev::(?:routing|finalize|permute)|moe_fused_gate|compute_expert_offsets|MoeGating|MoeInit|"
         r"_combined_routing_|_topk_forward|_bitmatrix_|_finalize_matmul|_reduce_grouped|_expt_data",
@@ -267,6 +267,7 @@ EMBEDDING = rf"embedding|indexSelect|VocabParallel|{_LOOKS_UP}"
 
 SPLIT_K = (
     r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
+    r"|mul_mat_q_stream_k_fixup"
 )
 """Kernels of the category gemm that add up the parts of a GEMM that was split along its inner
 dimension.
@@ -336,6 +337,11 @@ def _check(category: str, pattern: str) -> None:
         raise LlmprofError(
             f"there is no category {category!r}", expected=f"one of {listed(CATEGORIES)}"
         )
+    check_pattern(pattern)
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is no regular expression, or matches every name."""
     try:
         matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
     except pl.exceptions.ComputeError as error:

@@ -202,7 +202,31 @@ INTEL: Final = _platform(
 )
 """Intel GPUs: SYCL over Level Zero."""
 
-PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, INTEL, UNKNOWN)}
+_ON_XLA: Final = "device activity (jax.profiler.trace around some steps: xplane.pb)"
+XLA: Final = _platform(
+    "xla",
+    "TPU",
+    "XLA",
+    {
+        "runtime": "XLA",
+        "communication": "XLA's collectives",
+        "record_host": " (jax.profiler.trace)",
+    },
+    {
+        "kernels": _ON_XLA,
+        "copies": _ON_XLA,
+        "runtime": "host activity (jax.profiler.trace with host_tracer_level 2)",
+        "ops": "host operators (none: JAX runs whole programs)",
+        "markers": "annotations (jax.profiler.StepTraceAnnotation, TraceAnnotation)",
+        "memory": "memory events (none; jax.profiler.save_device_memory_profile is a snapshot)",
+        "counters": "counter samples (llmprof's own monitors)",
+    },
+)
+"""TPUs and other devices of XLA."""
+
+PLATFORMS: Final = {
+    platform.name: platform for platform in (NVIDIA, AMD, ASCEND, INTEL, XLA, UNKNOWN)
+}
 """Every platform by its name."""
 
 ON_DEVICE: Final = {
@@ -225,6 +249,7 @@ _DEVICES: Final = (
     (ASCEND, r"(?i)\bascend|\bnpu\b|^910"),
     (AMD, r"(?i)\bamd\b|instinct|radeon|\bmi\d{3}|gfx\d"),
     (INTEL, r"(?i)\bintel\b.*(?:gpu|graphics|arc|max)|\bxpu\b"),
+    (XLA, r"(?i)\btpu\b"),
     (NVIDIA, r"(?i)nvidia|geforce|tesla|quadro|\brtx\b|\b[abhglv]b?\d{2,3}s?\b"),
 )
 _CALLS: Final = (
@@ -233,7 +258,14 @@ _CALLS: Final = (
     (INTEL, r"^(?:ur|ze|zes)[A-Z]"),
     (ASCEND, r"^(?:acl[a-z]|AscendCL@|Runtime@|rt[A-Z])"),
 )
-_FORMATS: Final = {"ascend": ASCEND, "nsys": NVIDIA, "ncu": NVIDIA, "rocm": AMD, "rpd": AMD}
+_FORMATS: Final = {
+    "ascend": ASCEND,
+    "nsys": NVIDIA,
+    "ncu": NVIDIA,
+    "rocm": AMD,
+    "rpd": AMD,
+    "xplane": XLA,
+}
 _BACKENDS: Final = {"hccl": ASCEND}
 
 

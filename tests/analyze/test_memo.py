@@ -106,6 +106,12 @@ def test_what_was_not_used_for_longest_is_dropped():
     assert len(kept) == 2
 
 
+def test_each_frame_of_a_result_counts():
+    kept, frame = KeptResults(20_000), pl.DataFrame({"x": range(1000)})
+    kept.put("pair", (frame, frame, "words"))
+    assert kept.bytes == 2 * frame.estimated_size()
+
+
 def test_a_trace_with_results_can_be_pickled():
     trace = trace_of()
     found = analyze.overlap(trace)

@@ -3,7 +3,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.roofline import COLUMNS, coverage_of, stage_observations
+from llmprof.analyze.roofline import COLUMNS, coverage_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.label.steps.labels import batches
 from llmprof.theory import model_config
@@ -159,13 +159,3 @@ def test_what_cannot_be_joined_is_refused():
     )
     with pytest.raises(AnalysisError, match="names no device"):
         analyze.roofline(unnamed, "Qwen2.5-1.5B")
-
-
-def test_stages_become_observations_of_their_device_time():
-    found = stage_observations(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
-    head = [
-        one for one in found if one.stage == "lm_head" and one.requests == 4 and one.tokens == 4
-    ]
-    assert len(head) == 1
-    assert 110e-6 < head[0].seconds < 116e-6
-    assert {one.kind for one in found} == {"stage"}

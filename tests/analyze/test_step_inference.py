@@ -13,6 +13,7 @@ from tests.analyze.builders import (
     EMBEDDING,
     GEMM,
     NORM,
+    end,
     forward,
     kernels,
     labels,
@@ -87,6 +88,48 @@ def test_tokens_of_an_engine_that_samples_on_the_host():
     assert sums["router"] == (12, 24)
     assert sums["experts"] == (12, 24)
     assert sums["combine"] == sums["residual"] == (12, 12)
+
+
+def test_an_engine_that_embeds_and_samples_on_the_host():
+    """Passes end where the device's result is read; attention is a softmax between products, and
+    of one query a sequence where its products multiply a vector.
+    """
+    bias, product = "k_bin_bcast<op_add, float>", "mul_mat_f<bf16, 32, 4>"
+    first = ["rms_norm_f32<1024>", *((product, bias, "rope_neox<true>") * 2), product, bias]
+    last = [product, bias, "rms_norm_f32<1024>", product, product, "unary_gated_op_kernel<op_silu>"]
+    tail = ["k_get_rows_float<float>", "rms_norm_f32<1024>", product]
+
+    def one(number, reads):
+        by = "cutlass_80_tensorop_s16816gemm" if reads else "mul_mat_vec_f<half, float, 1>"
+        attention = ["k_set_rows<float>"] * 2 + [by, "soft_max_f32<true>", by]
+        layer = [*first, *attention, *last, product, bias]
+        return kernels([*layer * 3, *tail], start=2000 * number + 20, first=200 * number)
+
+    runs = [one(number, number == 0) for number in range(6)]
+    ends = [end(run) for run in runs]
+    kinds = ["Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pinned)"]
+    copies = pl.DataFrame(
+        {
+            "rank": 0,
+            "device": 0,
+            "stream": 7,
+            "start_ns": [2000 * n + 10 for n in range(6)] + ends,
+            "dur_ns": 5,
+            "name": [kind for kind in kinds for _ in range(6)],
+            "kind": [kind.split()[1] for kind in kinds for _ in range(6)],
+        }
+    )
+    trace = Trace({"kernels": pl.concat(runs), "copies": copies})
+    found = steps(trace)
+    assert found["start_ns"].to_list() == [2000 * n + 10 for n in range(6)]
+    assert found["phase"].to_list() == ["prefill", *["decode"] * 5]
+    events = trace.events.filter(pl.col("layer").is_not_null(), step=2)
+    assert events.group_by("layer").len()["len"].to_list() == [len(first) + 5 + len(last) + 2] * 3
+    stages = events.filter(layer=1)["stage"].to_list()
+    expected = ["norm", *("qkv_proj", "qkv_proj", "rope") * 2, "qkv_proj", "qkv_proj"]
+    assert stages[: len(first)] == expected
+    assert stages[len(first) : len(first) + 5] == ["kv_cache_write"] * 2 + ["attention"] * 3
+    assert stages[-2:] == ["down_proj", "residual"]
 
 
 @pytest.mark.parametrize("seen", [5, 1])

@@ -115,6 +115,8 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline():
     run = served_run()
     opened = explore.open(run.trace, run=run)
     assert list(opened.titles)[:3] == ["Findings", "Timeline", "Requests"]
+    assert opened["timeline"].window is not None
+    assert opened.header.picked == "", "the timeline begins there, and nobody picked it"
     shown(opened, "requests")
     assert opened["timeline"]._data.rows[0].label == "request 0"
     opened["requests"].picked = 2

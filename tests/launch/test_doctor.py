@@ -12,7 +12,15 @@ import pytest
 from llmprof.errors import ArgumentError
 from llmprof.run.launch import ExperimentConfig
 from llmprof.run.launch.doctor import doctor as checks
-from llmprof.run.launch.doctor.doctor import Facts, Gpu, GpuProcess, Interpreter, Tool, doctor
+from llmprof.run.launch.doctor.doctor import (
+    ENGINES,
+    Facts,
+    Gpu,
+    GpuProcess,
+    Interpreter,
+    Tool,
+    doctor,
+)
 from tests.launch.fake_nvml import FakeNvml
 
 GIB = 2**30
@@ -512,3 +520,15 @@ def test_a_path_is_no_configuration():
         doctor("run.yaml")
     with pytest.raises(ArgumentError, match=r"doctor\(\) got .* as facts; expected Facts"):
         doctor(facts={})
+
+
+def test_engines_of_this_python_and_what_records_them():
+    rows = doctor(facts=Facts(engines=("llama_cpp", "jax"))).filter(
+        pl.col("check").str.starts_with("recording")
+    )
+    assert rows["check"].to_list() == ["recording llama_cpp", "recording jax"]
+    assert set(rows["status"]) == {"ok"}
+    assert all(
+        ENGINES[name] in found
+        for name, found in zip(("llama_cpp", "jax"), rows["found"], strict=True)
+    )

@@ -106,12 +106,15 @@ class Header(Explorer, room="header"):
         self._shown, self._show = shown, show
         self._tabs: dict[str, tuple[str, Explorer]] = {}
         self._going = False
+        self._first: Any = None
         self._history = ViewHistory(self._state())
         self.observe(self.noted, list(LINKED))
 
     def add(self, name: str, title: str, explorer: Explorer) -> None:
         """Link the explorer of a tab with all others, and follow what is chosen in it."""
         link(self, explorer)
+        if not self._tabs:
+            self._first = self.window  # where the first tab begins, which nobody picked
         self._tabs[name] = (title, explorer)
         explorer.observe(self.noted, [trait for trait in SEEN if explorer.has_trait(trait)])
         self._history.added(name, self._state()["of_tabs"][name])
@@ -177,7 +180,7 @@ class Header(Explorer, room="header"):
         return {
             name: value
             for name, value in picked.items()
-            if value is not None and self.only.get(name) != value
+            if value not in (None, self.only.get(name), self._first if name == "window" else None)
         }
 
     @request_handler()

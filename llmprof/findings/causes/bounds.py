@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,12 @@ from llmprof.findings.scope import Scope, sum_of
 from llmprof.replay.targets import ANY_STAGE, TARGET
 from llmprof.text import counted, shorten, tenths
 from llmprof.units import format_ns, format_share
+
+
+def _of_tensors(shapes: str | None) -> str:
+    """Shapes of the tensors among the arguments, shortened."""
+    tensors = (shapes or "unknown").replace(", []", "").replace("[], ", "")
+    return shorten(re.sub(r"(?<=\d), (?=\d)", ",", tensors), 80)
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,7 @@ class BelowBound(Figures):
             f" reaches {format_share(self.of_bound_share)} of its bound. Most of the loss is in "
         )
         if self.operator is not None:
-            shapes = shorten(self.shapes or "unknown", 100)
-            text += f"{self.operator} with shapes {shapes}, run by "
+            text += f"{self.operator} with shapes {_of_tensors(self.shapes)}, run by "
         limit = (
             "Its bytes at the peak of the memory set the bound."
             if self.bound_by == "memory"
@@ -90,7 +96,7 @@ class AboveBound(Figures):
         return (
             f"{counted(self.operators, 'operator')} of this kind, {_calls(self.calls)} {of.per}."
             f" The longest reaches {format_share(self.of_bound_share)} of its bound, with shapes"
-            f" {shorten(self.shapes or 'unknown', 100)} against the peak of {self.bound_by}"
+            f" {_of_tensors(self.shapes)} against the peak of {self.bound_by}"
             f" ({readable_name(self.kernel)})."
         )
 

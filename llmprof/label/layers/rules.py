@@ -622,14 +622,14 @@ class Stretch:
             return "scan"
         if k.among("norm", "rope", "kv_cache_write", "attention"):
             return k.category
+        if self.n[row] >= first_qkv and k.does("adds") and self._follows_product(row):
+            return "qkv_proj"  # its bias
         # without a rope kernel the unnamed kernels are the rope; with one, kernels before it norm q
         # and k
         if self.n[row] < first_qkv or (before_rope and self.norms_qk):
             return "norm"
         if row >= self.last_compute and k.does("caches"):
             return "kv_cache_write"
-        if not self.rotary and k.does("adds") and self._follows_product(row):
-            return "qkv_proj"  # its bias
         last = k.category == "copy" and row >= self.last_compute and not before_rope
         return "attention" if last or not self.rotary else "rope"
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof import names
+from llmprof import names, plugins
 from llmprof.label.activity import activity
 from llmprof.label.steps.stored import UNLABELLED
 from llmprof.names.matching import by_distinct, first_true, remembered
@@ -59,7 +59,26 @@ OPTIMIZER_STEP = r"^Optimizer\.step\b"
 """The range that ends a step of training, where nothing else tells of steps."""
 
 ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
-"""Matches every known step label."""
+"""Matches every known step label of the table."""
+
+UNKNOWN: Final = r"(?i)(?:^|[^a-z])(?:step|iteration|iter|forward|prefill|decode)(?:[^a-z]|$)"
+"""Ranges that may be labels of steps of an engine that is not known here."""
+
+UNKNOWN_LABEL: Final = "unknown_label"
+"""Source of steps by such ranges."""
+
+
+def own_labels() -> list[str]:
+    """Patterns of labels in the user's own file, whose named groups are columns of steps."""
+    patterns = [str(pattern) for pattern in plugins.own()["steps"].values()]
+    for pattern in patterns:
+        names.check_pattern(pattern)
+    return patterns
+
+
+def any_label() -> str:
+    """Matches every known step label, and those of the user's own file."""
+    return "|".join([ANY, *(f"(?:{pattern})" for pattern in own_labels())])
 
 
 def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
@@ -83,9 +102,22 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     device.
     """
     name, source = pl.col("name"), pl.col("source")
+    own = own_labels()
+    sources = SOURCES | ({"own": "|".join(own)} if own else {})
     labels = labels.with_columns(
-        source=first_true({label: name.str.contains(pattern) for label, pattern in SOURCES.items()})
+        source=first_true({label: name.str.contains(pattern) for label, pattern in sources.items()})
     )
+    counts = {
+        column: pl.coalesce(
+            pl.lit(None, dtype=pl.Int64),
+            *(
+                _int(name.str.extract_groups(p).struct.field(column))
+                for p in own
+                if f"<{column}>" in p
+            ),
+        )
+        for column in ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
+    }
     engines = {"sglang": _SGLANG, "atom": _ATOM}
     there = [engine for engine in engines if engine in labels["source"]]
     mode = pl.coalesce(
@@ -119,6 +151,7 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     given = mode == "MIXED"
     labels = labels.with_columns(
         prefill_requests=pl.coalesce(
+            counts["prefill_requests"],
             prefilled,
             new,
             context,
@@ -127,9 +160,15 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
             no_prefill,
         ),
         prefill_tokens=pl.coalesce(
-            read, read_trt, field("c_sq"), pl.when(extends).then(tokens), no_prefill
+            counts["prefill_tokens"],
+            read,
+            read_trt,
+            field("c_sq"),
+            pl.when(extends).then(tokens),
+            no_prefill,
         ),
         decode_requests=pl.coalesce(
+            counts["decode_requests"],
             decoded,
             cached,
             generation,
@@ -138,7 +177,12 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
             no_decode,
         ),
         decode_tokens=pl.coalesce(
-            written, pl.when(generation == 0).then(0), field("g_sq"), generated, no_decode
+            counts["decode_tokens"],
+            written,
+            pl.when(generation == 0).then(0),
+            field("g_sq"),
+            generated,
+            no_decode,
         ),
     )
     counted = phase(pl.col("prefill_requests"), pl.col("decode_requests"))
@@ -284,7 +328,7 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         .group_by("step")
         .agg(
             ns=pl.col("dur_ns").filter(pl.col("category") == "gemm").sum(),
-            attention=pl.col("name").filter("attends").unique().sort(),
+            attention=pl.col("name").filter(pl.col("category") == "attention").unique().sort(),
             samples=pl.col("samples").any(),
         )
         .sort("step")
@@ -299,6 +343,11 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
     ):
         return unknown
     heavy = works["ns"] >= _HEAVIER * usual
+    counts = works["attention"].explode().value_counts(name="steps")
+    most = counts.filter(pl.col("steps") > works.height / 2)["attention"]
+    if most.str.contains(_DECODES).any():  # then other kernels read prompts, however few tokens
+        other = pl.col("attention").list.set_difference(most.to_list())
+        heavy = works.select(other.list.len() > 0).to_series()
     common = set(works.filter(~heavy)["attention"].explode())
     others = pl.Series([bool(set(attending) - common) for attending in works["attention"]])
     light = works.filter(~heavy)
@@ -313,6 +362,9 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
     return works.select(phase=pl.when(heavy).then(reads).otherwise(pl.lit("decode")))["phase"]
 
 
+_DECODES: Final = r"(?i)decode|attn_ext_vec|mul_mat_vec"
+"""Attention of one query a sequence, in the names of kernels."""
+
 _FEWEST = 4
 """Fewest steps whose work is compared."""
 
@@ -325,13 +377,18 @@ def _match_kinds(distinct: tuple[str, ...]) -> pl.Series:
         "optimizer": f"(?i){names.OPTIMIZER}",
         "triton": "^triton_",
         "helps": f"(?i){names.ATTENTION_HELPERS}",
-        "softmax": "(?i)softmax",
+        "softmax": "(?i)soft_?max",
         "embeds": f"(?i){names.EMBEDDING}",
+        "reads": "(?i)DtoH|device.?to.?host",
     }
     name = pl.Series("name", distinct, dtype=pl.String)
     return pl.DataFrame(
         {key: name.str.contains(pattern) for key, pattern in patterns.items()}
     ).to_struct()
+
+
+_FEWEST_READS: Final = 3
+"""As few results that the host reads may mark the ends of passes."""
 
 
 def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
@@ -350,7 +407,17 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         backward=backward,
         samples=category == "sampling",
         embeds=looks_up & has["embeds"],
+        reads=(events["source"] == "copy") & has["reads"],
     )
+    gaps = events.select(pl.col("attends").cum_sum().filter("reads")).to_series()
+    if gaps.n_unique() >= _FEWEST_READS and not events["samples"].any():
+        # the host samples: a pass ends where it reads the result, and rows that are looked up
+        # before that in the last layer are no embedding
+        after = pl.col("i") > pl.col("i").filter("reads").max().over("gap")
+        events = events.with_row_index("i").with_columns(gap=pl.col("attends").cum_sum())
+        events = events.with_columns(
+            samples="reads", embeds=pl.col("embeds") & after.fill_null(value=True)
+        ).drop("i", "gap")
     if not trace.has("ops"):
         return events
     ops = trace.ops.filter(pl.col("rank") == rank)

@@ -190,7 +190,7 @@ def _bounds(trace: Trace) -> pl.DataFrame:
     launched = (
         launched_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
     )
-    labelled = _labelled_steps(_ranges(trace, steps_labels.ANY), launched)
+    labelled = _labelled_steps(_ranges(trace, steps_labels.any_label()), launched)
     silent = [
         rank
         for rank in launched_events(trace)["rank"].unique().sort()
@@ -199,7 +199,10 @@ def _bounds(trace: Trace) -> pl.DataFrame:
     frames = [labelled] if labelled.height or not silent else []
     trained = _optimizer_steps(trace, silent)
     frames += [trained] if trained.height else []
-    frames += [infer(trace, rank) for rank in silent if rank not in trained["rank"]]
+    inferred = [infer(trace, rank) for rank in silent if rank not in trained["rank"]]
+    frames += inferred
+    known = {rank for frame in (trained, *inferred) for rank in frame["rank"].unique()}
+    frames += [_unknown_labels(trace, [rank for rank in silent if rank not in known])]
     return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
 
 
@@ -252,6 +255,38 @@ def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
 
 
+def _unknown_labels(trace: Trace, ranks: list[int]) -> pl.DataFrame:
+    """Steps without a phase, by the ranges that look like labels and take most time, of ranks of
+    which nothing else tells them.
+    """
+    found = _ranges(trace, steps_labels.UNKNOWN, only_markers=True) if ranks else NO_STEPS
+    if not found.height:
+        return NO_STEPS
+    form = ["rank", "form"]
+    found = found.filter(~pl.col("on_device") & pl.col("rank").is_in(ranks)).with_columns(
+        form=pl.col("name").str.replace_all(r"\d+", "N")
+    )
+    often = found.filter(pl.len().over(form) >= _FEWEST_LABELS)
+    sums = often.group_by(form).agg(pl.col("dur_ns").sum())
+    sums = sums.sort("dur_ns", "form", descending=[True, False])
+    most = sums.unique("rank", keep="first", maintain_order=True)
+    found = found.join(most.select(form), on=form).sort("rank", "start_ns")
+    nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
+    own = {
+        "rank": pl.col("rank"),
+        "step": pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
+        "phase": pl.lit("other"),
+        "host_start_ns": pl.col("start_ns"),
+        "host_dur_ns": pl.col("dur_ns"),
+        "source": pl.lit(steps_labels.UNKNOWN_LABEL),
+        "name": pl.col("name"),
+    }
+    return found.select(**(nothing | own)).cast(NO_STEPS.schema)
+
+
+_FEWEST_LABELS: Final = 3
+"""As few ranges of one form may be labels of steps."""
+
 _LEAST_OF_PROGRAM: Final = 0.05
 
 
@@ -279,7 +314,7 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
     labels = steps_labels.parse_labels(pl.concat([host, device]))
     order = pl.col("source").replace_strict(
-        {s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8
+        {s: n for n, s in enumerate(("own", *steps_labels.SOURCES))}, return_dtype=pl.Int8
     )
     is_capture = pl.col("source") == "capture"
     best = order.filter(~is_capture).min().over("rank")
@@ -321,7 +356,7 @@ def host_labels(trace: Trace) -> pl.DataFrame | None:
     if not trace.has("kernels", "runtime", "markers"):
         return None
     labels = _labelled_steps(
-        _ranges(trace, steps_labels.ANY, only_markers=True), trace.runtime["rank"].unique()
+        _ranges(trace, steps_labels.any_label(), only_markers=True), trace.runtime["rank"].unique()
     )
     if labels["host_start_ns"].null_count() or set(labels["rank"]) != set(trace.ranks):
         return None

@@ -19,7 +19,7 @@ from llmprof.trace.kept import per_trace
 
 _STORES: Final = r"\b(?:reshape_and_cache(?:_flash)?|concat_and_cache_mla)_kernel\b"
 
-UNLABELLED: Final = ("inferred", "execute_model")
+UNLABELLED: Final = ("inferred", "execute_model", "unknown_label")
 """Sources of steps that do not state a batch."""
 
 HEAVIER: Final = 2

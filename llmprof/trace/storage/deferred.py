@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import polars as pl
 
@@ -91,9 +91,6 @@ class Deferred(Mapping[str, pl.DataFrame]):
     names: tuple[str, ...]
     window: tuple[float, float] | None = None
     _loaded: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
-
-    loads_values: ClassVar[bool] = True
-    """Tells the check of arguments not to look at the values, because that would load them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_loaded": {}}

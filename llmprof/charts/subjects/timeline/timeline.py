@@ -12,6 +12,7 @@ from llmprof.analyze.events import typical_step
 from llmprof.charts.base import draw, theme
 from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
+from llmprof.label.intervals import union_length
 from llmprof.label.parts import selection
 from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
@@ -190,13 +191,18 @@ def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) ->
 
 def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
     """Sentence on the name that fills most of the window, and its share on the ranks that are
-    drawn.
+    drawn; on what nothing fills, where that is more on all of them.
     """
     length = pl.col("to_ns") - pl.col("from_ns")
     name = events.group_by(by).agg(ns=length.sum()).sort("ns", by, descending=[True, False])[by][0]
     shares = events.group_by("rank").agg(
         share=100 * length.filter(pl.col(by) == name).sum() / span_ns
     )["share"]
+    spans = events.select("rank", start_ns="from_ns", dur_ns=length)
+    idle = 100 - 100 * union_length(spans, ["rank"])["busy_ns"] / span_ns
+    what = f"{name} fills"
+    if draw.float_of(idle.min()) > draw.float_of(shares.max()):
+        shares, what = idle, "nothing runs in"
     lowest, highest = (
         theme.percent(draw.float_of(figure)) for figure in (shares.min(), shares.max())
     )
@@ -211,7 +217,7 @@ def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
     )
     whose = "a rank's time" if shares.len() > 1 else "the time"
     return (
-        f"{format_ns(span_ns)} of {where}{when}: {name} fills {theme.range_text(lowest, highest)}"
+        f"{format_ns(span_ns)} of {where}{when}: {what} {theme.range_text(lowest, highest)}"
         f" of {whose}"
     )
 

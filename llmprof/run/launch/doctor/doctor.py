@@ -9,6 +9,7 @@ measurements.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -112,6 +113,8 @@ class Facts:
     ptrace_scope: int | None = None
     governors: tuple[str, ...] | None = None
     numa_nodes: int | None = None
+    engines: tuple[str, ...] = ()
+    """Packages of :data:`ENGINES` in this Python."""
     cores: int = 1
     memory_free_bytes: int | None = None
     shm_bytes: int | None = None
@@ -260,6 +263,7 @@ def gather_facts(config: ExperimentConfig | None = None) -> Facts:
     of_cores = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     available = re.search(r"MemAvailable:\s*(\d+) kB", _text("/proc/meminfo") or "")
     return Facts(
+        engines=tuple(name for name in ENGINES if importlib.util.find_spec(name)),
         **facts,
         visible=visible,
         nsys=find_tool("nsys", asked="nsys" in mode),
@@ -762,6 +766,30 @@ def engine_version(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fi
     yield _judged("engine", sentence, expected, advice, bad=bool(chosen.untested))
 
 
+ENGINES: Final = {
+    "vllm": "llmprof run, or /start_profile of its server",
+    "sglang": "llmprof run --engine sglang, or /start_profile of its server",
+    "tensorrt_llm": "llmprof run --engine tensorrt_llm, or TLLM_TORCH_PROFILE_TRACE",
+    "atom": "its own profiling of steps (PyTorch's profiler)",
+    "lmdeploy": "nsys around the server, or PyTorch's profiler in its process",
+    "mii": "PyTorch's profiler around its pipeline",
+    "llama_cpp": "nsys, or PyTorch's profiler in the process that loads it",
+    "mlc_llm": "nsys around the server",
+    "exllamav2": "PyTorch's profiler, or nsys",
+    "exllamav3": "PyTorch's profiler, or nsys",
+    "onnxruntime_genai": "its session's enable_profiling, or nsys",
+    "transformers": "llmprof run --engine transformers, or llmprof.profile",
+    "jax": "jax.profiler.trace, which writes xplane.pb",
+}
+"""Engines by their packages, each with what records it."""
+
+
+def engines_here(facts: Facts, _config: ExperimentConfig | None) -> Iterator[Finding]:
+    """Engines in this Python, with what records each."""
+    for name in facts.engines:
+        yield Finding(f"recording {name}", "ok", f"installed; recorded by {ENGINES[name]}")
+
+
 def model_files(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The model exists."""
     if config is None:
@@ -800,6 +828,7 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
 CHECKS: Final[tuple[Check, ...]] = (
     *(
         engine_version,
+        engines_here,
         model_files,
         gpus,
         driver,

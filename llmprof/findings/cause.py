@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
@@ -100,10 +100,8 @@ class Measurement:
     """
     by_rank: pl.DataFrame | None = None
     """``rank, dur_ns`` of its time: if ranks differ, it is about those with most of it."""
-    others_ns: list[float] | None = None
-    """The least and most that the other ranks lose, if it is not about all; else that any rank
-    loses.
-    """
+    each_rank_ns: Mapping[int, float] = field(default_factory=dict)
+    """Its time of a step of every rank."""
     follows_from: str | None = None
     """The cause of this one."""
     is_fact: bool = False

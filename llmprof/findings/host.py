@@ -29,7 +29,7 @@ SET_UP: Final = {
     "compiling": (
         "(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|compile_fx|async_compile"
     ),
-    "operators": "(?i)aclopCompile",
+    "operators": r"(?i)aclopCompile$|\bopCompile\b",
 }
 """Calls that set something up once: the code of kernels is loaded, kernels or operators are
 compiled.

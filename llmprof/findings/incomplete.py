@@ -6,7 +6,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.label.completeness import completeness, has_lost, incomplete_steps, lost_events
+from llmprof.label.completeness import (
+    completeness,
+    has_lost,
+    incomplete_steps,
+    left_out,
+    lost_events,
+)
 from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -17,7 +23,7 @@ INCOMPLETE: Final = "incomplete"
 def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     """A row of :func:`llmprof.analyze.findings` where much that was launched was not recorded."""
     if not has_lost(trace):
-        return None
+        return _sample(trace)
     rows = completeness(trace)
     launched, missing, _ = lost_events(trace)
     of_steps = steps_of(trace)["step"].n_unique()
@@ -57,8 +63,30 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         "suggestion": (
             "Record again, with a file of its own for each rank."
             if first_ns is None
+            else f"Record again with {trace.capture.how_to_record('kernels')}."
+            if missing == launched
             else "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
             f" profiler, and {trace.capture.how_to_record('kernels')}."
         ),
+        "weight": float("inf"),
+    }
+
+
+def _sample(trace: Trace) -> dict[str, Any] | None:
+    """The same for a sample, in which what launched and what ran are left out together."""
+    if not (missing := left_out(trace)):
+        return None
+    return {
+        "rule": INCOMPLETE,
+        "severity": "info",
+        "title": f"The recording is a sample: {missing:,} calls of the host are not in it.",
+        "figure": float(missing),
+        "unit": "events",
+        "scope": "whole recording",
+        "denominator": "calls by their ids",
+        "evidence": "coverage",
+        "rank": trace.ranks[0],
+        "detail": "What they launched is not there, either: idle time may be that of missing work.",
+        "suggestion": "Read the whole recording of which this is a part.",
         "weight": float("inf"),
     }

@@ -15,7 +15,7 @@ from llmprof.findings.frame import SCHEMA
 from llmprof.findings.gain import Gain, gains_of
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import Scope, ranks_with_most, sum_of
-from llmprof.label.completeness import has_lost, is_sample, lost_events
+from llmprof.label.completeness import has_lost, left_out, lost_events
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -124,7 +124,7 @@ def _is_doubtful(cause: Cause, scope: Scope) -> bool:
     """
     trace = scope.trace
     lost = lost_events(trace)
-    if cause.unsure or is_sample(trace) or not (scope.has_kernels or trace.capture.on_host):
+    if cause.unsure or left_out(trace) or not (scope.has_kernels or trace.capture.on_host):
         return True
     if lost.launched:
         return lost.missing > MUCH_LOST * lost.launched
@@ -142,11 +142,11 @@ def _measure(cause: Cause, scope: Scope) -> Measurement | None:
     if measured is None or measured.ns <= 0:
         return None
     if measured.by_rank is not None:
-        ranks, others_ns = ranks_with_most(scope, measured.by_rank)
-        if len(ranks) < len(scope.ranks):
+        ranks, each_ns = ranks_with_most(scope, measured.by_rank)
+        if len(ranks) < len(each_ns):
             own = measured.by_rank.filter(pl.col("rank").is_in(ranks))
             measured = replace(measured, ns=sum_of(own, "dur_ns"), own=ranks)
-        measured = replace(measured, others_ns=others_ns)
+        measured = replace(measured, each_rank_ns=each_ns)
     span_ns = measured.whole_ns or scope.of(measured.own).span_ns
     return measured if measured.ns >= cause.min_share * span_ns else None
 
@@ -169,15 +169,22 @@ def _context(
 
 
 def _of_ranks(measured: Measurement) -> str:
-    """The time of the ranks that a finding is not about, or of all where they differ."""
-    if not measured.others_ns:
-        return ""
-    least_ns, most_ns = measured.others_ns
-    least, most = format_ns(least_ns), format_ns(most_ns)
-    between = least if least == most else f"{least} to {most}"
-    if measured.own is not None:
-        return f" The other ranks lose {between if most_ns else 'nothing'}."
-    return f" It is {between} on the ranks." if most_ns > UNLIKE * least_ns else ""
+    """The times of the ranks that it is about, where they differ, and those of the others."""
+    each_ns = measured.each_rank_ns
+    ranks = set(each_ns if measured.own is None else measured.own)
+    own = sorted(ns for rank, ns in each_ns.items() if rank in ranks)
+    others = sorted(ns for rank, ns in each_ns.items() if rank not in ranks)
+    text = ""
+    if own and own[-1] > UNLIKE * own[0]:
+        text = f" It is {_between(own)} on {'these' if others else 'the'} ranks."
+    if others:
+        text += f" The other ranks lose {_between(others) if others[-1] else 'nothing'}."
+    return text
+
+
+def _between(times: list[float]) -> str:
+    least, most = format_ns(times[0]), format_ns(times[-1])
+    return least if least == most else f"{least} to {most}"
 
 
 def _row(

@@ -33,6 +33,7 @@ from llmprof.label.groups import last_before
 from llmprof.label.intervals import clip_intervals
 from llmprof.label.steps.labels import ENGINES
 from llmprof.label.steps.steps import steps_of
+from llmprof.names import readable
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
@@ -99,6 +100,17 @@ def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, 
     return sums.filter(pl.col(weight) == largest_sum)[by].min(), float(largest_sum) / whole  # type: ignore[arg-type]
 
 
+def heaviest_name(rows: pl.DataFrame) -> tuple[str | None, float]:
+    """Name with most time of some events, and the share of all that sentences give its name."""
+    sums = rows.drop_nulls("name").group_by("name").agg(pl.col("dur_ns").sum()).sort("name")
+    named = sums.with_columns(as_read=readable(sums["name"]))
+    as_read, share = heaviest(named, "as_read")
+    own = named.filter(pl.col("as_read").eq_missing(as_read))
+    # a row without a name has no share of its own, but counts in the whole
+    known = sum_of(sums, "dur_ns") / max(1.0, sum_of(rows, "dur_ns"))
+    return heaviest(own, "name")[0], share * known
+
+
 _ALONE: Final = 0.75
 """A rank is named alone if the time of the next one is below this multiple of its own."""
 
@@ -112,10 +124,9 @@ def change_without(call: str | None) -> str | None:
     return f"without-call:^{call}$" if call is not None and call.isidentifier() else None
 
 
-def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
+def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], dict[int, float]]:
     """Ranks with most of the time of some rows (``rank, dur_ns``), at least half of the largest
-    share each, and the least and most a part on the others, or on all if these are all; None for
-    one rank.
+    share each, and the time of a part on every rank.
     """
     sums = dict(rows.group_by("rank").agg(pl.col("dur_ns").sum()).iter_rows())
     spans = {rank: span for rank, span in scope.ranks.items() if span[0] > 0}
@@ -125,8 +136,7 @@ def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[f
     most_of_it = sorted(rank for rank in shares if shares[rank] >= shares[first] / 2)
     if rest and max(each[rank] for rank in rest) < _ALONE * each[first]:
         most_of_it = [first]
-    others = [each[rank] for rank in each if rank not in most_of_it] or list(each.values())
-    return most_of_it, [min(others), max(others)] if rest else None
+    return most_of_it, each
 
 
 def worst_ranks(scope: Scope, rows: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
@@ -398,7 +408,6 @@ class Scope:
         parts, pieces, spans = idle_in_pieces(self.trace)
         parts = parts.with_row_index("whole").drop(
             "step",
-            "in_step",
             "gap_ns",
             "after_name",
             "after_stream",

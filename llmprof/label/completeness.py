@@ -248,14 +248,19 @@ def lost_events(trace: Trace) -> LostEvents:
 
 
 @per_trace
-def is_sample(trace: Trace) -> bool:
-    """Whether most calls of the host were left out: correlation ids count those of a process."""
+def left_out(trace: Trace) -> int:
+    """Calls of the host that a sample left out, by their ids, which count those of a process; 0 in
+    what a profiler has written.
+    """
     if not trace.has("runtime"):
-        return False
+        return 0
+    number = pl.col("correlation")
     calls = trace.runtime.drop_nulls("correlation").sort("rank", "thread", "start_ns")
-    apart = calls.select(pl.col("correlation").diff().over("rank", "thread")).to_series()
-    median = apart.median()
-    return isinstance(median, float) and SAMPLED <= median < MOST_APART
+    apart = calls.select(number.diff().over("rank", "thread")).to_series().median()
+    if not (isinstance(apart, float) and SAMPLED <= apart < MOST_APART):
+        return 0
+    of_rank = calls.group_by("rank").agg(number.max() - number.min() + 1 - number.n_unique())
+    return int(of_rank["correlation"].sum())
 
 
 def refuse_lost(trace: Trace, name: str) -> None:

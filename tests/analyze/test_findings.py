@@ -179,6 +179,10 @@ def test_a_sample_of_calls_shows_no_cause_for_sure():
     apart = pl.col("correlation") * 40
     sampled = {name: run[name].with_columns(apart) for name in ("kernels", "runtime")}
     assert the(together(run | sampled), "host_bound")["severity"] == "low"
+    first = findings(together(run | sampled)).row(0, named=True)
+    calls = run["runtime"]["correlation"]
+    span = 40 * (calls.max() - calls.min()) + 1
+    assert (first["rule"], first["figure"]) == ("incomplete", span - calls.len())
 
 
 def test_far_less_than_the_largest_loss_is_not_said():

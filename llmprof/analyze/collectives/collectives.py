@@ -234,10 +234,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         )
         .when(world.is_null() & (pl.col("ranks_in_group") > 1))
         .then(
-            pl.lit(
-                "more ranks than those in the trace may take part: how many the group has is"
-                " unknown"
-            )
+            pl.lit("ranks are missing in the trace, and these calls do not say how many take part")
         )
         .when(world.is_null())
         .then(

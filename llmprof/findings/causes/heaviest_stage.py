@@ -15,7 +15,7 @@ from llmprof.findings.cause import (
     Measurement,
     readable_name,
 )
-from llmprof.findings.scope import Scope, heaviest, sum_of
+from llmprof.findings.scope import Scope, heaviest_name, sum_of
 from llmprof.text import counted
 from llmprof.units import format_share
 
@@ -98,7 +98,7 @@ def _measure(scope: Scope) -> Measurement | None:
     rows = scope.events.filter(
         (label.fill_null("other") == stage) & ~pl.col("category").is_in(copying)
     )
-    name, share = heaviest(rows, "name")
+    name, share = heaviest_name(rows)
     in_stage = bool((rows["stage"] == stage).any())
     weights = bool((rows["category"] == "gemm").any()) or stage in ("experts", "lm_head")
     figures = HeaviestStage(

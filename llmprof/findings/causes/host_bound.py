@@ -71,6 +71,8 @@ class HostBound(Figures):
     """Whether the host begins most steps before the device ends those before."""
     reads_prompts: bool = False
     """Whether all steps read prompts, which engines do not run as whole graphs."""
+    between_share: float = 0.0
+    """Share of pauses that lie between steps."""
 
     def title(self, of: Context) -> str:
         host = "their hosts launch" if of.on and len(of.on) > 1 else "its host launches"
@@ -125,6 +127,12 @@ class HostBound(Figures):
                 else f"Shorten{named} between the replays."
             )
             return f"{ahead}{less} {already}"
+        if self.between_share >= MOSTLY and not self.long_share >= MOSTLY:
+            return (
+                "Prepare and launch the next step while the device works on this one:"
+                f" {format_share(self.between_share)} of the waiting lies between steps, and fewer"
+                " launches in a step do not shorten it."
+            )
         if self.long_share >= MOSTLY:
             few = (
                 f"Fewer launches gain little: {format_share(self.long_share)} of the waiting is"
@@ -202,6 +210,7 @@ def _measure(scope: Scope) -> Measurement | None:
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
         starts_ahead=scope.starts_ahead,
         reads_prompts=scope.reads_prompts,
+        between_share=0.0 if steps is None else sum_of(late.remove("in_step"), "dur_ns") / late_ns,
     )
     of_decode = scope.words in (STEADY, USUAL_STEPS)
     launching = "no-host-delay:decode" if of_decode else "no-host-delay"

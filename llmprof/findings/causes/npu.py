@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
-from llmprof.findings.scope import Scope, heaviest, sum_of
+from llmprof.findings.scope import Scope, heaviest_name, sum_of
 from llmprof.text import tenths
 from llmprof.units import format_share
 
@@ -138,7 +138,7 @@ def _measure_names(
 ) -> Measurement | None:
     if not rows.height:
         return None
-    name, share = heaviest(rows, "name")
+    name, share = heaviest_name(rows)
     return Measurement.of(
         rows,
         figures(rows.height / scope.parts, name, share),

@@ -17,7 +17,7 @@ from llmprof.findings.cause import (
     longest_in,
     readable_name,
 )
-from llmprof.findings.scope import Scope, heaviest, sum_of
+from llmprof.findings.scope import Scope, heaviest, heaviest_name, sum_of
 from llmprof.label.intervals import union_length
 from llmprof.text import counted
 from llmprof.units import format_share
@@ -53,10 +53,13 @@ def _measure(scope: Scope) -> Measurement | None:
         return None
     named = pl.col("stage").is_not_null() & (pl.col("stage") != "other")
     moved = pl.col("category").is_in(["collective", "copy", "fill"])
+    part, _ = heaviest(scope.times.filter(kind="compute"), "part", "ns")
+    if not (scope.events["stage"] == part).any():  # the heaviest has no stage, and is told
+        return None
     missing = scope.events.filter(~named & ~moved)
     if not missing.height:
         return None
-    name, share = heaviest(missing, "name")
+    name, share = heaviest_name(missing)
     of_events = sum_of(missing, "dur_ns") / max(1.0, sum_of(scope.events, "dur_ns"))
     figures = UnnamedTime(missing.height, of_events, share, name)
     busy = min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns)

@@ -33,6 +33,9 @@ def test_an_unknown_label_is_a_step_without_a_phase_that_coverage_names():
     assert UNKNOWN[0] in row["denominator"]
     assert "LLMPROF_OWN" in row["denominator"]
     assert "label" not in coverage(odd_engine("step", "step"))["kind"]  # too few to be labels
+    # modules that a framework names are no steps
+    hooks = odd_engine(*(f"FSDP::pre_forward (block.{n}.step)" for n in range(4)))
+    assert set(steps(hooks)["name"]) == {"warm iteration"}
 
 
 def test_a_registered_label_has_its_meaning(monkeypatch, tmp_path):

@@ -61,8 +61,10 @@ OPTIMIZER_STEP = r"^Optimizer\.step\b"
 ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
 """Matches every known step label of the table."""
 
-UNKNOWN: Final = r"(?i)(?:^|[^a-z])(?:step|iteration|iter|forward|prefill|decode)(?:[^a-z]|$)"
-"""Ranges that may be labels of steps of an engine that is not known here."""
+UNKNOWN: Final = r"(?i)^(?:[^:.]*[^a-z:.])?(?:step|iteration|iter|prefill|decode)(?:[^a-z]|$)"
+"""Ranges that may be labels of steps of an engine that is not known here; those of functions and
+modules, whose names have parts, are none.
+"""
 
 UNKNOWN_LABEL: Final = "unknown_label"
 """Source of steps by such ranges."""

@@ -767,15 +767,20 @@ def _names(row: dict[str, Any], planted: Planted) -> bool:
     )
 
 
-Usual = dict[tuple[str, str], dict[str, float]]
-"""Figures and gains of a recording without a planted cause, by rule and scope."""
+Usual = dict[tuple[str, str, str], dict[str, Any]]
+"""Findings of a recording without a planted cause, by rule, scope and stage."""
+
+
+def _key(row: dict[str, Any], scope: str | None = None) -> tuple[str, str, str]:
+    return row["rule"], scope or row["scope"], row["where"] if row["rule"] in HEAVY else ""
 
 
 def usual_of(rows: Sequence[dict[str, Any]], usual: Usual) -> None:
     """Add the findings of a recording without a planted cause."""
     for row in rows:
-        of = usual.setdefault((row["rule"], row["scope"]), {"figure": 0.0, "gain_ns": 0.0})
-        of |= {key: max(of[key], row[key]) for key in of}
+        known = usual.setdefault(_key(row), row)
+        if row["figure"] > known["figure"]:
+            usual[_key(row)] = row
 
 
 def score(
@@ -790,17 +795,15 @@ def score(
     What the recording has without it, too, at half as much again or less, is no answer and no false
     alarm; of what grew, the rest is its gain.
     """
-    none = {"figure": 0.0, "gain_ns": 0.0}
-    # slow steps that are new are compared with all
-    of_all = {rule: of for (rule, scope), of in usual.items() if scope == "steady decode steps"}
-    usual_ns = [
-        usual.get((row["rule"], row["scope"]), of_all.get(row["rule"], none)) for row in rows
-    ]
-    rows = [
-        row | {"gain_ns": row["gain_ns"] - of["gain_ns"]}
-        for row, of in zip(rows, usual_ns, strict=True)
-        if row["figure"] > 1.5 * of["figure"]
-    ]
+    left = []
+    for row in rows:
+        # slow steps that are new are compared with all
+        of = usual.get(_key(row), usual.get(_key(row, "steady decode steps"), {}))
+        if row["figure"] > 1.5 * of.get("figure", 0.0):
+            # a rank that waited for another one now waits for this one
+            same = planted.rank is None or f"ank {planted.rank}" in of.get("title", "")
+            left.append(row | {"gain_ns": row["gain_ns"] - same * of.get("gain_ns", 0.0)})
+    rows = left
     places = [place for place, row in enumerate(rows) if _names(row, planted)]
     first = rows[places[0]] if places else None
     false = tuple(

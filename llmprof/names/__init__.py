@@ -20,7 +20,7 @@ from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
 from llmprof.names.dtypes import SIZES
-from llmprof.names.matching import by_distinct, remembered
+from llmprof.names.matching import by_distinct, check_pattern, remembered
 from llmprof.names.matching import by_unique_name as by_unique_name
 from llmprof.names.matching import decides as decides
 from llmprof.names.matching import match as match
@@ -338,21 +338,6 @@ def _check(category: str, pattern: str) -> None:
             f"there is no category {category!r}", expected=f"one of {listed(CATEGORIES)}"
         )
     check_pattern(pattern)
-
-
-def check_pattern(pattern: str) -> None:
-    """Refuse what is no regular expression, or matches every name."""
-    try:
-        matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
-    except pl.exceptions.ComputeError as error:
-        found = f"{pattern!r} is not a regular expression of the Rust regex crate: {error}"
-        raise LlmprofError(
-            found, hint="look-around and backreferences are not supported"
-        ) from error
-    if matches_nothing:
-        raise LlmprofError(
-            f"{pattern!r} matches every name", expected="a pattern that needs some text"
-        )
 
 
 def patterns() -> list[tuple[str, str]]:

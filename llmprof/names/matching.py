@@ -11,6 +11,8 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 import polars as pl
 
+from llmprof.errors import LlmprofError
+
 
 def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
     """Value of the first pattern that a name matches."""
@@ -153,3 +155,18 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
     )
     return by_operator.is_not_null() & vague & ~keeps.fill_null(value=False)
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is no regular expression, or matches every name."""
+    try:
+        matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
+    except pl.exceptions.ComputeError as error:
+        found = f"{pattern!r} is not a regular expression of the Rust regex crate: {error}"
+        raise LlmprofError(
+            found, hint="look-around and backreferences are not supported"
+        ) from error
+    if matches_nothing:
+        raise LlmprofError(
+            f"{pattern!r} matches every name", expected="a pattern that needs some text"
+        )

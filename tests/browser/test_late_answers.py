@@ -29,7 +29,7 @@ def shown(host, tmp_path):
     widget = explore.timeline(run_of(), notes=tmp_path / "notes.json")
     one = host(widget)
     one.page.locator(".lpt[data-found]").wait_for()
-    one.page.locator(".lpt-main .lpt-name", has_text="runtime").wait_for()
+    one.page.locator(".lpt-main .lpt-name", has_text="CUDA calls").wait_for()
     return one
 
 

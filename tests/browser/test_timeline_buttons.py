@@ -33,7 +33,7 @@ def shown(host, request, tmp_path):
     one.wait(
         lambda: (
             widget._data.found
-            and one.page.locator(".lpt-main .lpt-name", has_text="runtime").count() == 1
+            and one.page.locator(".lpt-main .lpt-name", has_text="CUDA calls").count() == 1
         )
     )
     one.wait(lambda: window(one)[0] > 0)

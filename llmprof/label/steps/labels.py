@@ -11,7 +11,7 @@ import polars as pl
 from llmprof import names, plugins
 from llmprof.label.activity import activity
 from llmprof.label.steps.stored import UNLABELLED
-from llmprof.names.matching import by_distinct, first_true, remembered
+from llmprof.names.matching import by_distinct, check_pattern, first_true, remembered
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
 
@@ -74,7 +74,7 @@ def own_labels() -> list[str]:
     """Patterns of labels in the user's own file, whose named groups are columns of steps."""
     patterns = [str(pattern) for pattern in plugins.own()["steps"].values()]
     for pattern in patterns:
-        names.check_pattern(pattern)
+        check_pattern(pattern)
     return patterns
 
 

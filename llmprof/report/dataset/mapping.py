@@ -71,6 +71,7 @@ _PAUSES: Final = (
     "rank",
     "device",
     "gap",
+    "in_step",
     "begun_ns",
     "start_ns",
     "dur_ns",

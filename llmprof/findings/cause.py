@@ -104,6 +104,8 @@ class Measurement:
     """Its time of a step of every rank."""
     follows_from: str | None = None
     """The cause of this one."""
+    unsure: bool = False
+    """Whether it is inferred from what stands beside it."""
     is_fact: bool = False
     """Whether it is no loss of the run itself, such as time that the profiler takes."""
     about: str | None = None

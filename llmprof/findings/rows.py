@@ -207,11 +207,12 @@ def _row(
         gained = max(0.0, (known.low_ns + known.ns) / 2 * known.slowed)
     without = FOLLOWS if follows else predicted
     is_fact = cause.info or measured.is_fact
+    is_doubtful = measured.unsure or _is_doubtful(cause, scope)
     return {
         "rule": cause.name,
         "severity": "info"
         if is_fact
-        else severity_of(0.0 if _is_doubtful(cause, scope) else share * (cause.potential or 1.0)),
+        else severity_of(0.0 if is_doubtful else share * (cause.potential or 1.0)),
         "title": measured.figures.title(context),
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",

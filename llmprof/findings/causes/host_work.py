@@ -84,7 +84,9 @@ class HostWork(Figures):
 
     def title(self, of: Context) -> str:
         who = longest_in(shorten(self.who, 100), self.by_who_share)
-        return f"{of.device_is} idle {of.amount}: the host {host_work_words(self.reason)}, {who}."
+        likely = "likely " if self.who.startswith(BEFORE) else ""
+        work = host_work_words(self.reason)
+        return f"{of.device_is} idle {of.amount}: the host {likely}{work}, {who}."
 
     def detail(self, of: Context) -> str:
         text = (
@@ -143,7 +145,14 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
         change = change_without(who) if removable else None
         ns = sum_of(gaps, "dur_ns")
         return Measurement.of(
-            whole, figures, ns=ns, where=where, change=change, by_rank=gaps, about=name
+            whole,
+            figures,
+            ns=ns,
+            where=where,
+            change=change,
+            by_rank=gaps,
+            about=name,
+            unsure=str(who).startswith(BEFORE),
         )
 
     return measure

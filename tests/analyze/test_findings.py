@@ -1275,8 +1275,8 @@ def test_schema_without_rows():
 FIRST = {
     "chrome/megatron_tp8": ("host_bound", 0.1),
     "chrome/tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz": (
-        "short_kernels",
-        0.1,
+        "heaviest_stage",
+        0.2,
     ),
     "nsys/nsysai_h100_2gpu_1s.v1.sqlite": ("copies", 0.95),
     "chrome/hta/nccl_parser_config__nccl_data.json.gz": ("host_bound", 0.75),
@@ -1357,8 +1357,8 @@ def test_no_gain_exceeds_the_time_of_its_finding():
         "strangers/chrome/gold_nsys_example.json",
         "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz",
         "real/nsys/pipit_saxpy_mpi.sqlite",
-        "real/chrome/megatron_tp8",
-        "real/chrome/tracelens/b200__eager_trace.json.gz",
+        "real/chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+        "strangers/chrome/amd_hpctraining__merged_all_events.json.gz",
     ],
 )
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")

@@ -218,8 +218,8 @@ class Scope:
         """Whether the host begins most steps before the device ends those before them."""
         if self.steps is None:
             return False
-        begun = steps_of(self.trace).select("rank", "step", host_ns="host_start_ns")
-        rows = step_windows(self.trace).join(begun, on=["rank", "step"]).sort("rank", "start_ns")
+        begun = self.steps.select("rank", "step", host_ns="host_start_ns")
+        rows = self.windows.join(begun, on=["rank", "step"]).sort("rank", "start_ns")
         ended = pl.col("start_ns") + pl.col("span_ns")
         ahead = pl.col("host_ns").shift(-1).over("rank", "device") < ended
         return bool(rows.select(ahead.mean().fill_null(0.0) > 0.5).item())

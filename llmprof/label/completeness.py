@@ -14,7 +14,7 @@ from llmprof.label.groups import last_before
 from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
-from llmprof.trace.kept import per_trace
+from llmprof.trace.kept import per_trace, results_of
 
 _KERNEL: Final = (
     r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|^Node@launch"
@@ -252,7 +252,8 @@ def left_out(trace: Trace) -> int:
     """Calls of the host that a sample left out, by their ids, which count those of a process; 0 in
     what a profiler has written.
     """
-    if not trace.has("runtime"):
+    # of ranks that workers analyse, some calls are here alone
+    if not trace.has("runtime") or results_of(trace).made_elsewhere:
         return 0
     number = pl.col("correlation")
     calls = trace.runtime.drop_nulls("correlation").sort("rank", "thread", "start_ns")

@@ -33,6 +33,9 @@ UNPREDICTED: Final = 0.5
 all of it.
 """
 
+OF_RANKS: Final = ("collectives", "overlap")
+"""Evidence of causes that compare ranks."""
+
 UNLIKE: Final = 1.1
 """Times of ranks of which one is this many times another are told beside their mean."""
 
@@ -53,12 +56,12 @@ def measured_causes(scope: Scope) -> MeasuredCauses:
     causes = CAUSES
     if scope.words == REQUEST_PAUSES:
         causes = tuple(cause for cause in CAUSES if cause.name in REASONS)
-    # calls of ranks are matched in their order, which lost ones shift
+    # ranks of which one lacks work cannot be compared, nor their calls be matched in order
     uneven = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
         cause.name: (cause, measured)
         for cause in causes
-        if not (uneven and cause.evidence == "collectives")
+        if not (uneven and cause.evidence in OF_RANKS)
         if (measured := _measure(cause, scope)) is not None
     }
     return {name: (cause, of) for name, (cause, of) in found.items() if _stands(cause, of, found)}

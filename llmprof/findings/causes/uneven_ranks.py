@@ -11,12 +11,13 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.host import MOSTLY
 from llmprof.findings.ranks import (
     UNEVEN_RATIO,
     cause_of_kinds,
     kinds_against_others,
 )
-from llmprof.findings.scope import Scope
+from llmprof.findings.scope import Scope, sum_of
 
 _WHAT: Final = {
     "slow_device": ": all its kernels are slower by about the same factor",
@@ -95,7 +96,10 @@ def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
         least_ns = times_ns[-2] if cause == "slow_device" else sum(times_ns) / len(times_ns)
         gain = (slowest["ns"] - least_ns) * parts
         ns = (slowest["ns"] - fastest["ns"]) * parts
-        return Measurement(ns, figures, gain_ns=gain, rank=rank, own=[rank])
+        # more kernels may be more work, or what the recording of another rank lacks
+        slower = every.filter("as_often").select(pl.col("own") - pl.col("others")).sum().item()
+        unsure = slower < MOSTLY * (sum_of(every, "own") - sum_of(every, "others"))
+        return Measurement(ns, figures, gain_ns=gain, rank=rank, own=[rank], unsure=unsure)
 
     return measure
 

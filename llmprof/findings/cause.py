@@ -105,7 +105,7 @@ class Measurement:
     follows_from: str | None = None
     """The cause of this one."""
     unsure: bool = False
-    """Whether it is inferred from what stands beside it."""
+    """Whether the recording does not say why, or it is inferred from what stands beside it."""
     is_fact: bool = False
     """Whether it is no loss of the run itself, such as time that the profiler takes."""
     about: str | None = None
@@ -160,11 +160,13 @@ class Cause:
     """Part of its time that could be gained, by which it is ranked and graded; 0: not known for a
     loss, and none for a fact, which stands after them.
     """
-    unsure: bool = False
-    """Whether the recording does not say why, however long it takes."""
     unless: str | None = None
     """The cause in place of which it stands, where that one finds nothing, or little of other time.
     """
+
+
+NAME_THEM: Final = "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
+"""Advice on kernels of which no name says what they do."""
 
 
 def readable_name(name: str | None) -> str:

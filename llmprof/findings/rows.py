@@ -121,13 +121,13 @@ def severity_of(share: float) -> str:
     return next(name for name, least in SEVERITIES.items() if share >= least)
 
 
-def _is_doubtful(cause: Cause, scope: Scope) -> bool:
-    """Whether what is missing in the recording could be the cause: its kernels, much that was
-    launched, or, for an idle device, any work if launches are not known.
+def _is_doubtful(cause: Cause, measured: Measurement, scope: Scope) -> bool:
+    """Whether a cause is inferred, or what is missing in the recording could be it: its kernels,
+    much that was launched, or, for an idle device, any work if launches are not known.
     """
     trace = scope.trace
     lost = lost_events(trace)
-    if cause.unsure or left_out(trace) or not (scope.has_kernels or trace.capture.on_host):
+    if measured.unsure or left_out(trace) or not (scope.has_kernels or trace.capture.on_host):
         return True
     if lost.launched:
         return lost.missing > MUCH_LOST * lost.launched
@@ -210,12 +210,12 @@ def _row(
         gained = max(0.0, (known.low_ns + known.ns) / 2 * known.slowed)
     without = FOLLOWS if follows else predicted
     is_fact = cause.info or measured.is_fact
-    is_doubtful = measured.unsure or _is_doubtful(cause, scope)
+    graded = share * (cause.potential or 1.0)
+    if _is_doubtful(cause, measured, scope):
+        graded = 0.0
     return {
         "rule": cause.name,
-        "severity": "info"
-        if is_fact
-        else severity_of(0.0 if is_doubtful else share * (cause.potential or 1.0)),
+        "severity": "info" if is_fact else severity_of(graded),
         "title": measured.figures.title(context),
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",

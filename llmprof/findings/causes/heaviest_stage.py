@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import (
+    NAME_THEM,
     POTENTIAL,
     Cause,
     Context,
@@ -65,7 +66,7 @@ class HeaviestStage(Figures):
 
     def advice(self, of: Context) -> str:
         if self.stage == "other":
-            return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
+            return NAME_THEM
         if self.of_weights:
             return (
                 "Compare this stage with its bound (bytes of its weights over the memory bandwidth)"

@@ -78,7 +78,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
     launched = sum_of(own.filter(pl.col("cause") == "queued"), "dur_ns")
     figures = UnexplainedIdle(own.height / of.parts, launched / max(1.0, sum_of(own, "dur_ns")))
     ns = sum_of(gaps, "dur_ns")
-    return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps)
+    return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps, unsure=True)
 
 
 def _measure_left_out(scope: Scope) -> Measurement | None:
@@ -104,5 +104,5 @@ def _gaps(scope: Scope) -> tuple[pl.DataFrame, pl.Expr]:
     return gaps, pl.when(beyond >= pl.col("dur_ns") / 2).then(beyond).otherwise(0)
 
 
-UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle", unsure=True)
+UNEXPLAINED_IDLE: Final = Cause("unexplained_idle", _measure_unexplained, "idle")
 LEFT_OUT: Final = Cause("left_out", _measure_left_out, "idle", info=True)

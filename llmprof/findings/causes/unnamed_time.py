@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.analyze.step_times import LANE
 from llmprof.findings.cause import (
+    NAME_THEM,
     POTENTIAL,
     Cause,
     Context,
@@ -45,7 +46,7 @@ class UnnamedTime(Figures):
         )
 
     def advice(self, of: Context) -> str:
-        return "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
+        return NAME_THEM
 
 
 def _measure(scope: Scope) -> Measurement | None:

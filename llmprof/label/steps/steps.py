@@ -242,17 +242,24 @@ def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     )
     end = pl.col("start_ns") + pl.col("dur_ns")
     start = pl.coalesce(end.shift(1).over("rank"), "first")
+    return _without_phase(ends.join(begun, on="rank"), start, end - start, "optimizer")
+
+
+def _without_phase(
+    ranges: pl.DataFrame, start: pl.Expr, length: pl.Expr, source: str
+) -> pl.DataFrame:
+    """Steps of which nothing but their time on the host is known, one a range."""
     nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
     own = {
         "rank": pl.col("rank"),
         "step": pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
         "phase": pl.lit("other"),
         "host_start_ns": start,
-        "host_dur_ns": end - start,
-        "source": pl.lit("optimizer"),
+        "host_dur_ns": length,
+        "source": pl.lit(source),
         "name": pl.col("name"),
     }
-    return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
+    return ranges.select(**(nothing | own)).cast(NO_STEPS.schema)
 
 
 def _unknown_labels(trace: Trace, ranks: list[int]) -> pl.DataFrame:
@@ -271,17 +278,7 @@ def _unknown_labels(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     sums = sums.sort("dur_ns", "form", descending=[True, False])
     most = sums.unique("rank", keep="first", maintain_order=True)
     found = found.join(most.select(form), on=form).sort("rank", "start_ns")
-    nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
-    own = {
-        "rank": pl.col("rank"),
-        "step": pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
-        "phase": pl.lit("other"),
-        "host_start_ns": pl.col("start_ns"),
-        "host_dur_ns": pl.col("dur_ns"),
-        "source": pl.lit(steps_labels.UNKNOWN_LABEL),
-        "name": pl.col("name"),
-    }
-    return found.select(**(nothing | own)).cast(NO_STEPS.schema)
+    return _without_phase(found, pl.col("start_ns"), pl.col("dur_ns"), steps_labels.UNKNOWN_LABEL)
 
 
 _FEWEST_LABELS: Final = 3

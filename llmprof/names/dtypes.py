@@ -73,7 +73,7 @@ PROMOTED: Final = tuple(dict.fromkeys(each.format for each in TYPES))
 
 PRECISIONS: Final = [
     ("fp4", r"fp4|e2m1"),
-    ("fp8", r"fp8|float8|e4m3|e5m2"),
+    ("fp8", r"fp8(?:[^k]|$)|float8|e4m3|e5m2"),  # vllm::Fp8KVCacheDataType is of any format
     ("quantized weights", r"marlin|awq|gptq|exl[23]_|dequantize\d*_|mul_mat_(?:vec_)?q\b"),
     ("int8", r"int8|_i8i8|w8a8"),
     ("bf16", r"bf16|bfloat16|bfp16"),

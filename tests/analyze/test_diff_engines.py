@@ -186,3 +186,12 @@ def test_the_command_says_both(run, tmp_path):
     code, _, err = run(f"diff {tmp_path / 'a'} {tmp_path / 'c'}")
     assert code == 2
     assert "NVIDIA A100" in err
+
+
+def test_the_format_of_products_that_a_library_codes():
+    """A cache's enumeration in the name of attention is no format of the run."""
+    product = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_MT64x32x256_MI16x16x1"
+    cached = "paged_attention_kernel<__hip_bfloat16, (vllm::Fp8KVCacheDataType)0>"
+    run = kernels([product, (cached, 1_000)] * 4)
+    context = diff(Trace({"kernels": run}), Trace({"kernels": run}), part="context")
+    assert context.row(by_predicate=pl.col("what") == "precision", named=True)["a"] == "bf16"

@@ -14,6 +14,7 @@ from llmprof.analyze.tensor_cores import MATRIX_WORK
 from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.label.steps.labels import ENGINES, KERNELS
 from llmprof.label.steps.steps import steps_of
+from llmprof.names import readable
 from llmprof.names.dtypes import PRECISIONS
 from llmprof.names.matching import by_unique_name
 from llmprof.text import PART_WORDS, joined
@@ -452,7 +453,10 @@ def _precision(events: pl.DataFrame) -> str | None:
     """Number format of most of the time of products that state one; of other work, if none does."""
     told = events.with_columns(
         by_unique_name(
-            events.select(pl.concat_str("name", "dtypes", ignore_nulls=True)).to_series(),
+            # libraries code the format in a name that is read with it
+            events.select(
+                pl.concat_str("name", readable(events["name"]), "dtypes", ignore_nulls=True)
+            ).to_series(),
             PRECISIONS,
             None,
         ).alias("format")

@@ -110,6 +110,8 @@ class Measurement:
     """Whether it is no loss of the run itself, such as time that the profiler takes."""
     about: str | None = None
     """Full name of the kernel, call or function that the sentences name."""
+    few: str = ""
+    """Which few of its rows hold nearly all of it, as a sentence."""
 
     @classmethod
     def of(
@@ -120,7 +122,27 @@ class Measurement:
         """
         rank, window = _worst(rows)
         ns = sum_of(rows, "dur_ns") if ns is None else ns
-        return cls(ns, figures, rank=rank, window_ns=window, **more)
+        few = few_longest(rows["dur_ns"])
+        return cls(ns, figures, rank=rank, window_ns=window, few=few, **more)
+
+
+NEARLY_ALL: Final = 0.9
+"""Least share of a time for the few longest of its rows, at most a tenth of them, to be told."""
+
+
+def few_longest(lengths: pl.Series) -> str:
+    """Which few of some rows take nearly all of their time, as a sentence; empty without any."""
+    whole, most = float(lengths.sum() or 0), max(1, len(lengths) // 10)
+    longest = lengths.top_k(most).sort(descending=True).cast(pl.Float64).cum_sum()
+    if len(lengths) <= most or not whole or longest[-1] < NEARLY_ALL * whole:
+        return ""
+    few = int((longest < NEARLY_ALL * whole).sum()) + 1
+    # and those of about the same length
+    few = min(most, int((lengths >= lengths.top_k(few).min() / 2).sum()))
+    number = "" if few == 1 else f"{few:,} "
+    take = "takes" if few == 1 else "take"
+    share = format_share(longest[few - 1] / whole)
+    return f" The longest {number}of {len(lengths):,} in all {take} {share} of it."
 
 
 def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:

@@ -56,6 +56,8 @@ def measured_causes(scope: Scope) -> MeasuredCauses:
     causes = CAUSES
     if scope.words == REQUEST_PAUSES:
         causes = tuple(cause for cause in CAUSES if cause.name in REASONS)
+    if left_out(scope.trace):  # a sample is idle where its work is missing
+        causes = tuple(cause for cause in causes if cause.evidence != "idle")
     # ranks of which one lacks work cannot be compared, nor their calls be matched in order
     uneven = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
@@ -210,6 +212,9 @@ def _row(
         gained = max(0.0, (known.low_ns + known.ns) / 2 * known.slowed)
     without = FOLLOWS if follows else predicted
     is_fact = cause.info or measured.is_fact
+    recorded_share = min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns))
+    # a device that is in use for little of a recording is idle first
+    much = min(share, recorded_share) if scope.steps is None else share
     graded = share * (cause.potential or 1.0)
     if _is_doubtful(cause, measured, scope):
         graded = 0.0
@@ -220,7 +225,7 @@ def _row(
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",
         "share": share,
-        "recorded_share": min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns)),
+        "recorded_share": recorded_share,
         "follows_from": follows,
         "gain_ns": min(gain, time_ns),
         "predicted_ns": known and known.ns,
@@ -237,9 +242,11 @@ def _row(
         "rank": measured.rank,
         "start_ns": first,
         "end_ns": last,
-        "detail": measured.figures.detail(context) + _of_ranks(measured),
+        "detail": (
+            f"{measured.figures.detail(context)}{measured.few}{_of_ranks(measured)}{of.of_steps}"
+        ),
         "suggestion": measured.figures.advice(context),
         "about": measured.about,
-        "ranked": not is_fact or (cause.potential > 0 and share >= MIN_RANKED),
+        "ranked": not is_fact or (cause.potential > 0 and much >= MIN_RANKED),
         "weight": gained * (of.parts if known is None else scope.parts) * scope.weight,
     }

@@ -129,12 +129,15 @@ class Measurement:
 NEARLY_ALL: Final = 0.9
 """Least share of a time for the few longest of its rows, at most a tenth of them, to be told."""
 
+FEW: Final = 50
+"""More rows than these are not few."""
+
 
 def few_longest(lengths: pl.Series) -> str:
     """Which few of some rows take nearly all of their time, as a sentence; empty without any."""
-    whole, most = float(lengths.sum() or 0), max(1, len(lengths) // 10)
+    whole, most = float(lengths.sum() or 0), max(1, min(FEW, len(lengths) // 10))
     longest = lengths.top_k(most).sort(descending=True).cast(pl.Float64).cum_sum()
-    if len(lengths) <= most or not whole or longest[-1] < NEARLY_ALL * whole:
+    if len(lengths) <= most + 1 or not whole or longest[-1] < NEARLY_ALL * whole:
         return ""
     few = int((longest < NEARLY_ALL * whole).sum()) + 1
     # and those of about the same length

@@ -54,10 +54,10 @@ def measured_causes(scope: Scope) -> MeasuredCauses:
     """The causes of a scope that were captured and exceed their thresholds."""
     # while no request runs a device waits for one, unless the host is known to do something else
     causes = CAUSES
+    if left_out(scope.trace):  # a sample holds no whole of which anything could be a share
+        return {}
     if scope.words == REQUEST_PAUSES:
         causes = tuple(cause for cause in CAUSES if cause.name in REASONS)
-    if left_out(scope.trace):  # a sample is idle where its work is missing
-        causes = tuple(cause for cause in causes if cause.evidence != "idle")
     # ranks of which one lacks work cannot be compared, nor their calls be matched in order
     uneven = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
@@ -129,7 +129,7 @@ def _is_doubtful(cause: Cause, measured: Measurement, scope: Scope) -> bool:
     """
     trace = scope.trace
     lost = lost_events(trace)
-    if measured.unsure or left_out(trace) or not (scope.has_kernels or trace.capture.on_host):
+    if measured.unsure or not (scope.has_kernels or trace.capture.on_host):
         return True
     if lost.launched:
         return lost.missing > MUCH_LOST * lost.launched
@@ -214,7 +214,7 @@ def _row(
     is_fact = cause.info or measured.is_fact
     recorded_share = min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns))
     # a device that is in use for little of a recording is idle first
-    much = min(share, recorded_share) if scope.steps is None else share
+    hardly = scope.steps is None and scope.span_ns < MIN_RANKED * scope.recorded_ns
     graded = share * (cause.potential or 1.0)
     if _is_doubtful(cause, measured, scope):
         graded = 0.0
@@ -247,6 +247,6 @@ def _row(
         ),
         "suggestion": measured.figures.advice(context),
         "about": measured.about,
-        "ranked": not is_fact or (cause.potential > 0 and much >= MIN_RANKED),
+        "ranked": not is_fact or (cause.potential > 0 and share >= MIN_RANKED and not hardly),
         "weight": gained * (of.parts if known is None else scope.parts) * scope.weight,
     }

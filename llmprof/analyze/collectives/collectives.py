@@ -219,7 +219,7 @@ def _why_no_wait(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     """Reason why the waiting of a call is unknown, as text; null if it is known."""
     unrelated = meta.get("clock") == "unrelated"
     size = meta.get("world_size")
-    of_run = "they do not say how many ranks take part"
+    of_run = "these calls do not say how many ranks take part"
     if isinstance(size, int) and size > len(ranks):
         of_run = f"the trace has {len(ranks)} of the {size} ranks of the run"
     few = pl.col("call").is_not_null().sum().over("rank", "group", "kind") < CLOCK_CALLS
@@ -238,7 +238,7 @@ def _why_no_wait(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
             )
         )
         .when(world.is_null() & (pl.col("ranks_in_group") > 1))
-        .then(pl.lit(f"ranks are missing in the trace, and {of_run}"))
+        .then(pl.lit(f"ranks are missing, and {of_run}"))
         .when(world.is_null())
         .then(
             pl.coalesce(

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
-from llmprof.findings.host import RangeAround, first_match, range_around
+from llmprof.findings.host import MOSTLY, RangeAround, first_match, range_around
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import tenths
 from llmprof.units import format_bytes, format_share
@@ -121,6 +121,7 @@ def _measure(scope: Scope) -> Measurement | None:
     if of_name.height and "copies" in scope.trace.table_names:
         moved = scope.begun(scope.trace.copies.filter(pl.col("name").eq_missing(name)))
     kernel = "" if of_name.height else str(heaviest(shown, "name")[0] or "")
+    operator, of_operator = heaviest(shown, "operator")
     what = f"{name}{_memories(name, moved)}"
     many = 0.0 if moved is None else sum_of(moved, "bytes")
     figures = Copies(
@@ -132,7 +133,7 @@ def _measure(scope: Scope) -> Measurement | None:
         None if moved is None else many / max(1.0, sum_of(moved, "dur_ns")),
         range_around(scope, events),
         kernel,
-        str(heaviest(shown, "operator")[0] or ""),
+        str(operator or "") if of_operator >= MOSTLY else "",
         scope.has_kernels,
     )
     # copies without a separate category cannot be told from other work

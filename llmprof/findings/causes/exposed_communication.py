@@ -42,6 +42,8 @@ class ExposedCommunication(Figures):
     """Its share of the time of all calls."""
     measured_wait_ns: float = 0.0
     """Waiting by the library's own record."""
+    measured_idle_ns: float = 0.0
+    """Time in which nothing goes on by the same."""
     beside_copies_ns: float = 0.0
     """Time of it in which copies run."""
 
@@ -62,7 +64,10 @@ class ExposedCommunication(Figures):
         if self.beside_copies_ns >= BESIDE * of.time_ns:
             text += f" Copies run beside {format_ns(self.beside_copies_ns)} of it."
         if self.measured_wait_ns:
-            text += f" HCCL itself counts {format_ns(self.measured_wait_ns)} of them as waiting."
+            text += (
+                f" HCCL itself counts {format_ns(self.measured_wait_ns)} of them as waiting and"
+                f" {format_ns(self.measured_idle_ns)} as idle."
+            )
         else:
             why = f": {self.reason}" if self.reason else ""
             text += f" How much of it is waiting for other ranks is not known{why}."
@@ -122,12 +127,12 @@ def _beside_copies(scope: Scope) -> float:
     return max(0.0, scope.time("communication") - alone)
 
 
-def _measured_wait(scope: Scope) -> float:
-    """Waiting by the library's own record (ns)."""
+def _measured(scope: Scope, column: str) -> float:
+    """A part of the calls by the library's own record (ns); 0 without one."""
     if not scope.trace.has("collectives"):
         return 0.0
     rows = scope.trace.collectives
-    return sum_of(scope.begun(rows), "ascend_wait_ns") if "ascend_wait_ns" in rows.columns else 0.0
+    return sum_of(scope.begun(rows), column) if column in rows.columns else 0.0
 
 
 def _measure(scope: Scope) -> Measurement | None:
@@ -157,7 +162,8 @@ def _measure(scope: Scope) -> Measurement | None:
         slower_ns=slower / scope.parts,
         slower_share=slower / max(1.0, sum_of(calls, "dur_ns")),
         beside_copies_ns=_beside_copies(scope) / scope.parts,
-        measured_wait_ns=_measured_wait(scope) / scope.parts,
+        measured_wait_ns=_measured(scope, "ascend_wait_ns") / scope.parts,
+        measured_idle_ns=_measured(scope, "ascend_idle_ns") / scope.parts,
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank)

@@ -77,6 +77,8 @@ class HostBound(Figures):
     """Whether all steps read prompts, which engines do not run as whole graphs."""
     between_share: float = 0.0
     """Share of pauses that lie between steps."""
+    between_ns: float | None = None
+    """Median of these."""
     once: bool = False
     """Whether most of it is one pause of a recording without steps."""
     replays: float = 0.0
@@ -98,7 +100,10 @@ class HostBound(Figures):
             f" themselves are {format_share(self.launching_share)} of the waiting."
         )
         if self.is_between_steps:
-            return f"{text} {format_share(self.between_share)} of it lies between steps."
+            return (
+                f"{text} {format_share(self.between_share)} of it lies between steps, in pauses of"
+                f" {format_ns(self.between_ns)} in the median."
+            )
         if self.calls is not None and self.kernels is not None:
             text += f" {self.calls:,.0f} calls launch {self.kernels:,.0f} kernels {of.per}."
         else:
@@ -221,6 +226,7 @@ def _measure(scope: Scope) -> Measurement | None:
     replays, replayed, eager_part = _share_in_graphs(scope, late)
     in_graphs = replayed >= MIN_IN_GRAPHS and not eager_part
     steps = scope.steps
+    between = late.clear() if steps is None else late.remove("in_step")
     once = steps is None and (max_of(whole, "dur_ns") or 0) >= MOSTLY * late_ns
     layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
@@ -237,7 +243,8 @@ def _measure(scope: Scope) -> Measurement | None:
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
         starts_ahead=scope.starts_ahead,
         reads_prompts=scope.reads_prompts,
-        between_share=0.0 if steps is None else sum_of(late.remove("in_step"), "dur_ns") / late_ns,
+        between_share=sum_of(between, "dur_ns") / late_ns,
+        between_ns=median_of(whole_pauses(between), "dur_ns"),
         once=once,
         replays=replays / scope.parts,
     )

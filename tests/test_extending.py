@@ -24,7 +24,8 @@ _BLOCK = re.compile(
     re.DOTALL,
 )
 _DIFF = re.compile(
-    r"`(?P<path>[\w./]+\.py)`(?:(?!```|\.py`).)*?\n\n```diff\n(?P<code>.*?)```\n", re.DOTALL
+    r"`(?P<path>[\w./]+\.(?:py|toml))`(?:(?!```|\.py`).)*?\n\n```diff\n(?P<code>.*?)```\n",
+    re.DOTALL,
 )
 RUNS = (
     "#ktrace rank=0\n"
@@ -64,13 +65,11 @@ def line_of(section: str, root: Path) -> tuple[str, str]:
 
 
 def additions(section: str) -> list[tuple[str, str, str]]:
-    """The file, the line before, and the line of each that an example adds."""
+    """The file, the line before, and the lines of each that an example adds."""
     out = []
     for found in _DIFF.finditer(section):
-        lines = found["code"].splitlines()
-        assert [line[0] for line in lines] == [" ", "+"] * (len(lines) // 2)
-        pairs = zip(lines[::2], lines[1::2], strict=True)
-        out += [(found["path"], before[1:] + "\n", added[1:] + "\n") for before, added in pairs]
+        for before, added in re.findall(r"^ (.*\n)((?:\+.*\n)+)", found["code"], re.MULTILINE):
+            out.append((found["path"], before, re.sub(r"^\+", "", added, flags=re.MULTILINE)))
     return out
 
 
@@ -243,7 +242,7 @@ def test_add_an_engine(page, copied):
     assert worker["notes"] == ["synthetic: this engine only waits"]
 
 
-def test_an_operator_is_one_line(page, copied):
+def test_an_operator_is_one_entry(page, copied):
     assert not files_of(page["Add an operator"])
     code = """if True:
         import json, polars as pl

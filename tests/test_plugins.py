@@ -210,7 +210,7 @@ def test_a_command_takes_the_file(tmp_path):
         ('[kernels]\nnothing = "acme"\n', "no category 'nothing'"),
         ('[kernels]\nnorm = "(acme"\n', "not a regular expression"),
         ('[operators]\n"acme::mix" = "product"\n', "'acme::mix' = 'product'"),
-        ('[operators]\n"acme::mix" = {kind = "gemm", rule = "sum"}\n', "one of product"),
+        ('[operators]\n"acme::mix" = {kind = "gemm", rule = "sum"}\n', "of a rule, one of"),
         ('[operators]\n"acme::mix" = {kind = "gemm", rule = "product", o = 1}\n', "argument 'o'"),
         ('[operators]\n"acme::mix" = {kind = "acme", rule = "product"}\n', "the kind 'acme'"),
     ],

@@ -144,15 +144,6 @@ class Machine:
         return sum(self.time(operator).latency_s * operator.layers for operator in operators)
 
 
-_FIELDS: Final = {
-    "memory_gb_per_s": ("memory_bytes_per_s", 1e9),
-    "memory_gb": ("memory_bytes", 1e9),
-    "link_gb_per_s": ("link_bytes_per_s", 1e9),
-    "host_link_gb_per_s": ("host_link_bytes_per_s", 1e9),
-    "cache_mib": ("cache_bytes", 2.0**20),
-}
-
-
 def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     """Device with its peaks, after a check that those which the theory needs are stated.
 
@@ -248,10 +239,10 @@ def parse_device(values: Mapping[str, Any]) -> hardware.Device:
     >>> parse_device(mine).peak("bf16")
     400000000000000.0
     """
-    unknown = sorted(set(values) - {"name", "tflops", "source", "multiprocessors", *_FIELDS})
+    unknown = sorted(set(values) - {"name", "tflops", "source", *hardware.SHEET})
     if unknown:
         found = f"a device has no key {listed(unknown)}"
-        raise LlmprofError(found, expected=f"name, tflops, source, {', '.join(_FIELDS)}")
+        raise LlmprofError(found, expected=f"name, tflops, source, {', '.join(hardware.SHEET)}")
     rates = values.get("tflops")
     if (
         not values.get("name")
@@ -267,32 +258,10 @@ def parse_device(values: Mapping[str, Any]) -> hardware.Device:
             f"tflops has {listed(sorted(unknown_types))}",
             expected=f"some of {listed(hardware.TYPES)}",
         )
-    flops = {
-        kind: _number(f"tflops.{kind}", rates[kind]) * 1e12 if kind in rates else None
-        for kind in hardware.TYPES
-    }
-    sizes = {
-        field: _number(key, values[key]) * scale
-        for key, (field, scale) in _FIELDS.items()
-        if key in values
-    }
-    source = str(values.get("source", "the user's file"))
-    sources = dict.fromkeys([*rates, *sizes], source)
-    return hardware.Device(
-        str(values["name"]),
-        r"(?!)",
-        flops,
-        sizes.get("memory_bytes_per_s"),
-        sizes.get("memory_bytes"),
-        sizes.get("link_bytes_per_s"),
-        values.get("multiprocessors"),
-        sources,
-        sizes.get("cache_bytes"),
-        sizes.get("host_link_bytes_per_s"),
+    numbers = {key: values[key] for key in hardware.SHEET if key in values}
+    for key, value in (numbers | {f"tflops.{kind}": rate for kind, rate in rates.items()}).items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise LlmprofError(f"{key} of a device is {value!r}", expected="a number")
+    return hardware.device_of_sheet(
+        {"source": "the user's file", **values, "name": str(values["name"]), "pattern": r"(?!)"}
     )
-
-
-def _number(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise LlmprofError(f"{key} of a device is {value!r}", expected="a number")
-    return float(value)

@@ -232,6 +232,32 @@ def test_pipeline_wait():
     assert not silent(spread, "arrival_skew")
 
 
+@pytest.mark.parametrize(("open_us", "waited_us"), [(1_990, 990), (2_500, 219.6)])
+def test_a_stage_does_not_wait_where_the_next_batch_begins_beside_the_open_call(open_us, waited_us):
+    # a step is 1,000 us of work, then 1,000 us without; the last stage's broadcast ends in them, or
+    # in the work of the next batch
+    broadcast = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    parts = []
+    for rank, start_us in ((0, 1_000), (1, open_us - 10)):
+        run = decode([(GEMM, 1_000_000), (send, 1_000)], pause=999_000, rank=rank)
+        firsts = run["kernels"].filter(name=GEMM)
+        calls = firsts.with_columns(
+            pl.col("start_ns") + start_us * 1_000,
+            name=pl.lit(broadcast),
+            dur_ns=pl.lit((open_us - start_us) * 1_000, pl.Int64),
+            stream=pl.lit(20, pl.Int64),
+            correlation=pl.col("correlation") + 50_000,
+        )
+        run["kernels"] = pl.concat([run["kernels"], calls]).sort("start_ns")
+        run["runtime"] = pl.concat([run["runtime"], launches(calls)]).sort("start_ns")
+        parts.append(run)
+    pipeline = together(*parts, world_size=2)
+    # of the five open calls only the last one has no batch beside it: a fifth of 4 x 999 us + 1,490
+    # us of time without work, a step
+    assert the(pipeline, "pipeline_wait")["figure"] == pytest.approx(waited_us * 1_000, rel=0.02)
+
+
 def test_host_bound():
     # each kernel of 50 us is launched 10 us before it starts, and 150 us after the one before it
     # has ended

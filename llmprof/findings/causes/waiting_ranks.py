@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import polars as pl
@@ -47,6 +47,10 @@ class _Waiting(Figures):
     """The ranks that come last together (:func:`llmprof.analyze.ranks`)."""
     explained_share: float = 1.0
     """Share of the waiting that the finding of its cause explains."""
+    step_ns: float | None = None
+    """Longest mean step of a rank."""
+    own_ns: float | None = None
+    """The same without waiting: what the slowest stage itself takes."""
 
     def detail(self, of: Context) -> str:
         text = (
@@ -132,6 +136,13 @@ class PipelineWait(_Waiting):
             " inside a host. One batch leaves every stage but one idle."
         )
 
+    def detail(self, of: Context) -> str:
+        return (
+            f"With a batch in flight for each stage, one would end every {format_ns(self.own_ns)},"
+            f" which the slowest stage itself takes, instead of {format_ns(self.step_ns)}."
+            f" {super().detail(of)}"
+        )
+
 
 def _is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
     """Whether a run is a pipeline: its groups say so, or it is a vLLM run with sends."""
@@ -142,6 +153,30 @@ def _is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
     return by_vllm or bool(sends["group"].str.contains(_PIPELINE_GROUP).any())
 
 
+def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of a pipeline without the waiting of those that are still open when products of another
+    step begin on their rank: that batch was there, and did not wait for them.
+    """
+    products = (
+        scope.trace.events.filter(pl.col("category") == "gemm")
+        .group_by("rank", next_step="step")
+        .agg(begin_ns=pl.col("start_ns").min())
+        .sort("begin_ns")
+    )
+    ends = pl.col("start_ns") + pl.col("dur_ns")
+    following = calls.sort("start_ns").join_asof(
+        products,
+        left_on="start_ns",
+        right_on="begin_ns",
+        by="rank",
+        strategy="forward",
+        check_sortedness=False,
+    )
+    beside = (pl.col("begin_ns") < ends) & (pl.col("next_step") != pl.col("step"))
+    wait = pl.when(beside.fill_null(value=False)).then(0).otherwise("wait_ns")
+    return following.with_columns(wait_ns=wait).drop("begin_ns", "next_step")
+
+
 def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     every = scope.begun(collectives(scope.trace))
     pipeline = figures is PipelineWait
@@ -149,6 +184,8 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     own = every.filter(
         pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline)
     )
+    if pipeline:
+        own = _without_next_batch(scope, own)
     kind, _ = heaviest(own, "kind", "wait_ns")
     if kind is None:
         return None
@@ -204,6 +241,11 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("dur_ns") * pl.col("mine") / pl.col("every"))
     )
+    if pipeline:
+        waits_of = dict(by_rank.iter_rows())
+        mean_ns = {rank: span / parts for rank, (span, parts) in scope.ranks.items()}
+        own_ns = [ns - waits_of.get(rank, 0) / scope.ranks[rank][1] for rank, ns in mean_ns.items()]
+        measured = replace(measured, step_ns=max(mean_ns.values()), own_ns=max(own_ns))
     return Measurement.of(
         calls.with_columns(dur_ns="wait_ns"),
         measured,

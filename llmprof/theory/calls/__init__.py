@@ -1,14 +1,16 @@
 """Work of recorded operator calls: FLOPs and bytes from the shapes and types of their arguments.
 
-:mod:`llmprof.theory.calls.operators` is the table of operators; the other modules have the
-functions of their work. :func:`register_operator` adds a line for this process; other packages name
-theirs in the group ``llmprof.operators`` of their entry points::
+``operators.toml`` is the table of operators, which :mod:`llmprof.theory.calls.operators` reads; the
+other modules have the rules of their work. :func:`register_operator` adds a line for this process;
+other packages name theirs in the group ``llmprof.operators`` of their entry points::
 
     llmprof.theory.calls.register_operator(Operator("attention", "mine::attention", work_of_mine))
 """
 
 from __future__ import annotations
 
+# each of these modules adds its rules of work to those that the table names
+from llmprof.theory.calls import attention, elements, experts, npu, products, rows, scans
 from llmprof.theory.calls.call import (
     CallTensor as CallTensor,
     Lengths as Lengths,

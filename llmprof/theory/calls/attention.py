@@ -123,7 +123,7 @@ class _Places(NamedTuple):
     """The table of pages, where keys and values are a cache."""
 
 
-SECOND_FLAG: Final = -1
+_SECOND_FLAG: Final = -1
 """The place of the second flag after the longest sequence: versions of AITER have other
 arguments before it.
 """
@@ -132,7 +132,7 @@ arguments before it.
 @cost
 def flash_attention(  # noqa: PLR0917 - places in the order of their meaning
     call: OperatorCall,
-    causal: int | None,
+    causal: int | None = None,
     window: int | None = None,
     ends: int | None = None,
     longest: int = 0,
@@ -177,7 +177,7 @@ def _lengths(call: OperatorCall, at: _Places, q: CallTensor, k: CallTensor) -> L
     is_cache = (at.pages is not None and call.optional(at.pages) is not None) or (
         len(q.shape) == 3 and len(k.shape) == 4
     )
-    if at.causal == SECOND_FLAG:
+    if at.causal == _SECOND_FLAG:
         flags = [
             n for n in range(at.longest + 2, len(call.arguments)) if isinstance(call.get(n), bool)
         ]

@@ -7,12 +7,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from llmprof.names.dtypes import NUMBERED, type_format
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall, widest
-from llmprof.theory.calls.work import CallWork, cost
+from llmprof.theory.calls.work import RESULTS, CallWork, cost, result
 
 _COMPARES: Final = tuple(
     f"aten::{name}"
@@ -131,7 +131,6 @@ def _values(call: OperatorCall, inputs: list[CallTensor]) -> list[CallTensor]:
     return [each for each in inputs if each.format != "bool"] or inputs
 
 
-NewResult = Callable[[OperatorCall], float]
 """Bytes of a result that is not among the arguments."""
 
 
@@ -146,7 +145,7 @@ def moves(
     matrix: int | None = None,
     unless: int | None = None,
     assumed: str = "",
-    new: NewResult | None = None,
+    new: Sequence[Any] = (),
 ) -> CallWork:
     """So many operations an element; inputs and results once.
 
@@ -163,7 +162,7 @@ def moves(
     reads, writes = (_at(call, part) for part in places.split(">"))
     elements = sum(each.elements for each in (_at(call, of) if of else reads[:1]))
     work = flops * elements * (1 if per is None else call.tensor(per).shape[-1])
-    results = sum(each.stored for each in writes) + (new(call) if new else 0)
+    results = sum(each.stored for each in writes) + (RESULTS[new[0]](call, *new[1:]) if new else 0)
     unit = "" if matrix is None else call.tensor(matrix).format
     return CallWork(work, sum(each.bytes for each in reads), results, unit, assumed)
 
@@ -182,34 +181,34 @@ def _at(call: OperatorCall, places: str) -> list[CallTensor]:
     return found
 
 
+@result
 def mask_of(call: OperatorCall) -> float:
     """A byte for each element of the first argument."""
     return call.tensor(0).elements
 
 
+@result
 def half_of(call: OperatorCall) -> float:
     """Half of the elements of the first argument: one half times a function of the other."""
     x = call.tensor(0)
     return x.elements // 2 * x.width
 
 
-def rounded(group: int | None = None, parts: int = 1) -> NewResult:
+@result
+def rounded(call: OperatorCall, group: int | None = None, parts: int = 1) -> float:
     """A byte for each element of the first argument, or of a part, with a scale of 32 bits a row,
     or a group of the size at a place.
     """
-
-    def new(call: OperatorCall) -> float:
-        x = call.tensor(0)
-        size = x.shape[-1] // parts if group is None else call.number(group)
-        out = x.elements // parts
-        return out + 4 * out / max(1, size)
-
-    return new
+    x = call.tensor(0)
+    size = x.shape[-1] // parts if group is None else call.number(group)
+    out = x.elements // parts
+    return out + 4 * out / max(1, size)
 
 
-def as_type(place: int) -> NewResult:
+@result
+def as_type(call: OperatorCall, place: int) -> float:
     """As many elements as the first argument has, of the type that is asked for at a place."""
-    return lambda call: call.tensor(0).elements * width_asked(call, place, call.tensor(0).width)
+    return call.tensor(0).elements * width_asked(call, place, call.tensor(0).width)
 
 
 def width_asked(call: OperatorCall, place: int, usual: float) -> float:
@@ -222,33 +221,32 @@ def width_asked(call: OperatorCall, place: int, usual: float) -> float:
     return NUMBERED.get(int(asked), usual) if isinstance(asked, int | float) else usual
 
 
-def chosen(number: int) -> NewResult:
+@result
+def chosen(call: OperatorCall, number: int) -> float:
     """Eight bytes (a weight and a place of 32 bits, or a place of 64) for each of those that a row
     of the first argument chooses, whose number is at a place.
     """
-
-    def new(call: OperatorCall) -> float:
-        x = call.tensor(0)
-        return (x.elements // max(1, x.shape[-1]) if x.shape else 1) * call.number(number) * 8
-
-    return new
+    x = call.tensor(0)
+    return (x.elements // max(1, x.shape[-1]) if x.shape else 1) * call.number(number) * 8
 
 
-def slots_of(places: str, cache: int) -> NewResult:
+@result
+def slots_of(call: OperatorCall, places: str, cache: int) -> float:
     """As many elements as arguments have, of the type of another one."""
-    return lambda call: sum(each.elements for each in _at(call, places)) * call.tensor(cache).width
+    return sum(each.elements for each in _at(call, places)) * call.tensor(cache).width
 
 
-def mean_of(place: int) -> NewResult:
+@result
+def mean_of(call: OperatorCall, place: int) -> float:
     """One element, or all if the number at a place asks for no mean."""
-    return lambda call: (
-        (call.tensor(0).elements if call.number(place, 1) == 0 else 1) * call.tensor(0).width
-    )
+    x = call.tensor(0)
+    return (x.elements if call.number(place, 1) == 0 else 1) * x.width
 
 
-def indices(values: int) -> NewResult:
+@result
+def indices(call: OperatorCall, values: int) -> float:
     """A place for each value of an argument, of 32 bits if the third argument says so."""
-    return lambda call: call.tensor(values).elements * (4 if call.get(2) is True else 8)
+    return call.tensor(values).elements * (4 if call.get(2) is True else 8)
 
 
 _OF_LIST: Final = re.compile(

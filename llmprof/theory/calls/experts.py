@@ -377,7 +377,7 @@ def tensorrt_experts(call: OperatorCall) -> CallWork:
     numbers = [each for each in call.arguments[second + 1 :] if isinstance(each, float)]
     if len(numbers) < 4 or numbers[3] != 1:
         raise NoWorkError(SPREAD)
-    return expert_products(0, 3, second, 1, fused=True)(call)
+    return expert_products(call, 0, 3, second, 1, fused=True)
 
 
 @cost

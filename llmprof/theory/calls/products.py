@@ -196,7 +196,6 @@ def convolution(
     sizes: Sequence[int] = (3, 4, 5),
     groups: int = 8,
     *,
-    bias: int | None = 2,
     transposed: int | None = None,
 ) -> CallWork:
     """2 x elements of the result x taps of a filter; input, weight, bias and result once.
@@ -215,7 +214,7 @@ def convolution(
     channels = weight.shape[0] if turned else weight.shape[1] * many
     if any(len(each) != space for each in given) or x.shape[1] != channels:
         raise NoWorkError("strides, padding, dilation or groups do not fit the shapes")
-    read = x.bytes + weight.bytes + (0.0 if bias is None else call.bytes_at(bias))
+    read = x.bytes + weight.bytes + call.bytes_at(2)
     taps, unit = math.prod(weight.shape[1:]), _matrix_format(call, x)
     axes = zip(x.shape[2:], weight.shape[2:], *given, strict=True)
     if turned:  # each element of the input is spread over the taps of a filter

@@ -10,7 +10,7 @@ from typing import Final
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
 from llmprof.theory.calls.work import CallWork, cost
 
-LEAST: Final = "token by token: chunked kernels do more"
+_LEAST: Final = "token by token: chunked kernels do more"
 
 
 @cost
@@ -64,7 +64,7 @@ def split_scan(call: OperatorCall) -> CallWork:
         projected.bytes + weights,
         batch * tokens * inner * projected.width,
         projected.format,
-        LEAST,
+        _LEAST,
     )
 
 
@@ -144,7 +144,7 @@ def mamba_mixer(call: OperatorCall) -> CallWork:
     flops = tokens * (6.0 * heads * size * state + 2.0 * (taps + 1) * channels)
     states = sequences * (heads * size * state * kept + taps * channels * projected.width)
     read = tokens * (channels + heads) * projected.width + (0 if prompts else states)
-    said = LEAST
+    said = _LEAST
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
     return CallWork(
@@ -188,7 +188,7 @@ def linear_attention(call: OperatorCall, products: int = 3) -> CallWork:
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
-    return CallWork(flops, read, v.stored + kept, q.format, LEAST)
+    return CallWork(flops, read, v.stored + kept, q.format, _LEAST)
 
 
 @cost
@@ -221,7 +221,7 @@ def gated_delta(call: OperatorCall) -> CallWork:
     read = (
         mixed.bytes + sum(call.tensor(place).bytes for place in (1, 2)) + (0 if prompts else kept)
     )
-    said = LEAST + (
+    said = _LEAST + (
         "; states of sequences that generate beside prompts left out" if prompts else ""
     )
     return CallWork(
@@ -249,7 +249,7 @@ def kimi_delta(call: OperatorCall) -> CallWork:
     prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[-3:] == (heads, key, value)]
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
     read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
-    said = LEAST
+    said = _LEAST
     said += (
         "; states of sequences that generate beside prompts left out"
         if prompts

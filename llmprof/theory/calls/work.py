@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Final
 
 from llmprof.theory.calls.call import OperatorCall
 
@@ -41,9 +40,6 @@ class CallWork:
     result: tuple[int, int, int] | None = None
 
 
-P = ParamSpec("P")
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """A rule of work with the places of the arguments that it reads.
@@ -52,14 +48,14 @@ class Cost:
     ----------
     rule : callable
         From a call and the places to its work. Its docstring begins with FLOPs and bytes.
-    places : tuple
+    places : sequence
         Places of arguments, and what else the rule takes.
     named : mapping
         The same by name.
     """
 
     rule: Callable[..., CallWork]
-    places: tuple[Any, ...]
+    places: Sequence[Any]
     named: Mapping[str, Any]
 
     def __call__(self, call: OperatorCall) -> CallWork:
@@ -67,11 +63,19 @@ class Cost:
         return self.rule(call, *self.places, **self.named)
 
 
-def cost(rule: Callable[Concatenate[OperatorCall, P], CallWork]) -> Callable[P, Cost]:
-    """Decorator of a rule of work: from the places of arguments to the work of a call."""
+RULES: Final[dict[str, Callable[..., CallWork]]] = {}
+"""Rules of work, by name."""
+RESULTS: Final[dict[str, Callable[..., float]]] = {}
+"""Rules of the bytes of a new result, by name."""
 
-    @wraps(rule)
-    def placed(*places: P.args, **named: P.kwargs) -> Cost:
-        return Cost(rule, places, named)
 
-    return placed
+def cost(rule: Callable[..., CallWork]) -> Callable[..., CallWork]:
+    """Decorator of a rule of work: from a call and the places of its arguments to its work."""
+    RULES[rule.__name__] = rule
+    return rule
+
+
+def result(rule: Callable[..., float]) -> Callable[..., float]:
+    """Decorator of a rule of the bytes of a new result."""
+    RESULTS[rule.__name__] = rule
+    return rule

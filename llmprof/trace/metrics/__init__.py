@@ -13,17 +13,14 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from llmprof.errors import checked
-from llmprof.errors import LlmprofError
-from llmprof.trace.metrics.data import SAME, STALLS, base_name, parts
-from llmprof.trace.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
+from llmprof.errors import LlmprofError, checked
+from llmprof.trace.metrics.entries import ENTRIES, GUIDE, SAME, STALLS, Entry, base_name, parts
 
 __all__ = ["Explanation", "explain", "glossary"]
 
 _STALL = re.compile(
     r"issue_stalled_(\w{1,64}?)(?:_not_issued)?(?:_per_issue_active)?(?:_not_issued)?$"
 )
-_NAMING = "NVIDIA Nsight Compute documentation, Kernel Profiling Guide: Metrics Structure"
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,7 @@ def explain(name: str) -> Explanation:
     entry = _find(key, name.strip()) or _find(key, label)
     name_parts = parts(name)
     if entry is not None:
-        return Explanation(
-            name, entry.title, entry.meaning, entry.good, entry.action, entry.source, name_parts
-        )
+        return Explanation(name, *entry[2:], name_parts)
     names = [name.rstrip("*_") for entry in ENTRIES for name in entry.names]
     labels = [*(label for entry in ENTRIES for label in entry.labels), *STALLS]
     near = tuple(
@@ -122,12 +117,18 @@ def explain(name: str) -> Explanation:
         )
     title = "not in the glossary"
     return Explanation(
-        name, title, "", "", "", _NAMING, name_parts, near or ("dram__throughput", "sm__throughput")
+        name,
+        title,
+        "",
+        "",
+        "",
+        GUIDE + "Metrics Structure",
+        name_parts,
+        near or ("dram__throughput", "sm__throughput"),
     )
 
 
 def _stall(name: str, reason: str) -> Explanation:
-    meaning, action = STALLS[reason]
     good = (
         "It is a state of work, not of waiting."
         if reason in ("selected", "not_selected")
@@ -136,10 +137,9 @@ def _stall(name: str, reason: str) -> Explanation:
             " only where no pipe and no memory is near its peak."
         )
     )
-    meaning, action = (f"{text[:1].upper()}{text[1:]}." for text in (meaning, action))
-    return Explanation(
-        name, f"warp state {reason}", meaning, good, action, _STALL_SOURCE, parts(name)
-    )
+    meaning, action = (f"{text[:1].upper()}{text[1:]}." for text in STALLS[reason].values())
+    source = GUIDE + "Metrics Reference, Warp Stall Reasons"
+    return Explanation(name, f"warp state {reason}", meaning, good, action, source, parts(name))
 
 
 def _find(key: str, label: str) -> Entry | None:
@@ -172,15 +172,12 @@ def glossary() -> pl.DataFrame:
     >>> glossary().filter(pl.col("title") == "use of the device memory")["labels"].to_list()
     [['DRAM Throughput']]
     """
-    rows = [
-        (list(e.names), list(e.labels), e.title, e.meaning, e.good, e.action, e.source)
-        for e in ENTRIES
-    ]
+    rows = [*ENTRIES]
     for reason in STALLS:
         stall = _stall(reason, reason)
         name = f"smsp__average_warps_issue_stalled_{reason}_per_issue_active"
         rows.append(
-            ([name], [], stall.title, stall.meaning, stall.good, stall.action, stall.source)
+            Entry([name], [], stall.title, stall.meaning, stall.good, stall.action, stall.source)
         )
     texts = dict.fromkeys(("title", "meaning", "good", "action", "source"), pl.String)
     return pl.DataFrame(

@@ -136,15 +136,15 @@ FEW: Final = 50
 def few_longest(lengths: pl.Series) -> str:
     """Which few of some rows take nearly all of their time, as a sentence; empty without any."""
     whole, most = float(lengths.sum() or 0), max(1, min(FEW, len(lengths) // 10))
-    longest = lengths.top_k(most).sort(descending=True).cast(pl.Float64).cum_sum()
-    if len(lengths) <= most + 1 or not whole or longest[-1] < NEARLY_ALL * whole:
+    longest = [float(length) for length in lengths.top_k(most).sort(descending=True)]
+    if len(lengths) <= most + 1 or not whole or sum(longest) < NEARLY_ALL * whole:
         return ""
-    few = int((longest < NEARLY_ALL * whole).sum()) + 1
+    few = next(n for n in range(1, most + 1) if sum(longest[:n]) >= NEARLY_ALL * whole)
     # and those of about the same length
-    few = min(most, int((lengths >= lengths.top_k(few).min() / 2).sum()))
+    few = sum(length >= longest[few - 1] / 2 for length in longest)
     number = "" if few == 1 else f"{few:,} "
     take = "takes" if few == 1 else "take"
-    share = format_share(longest[few - 1] / whole)
+    share = format_share(sum(longest[:few]) / whole)
     return f" The longest {number}of {len(lengths):,} in all {take} {share} of it."
 
 

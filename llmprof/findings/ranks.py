@@ -144,6 +144,6 @@ def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> tuple[
         .drop_nulls()
         .sort("ns", "rule", descending=[True, False])
     )
-    if not more.height or more["ns"][0] < EXPLAINS * waited_ns:
+    if not more.height or not waited_ns or more["ns"][0] < EXPLAINS * waited_ns:
         return None, 0.0
     return str(more["rule"][0]), more["ns"][0] / waited_ns

@@ -190,6 +190,9 @@ class Cause:
     """
 
 
+AI_CPU_NAME: Final = r"AiCpu|AI_?CPU"
+"""Names of kernels that run on a general-purpose processor of an NPU."""
+
 NAME_THEM: Final = "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
 """Advice on kernels of which no name says what they do."""
 

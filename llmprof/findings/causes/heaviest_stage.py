@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import (
+    AI_CPU_NAME,
     NAME_THEM,
     POTENTIAL,
     Cause,
@@ -17,7 +18,6 @@ from llmprof.findings.cause import (
     Measurement,
     readable_name,
 )
-from llmprof.findings.causes.npu import AI_CPU_NAME
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest_name, sum_of
 from llmprof.text import counted

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
+from llmprof.findings.cause import AI_CPU_NAME, Cause, Context, Figures, Measurement, readable_name
 from llmprof.findings.scope import Scope, heaviest_name, sum_of
 from llmprof.text import tenths
 from llmprof.units import format_share
@@ -27,9 +27,6 @@ _UNITS: Final = {
 
 AI_CPU: Final = r"(?i)^ai_?cpu"
 """Core types of kernels that run on a general-purpose processor of the device."""
-
-AI_CPU_NAME: Final = r"AiCpu|AI_?CPU"
-"""Names of such kernels."""
 
 FORMAT_CHANGES: Final = r"(?i)(?:^|_)TransData"
 """Kernels that change the format of a tensor, such as ND to NZ."""

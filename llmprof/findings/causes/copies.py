@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
-from llmprof.findings.host import RangeAround, first_match, range_around
+from llmprof.findings.host import MOSTLY, RangeAround, first_match, range_around
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import tenths
 from llmprof.units import format_bytes, format_share
@@ -42,6 +42,8 @@ class Copies(Figures):
     around: RangeAround | None = None
     kernel: str = ""
     """The kernel with most of it, if kernels copy."""
+    operator: str = ""
+    """The operator that launches most of them."""
     beside_kernels: bool = True
     """Whether kernels were recorded, which they could overlap."""
 
@@ -58,6 +60,8 @@ class Copies(Figures):
         )
         if self.moved_bytes and self.gbps is not None:
             text += f", {format_bytes(self.moved_bytes)} in all at {self.gbps:,.1f} GB/s"
+        if self.kernel and self.operator:
+            text += f", the most time in {self.operator}"
         return f"{text}." if self.around is None else f"{text}. {self.around}."
 
     def advice(self, of: Context) -> str:
@@ -92,7 +96,7 @@ class Copies(Figures):
             )
         if not self.kernel:
             return "Copy less, or on a stream of its own while other work runs."
-        if torch and re.search("nchw|nhwc", self.kernel, re.IGNORECASE):
+        if torch and re.search("nchw|nhwc|conv", self.kernel + self.operator, re.IGNORECASE):
             return "Keep tensors in channels_last: convolutions convert between NCHW and NHWC here."
         if torch:
             return (
@@ -117,6 +121,7 @@ def _measure(scope: Scope) -> Measurement | None:
     if of_name.height and "copies" in scope.trace.table_names:
         moved = scope.begun(scope.trace.copies.filter(pl.col("name").eq_missing(name)))
     kernel = "" if of_name.height else str(heaviest(shown, "name")[0] or "")
+    operator, of_operator = heaviest(shown, "operator")
     what = f"{name}{_memories(name, moved)}"
     many = 0.0 if moved is None else sum_of(moved, "bytes")
     figures = Copies(
@@ -128,6 +133,7 @@ def _measure(scope: Scope) -> Measurement | None:
         None if moved is None else many / max(1.0, sum_of(moved, "dur_ns")),
         range_around(scope, events),
         kernel,
+        str(operator or "") if of_operator >= MOSTLY else "",
         scope.has_kernels,
     )
     # copies without a separate category cannot be told from other work

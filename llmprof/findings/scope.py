@@ -97,7 +97,8 @@ def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, 
     if not sums.height or not whole:
         return None, 0.0
     largest_sum = sums[weight].max()
-    return sums.filter(pl.col(weight) == largest_sum)[by].min(), float(largest_sum) / whole  # type: ignore[arg-type]
+    found = sums[by].filter(sums[weight] == largest_sum).min()
+    return found, float(largest_sum) / whole  # type: ignore[arg-type]
 
 
 def heaviest_name(rows: pl.DataFrame) -> tuple[str | None, float]:
@@ -228,9 +229,14 @@ class Scope:
         """The time of some ranks of it; of all with None."""
         if ranks is None:
             return self
-        return replace(
-            self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0
-        )
+        if (key := tuple(ranks)) not in self._of_ranks:
+            windows = self.windows.filter(pl.col("rank").is_in(ranks))
+            self._of_ranks[key] = replace(self, windows=windows, recorded_ns=0)
+        return self._of_ranks[key]
+
+    @cached_property
+    def _of_ranks(self) -> dict[tuple[int, ...], Scope]:
+        return {}
 
     @cached_property
     def denominator(self) -> str:

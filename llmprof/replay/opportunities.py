@@ -267,7 +267,7 @@ def _gains(
     made.set_duration(saved > 0, made.own_duration() * (1 - saved))
     numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []
-    shorter = periods_below(built, made, key)
+    shorter = periods_below(trace, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
         gain = recorded.with_columns(gain_ns=lasting_gains(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -306,34 +306,29 @@ def times_of(plans: list[ReplayPlan]) -> NodeNumbers:
 
 @per_trace
 def recorded_periods(trace: Trace) -> pl.DataFrame:
-    """Time of every step of every rank as recorded: :func:`periods` of the recorded times."""
-    built = graph(trace)
-    return periods(built, built.time)
+    """Time of every step of every rank as recorded."""
+    return each_periods(trace, graph(trace).time[:, np.newaxis])[0]
 
 
-def periods(built: Graph, times: NodeNumbers) -> pl.DataFrame:
-    """Time of every step of every rank under some times of the nodes."""
+def each_periods(trace: Trace, times: NodeNumbers) -> list[pl.DataFrame]:
+    """Time of every step of every rank under each column of times of the nodes."""
     # The time of a step is that from its start on the rank's devices to the start of the next one,
     # of the last one to its own end. The last one before a cut is left out, unless no step of the
     # rank follows another.
-    return each_periods(built, times[:, np.newaxis])[0]
-
-
-def each_periods(built: Graph, times: NodeNumbers) -> list[pl.DataFrame]:
-    """The frame of :func:`periods` for each column of times; what steps there are is found once."""
-    steps = _Steps.of(built)
+    steps = _steps(trace)
     nodes = 2 * np.argsort(steps.number, kind="stable")[(steps.number < 0).sum() :]
     return steps.periods(nodes, times[nodes], nodes + 1, times[nodes + 1])
 
 
-def periods_below(built: Graph, least: ReplayPlan, group: NodeNumbers) -> list[pl.DataFrame]:
-    """The frames of :func:`periods` under a plan that lengthens nothing, and with each group of its
-    events alone.
+def periods_below(trace: Trace, least: ReplayPlan, group: NodeNumbers) -> list[pl.DataFrame]:
+    """Times of the steps under a plan that lengthens nothing, and with each group of its events
+    alone.
 
     ``group`` is the number of each event's group, from 0, or -1. A group alone has what the plan
     changes for its events and the recording for all others.
     """
-    steps, low, most = _Steps.of(built), least.chains(), built.schedule()
+    steps, built = _steps(trace), least.built
+    low, most = least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
     part = contract_graph(low, most, np.concatenate([begin, end]), built.time)
     times = earliest(part.vary_groups(low, most, np.repeat(group, 2)))
@@ -350,33 +345,6 @@ class _Steps(NamedTuple):
     """
     number: NodeNumbers
     """By event, the row of its step in the frame; -1 for events of none."""
-
-    @classmethod
-    def of(cls, built: Graph) -> Self:
-        """Find the steps of a graph."""
-        work = built.events.filter(pl.col("where") == "device").select(
-            "rank", "step", "phase", "row"
-        )
-        if work["step"].null_count() == work.height:
-            work = work.with_columns(
-                step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String)
-            )
-        work = work.filter(pl.col("step").is_not_null())
-        steps = (
-            work.group_by("rank", "step")
-            .agg(pl.col("phase").drop_nulls().first())
-            .sort("rank", "step")
-        )
-        follows = pl.struct("rank", "block") == pl.struct("rank", "block").shift(-1)
-        steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(value=False))
-        cut = pl.lit(built.blocks is not None)
-        steps = steps.with_columns(alone=~cut | pl.col("last").all().over("rank"))
-        named = steps.select("rank", "step", number=pl.int_range(pl.len()))
-        number = np.full(built.events.height, -1, dtype=np.int64)
-        number[work["row"].to_numpy()] = work.join(
-            named, on=["rank", "step"], maintain_order="left"
-        )["number"]
-        return cls(built, steps, number)
 
     def asked(self, weight: NodeNumbers) -> tuple[NodeNumbers, NodeNumbers]:
         """Nodes among which, by step, are its first start and its last end, where no weight is
@@ -396,9 +364,7 @@ class _Steps(NamedTuple):
     def periods(
         self, begin: NodeNumbers, starts: NodeNumbers, end: NodeNumbers, ends: NodeNumbers
     ) -> list[pl.DataFrame]:
-        """The frame of :func:`periods` for each column of the times of nodes, in the order of
-        steps.
-        """
+        """The frame of the steps for each column of the times of nodes, in the order of steps."""
         steps = self.frame
         kept = ~steps["last"] | steps["alone"]
         named = steps.filter(kept).select("rank", "step", "phase", "block")
@@ -415,6 +381,31 @@ class _Steps(NamedTuple):
             named.with_columns(pl.Series("period_ns", lasted), pl.Series("end_ns", ended))
             for lasted, ended in zip((until - start)[mask].T, until[mask].T, strict=True)
         ]
+
+
+@per_trace
+def _steps(trace: Trace) -> _Steps:
+    """The steps of the graph of a trace."""
+    built = graph(trace)
+    work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row")
+    if work["step"].null_count() == work.height:
+        work = work.with_columns(
+            step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String)
+        )
+    work = work.filter(pl.col("step").is_not_null())
+    steps = (
+        work.group_by("rank", "step").agg(pl.col("phase").drop_nulls().first()).sort("rank", "step")
+    )
+    follows = pl.struct("rank", "block") == pl.struct("rank", "block").shift(-1)
+    steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(value=False))
+    cut = pl.lit(built.blocks is not None)
+    steps = steps.with_columns(alone=~cut | pl.col("last").all().over("rank"))
+    named = steps.select("rank", "step", number=pl.int_range(pl.len()))
+    number = np.full(built.events.height, -1, dtype=np.int64)
+    number[work["row"].to_numpy()] = work.join(named, on=["rank", "step"], maintain_order="left")[
+        "number"
+    ]
+    return _Steps(built, steps, number)
 
 
 def calls_of_rows(plan: ReplayPlan, trace: Trace) -> pl.DataFrame:

@@ -24,7 +24,6 @@ from llmprof.replay.plan import (
     GuessLevel,
     ReplayPlan,
     each_periods,
-    periods,
     recorded_periods,
     times_of,
 )
@@ -272,10 +271,9 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
     """Times of the steps by the levels of each group of plans; all are scheduled at once."""
     if not groups:
         return []
-    built = graph(trace)
     recorded = recorded_periods(trace)
     middle = LEVELS.index("middle")
-    every = each_periods(built, times_of([plan for plans in groups for plan in plans]))
+    every = each_periods(trace, times_of([plan for plans in groups for plan in plans]))
     out, column = [], 0
     for plans in groups:
         each = every[column : column + len(plans)]
@@ -311,7 +309,7 @@ def _plain_times(trace: Trace, made: tuple[ReplayChange, ...]) -> pl.DataFrame:
         for change in made:
             change.apply(plan, trace)
         plans.append(plan)
-    after = each_periods(graph(trace), times_of(plans))
+    after = each_periods(trace, times_of(plans))
     middle = known.steps["middle"].with_columns(
         recorded_ns=pl.col("period_ns") * known.rest["middle"]
     )
@@ -387,8 +385,8 @@ def plain_host(trace: Trace) -> Plain | None:
     """
     # If the devices set the pace, many speeds give the same time: the guesses are the lowest, the
     # middle and the highest.
-    measured, built = plain_steps(trace), graph(trace)
-    if not measured or _step(trace, periods(built, built.time)) is None:
+    measured = plain_steps(trace)
+    if not measured or _step(trace, recorded_periods(trace)) is None:
         return None
     wanted = median(measured)
     steps = [_step(trace, rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
@@ -409,11 +407,10 @@ def plain_host(trace: Trace) -> Plain | None:
 
 def _add_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     """Steps of replays in which the host takes so many times as long."""
-    built = graph(trace)
-    plans = [ReplayPlan(built, "middle") for _ in factors]
+    plans = [ReplayPlan(graph(trace), "middle") for _ in factors]
     for plan, factor in zip(plans, factors, strict=True):
         plan.host(factor)
-    return each_periods(built, times_of(plans))
+    return each_periods(trace, times_of(plans))
 
 
 def _step(trace: Trace, steps: pl.DataFrame) -> float | None:

@@ -116,7 +116,7 @@ def _gain(
         return f"No prediction: it is below {format_share(NOTHING)} of the time."
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
-    steps = scope.windows.select("rank", "step").unique()
+    steps = scope.windows[["rank", "step"]].unique()
     if scope.steps is not None:
         rows = rows.join(steps, on=["rank", "step"], how="semi").sort("rank", "step")
     if not rows.height:

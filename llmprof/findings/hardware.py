@@ -305,7 +305,7 @@ def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[
         pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0
     )
     joined = advice.join(
-        speed.select("kernel_id", "kernel_name", "dur_ns"), on="kernel_id"
+        speed[["kernel_id", "kernel_name", "dur_ns"]], on="kernel_id"
     ).with_columns(gain=pl.col("dur_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100)
     once = joined.group_by("rule", "kernel_id").agg(
         pl.all().sort_by("gain", descending=True).first()
@@ -346,7 +346,7 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         lines = hot_lines(source).drop_nulls("line")
     except LlmprofError:
         return []
-    length = speed.select("kernel_id", "dur_ns")
+    length = speed[["kernel_id", "dur_ns"]]
     hottest = (
         lines.join(length, on="kernel_id")
         .filter(pl.col("share") >= _MIN_LINE)

@@ -202,7 +202,7 @@ def range_around(
     own = ~pl.col("on_device") & ~name.is_in(scope.step_ranges.implode())
     ranges = scope.trace.markers.filter(own & ~name.str.contains(labels.ANY))
     ranges = length_within(
-        ranges.select("rank", "name", "start_ns", "dur_ns"), rows, ["rank"], name="ns"
+        ranges[["rank", "name", "start_ns", "dur_ns"]], rows, ["rank"], name="ns"
     )
     ranges = ranges.filter(pl.col("ns") > 0)
     union = merge(ranges, ["rank", "name"])
@@ -210,9 +210,9 @@ def range_around(
         length_within(union, rows, ["rank"], name="ns").group_by("name").agg(pl.col("ns").sum())
     )
     whole = sum_of(merge(rows, ["rank"]), "dur_ns")
-    begun = scope.events.filter(pl.col("launch_start_ns").is_not_null()).select(
-        "rank", "launch_start_ns"
-    )
+    begun = scope.events.filter(pl.col("launch_start_ns").is_not_null())[
+        ["rank", "launch_start_ns"]
+    ]
     known = covered.filter(pl.col("ns") >= MOSTLY * whole).sort(
         "ns", "name", descending=[True, False]
     )

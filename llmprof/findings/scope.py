@@ -390,7 +390,7 @@ class Scope:
         """Whether the steps have the same batches on all ranks, as far as batches are known."""
         if self.steps is None:
             return True
-        keys = self.windows.select("rank", "step").unique()
+        keys = self.windows[["rank", "step"]].unique()
         batch = pl.concat_str(*_BATCH, separator="/", ignore_nulls=True)
         batches = (
             self.steps.join(keys, on=["rank", "step"])
@@ -472,7 +472,7 @@ class Scope:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
         if self.steps is None:
             return frame
-        return frame.join(self.steps.select("rank", "step"), on=["rank", "step"], how="semi")
+        return frame.join(self.steps[["rank", "step"]], on=["rank", "step"], how="semi")
 
 
 def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
@@ -527,7 +527,7 @@ def windows_of(words: str, windows: pl.DataFrame, chosen: pl.DataFrame | None) -
 def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
     return windows.join(
-        chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
+        chosen[["rank", "step"]], on=["rank", "step"], how="semi", maintain_order="left"
     )
 
 
@@ -601,7 +601,7 @@ def _usual_and_slow(
 
 
 def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    some = windows.select("rank", "step").unique()
+    some = windows[["rank", "step"]].unique()
     return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
 
 

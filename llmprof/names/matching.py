@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
-import numpy as np
 import polars as pl
 
 from llmprof.errors import LlmprofError
@@ -68,21 +67,18 @@ def by_unique_name(
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
     """Values of names, from a function that sees each distinct name once."""
     coded = names.cast(pl.Categorical)
-    codes = coded.to_physical().cast(pl.Int64)
-    codes_of_rows = (codes.fill_null(-1) if codes.null_count() else codes).to_numpy()
-    row = np.full(codes_of_rows.max(initial=-1) + 2, -1)  # of each code; the last is of null
-    row[codes_of_rows] = np.arange(len(codes_of_rows))
-    row[-1] = -1
-    known = np.flatnonzero(
-        row >= 0
-    )  # the same names have one order, in which their meaning is kept
-    distinct = coded[row[known]].cast(pl.String).to_list()
-    parts = [tuple(distinct[i : i + _AT_ONCE]) for i in range(0, len(distinct), _AT_ONCE)]
-    values = pl.concat(map(meaning, parts or [()]))
-    row[known] = np.arange(len(known))
-    if codes.null_count():
-        values, row[-1] = values.extend_constant(None, 1), len(known)
-    return values[row[codes_of_rows]]
+    distinct = coded.drop_nulls().unique()
+    if distinct.is_empty():
+        return meaning(()).extend_constant(None, coded.len())
+    codes = distinct.to_physical()
+    order = codes.arg_sort()  # the same names have one order, in which their meaning is kept
+    distinct, codes = distinct[order].cast(pl.String), codes[order]
+    values = pl.concat(
+        [meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(distinct), _AT_ONCE)]
+    )
+    row_of_code = pl.Series([0], dtype=pl.UInt32).new_from_index(0, codes[-1] + 1)
+    row_of_code.scatter(codes, pl.Series(range(len(codes)), dtype=pl.UInt32))
+    return values[row_of_code[coded.to_physical()]]
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:

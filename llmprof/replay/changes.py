@@ -346,7 +346,7 @@ def at_bound(
             "rank", "step", "stage", factor=(pl.col("bound_ns") / pl.col("total_ns")).clip(0, 1)
         )
         factor = (
-            plan.events.select("rank", "step", "stage")
+            plan.events[["rank", "step", "stage"]]
             .join(factors, on=["rank", "step", "stage"], how="left", maintain_order="left")[
                 "factor"
             ]

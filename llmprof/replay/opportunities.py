@@ -231,12 +231,12 @@ def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> p
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
-    place = found.events.select("event", "row", "call")
+    place = found.events[["event", "row", "call"]]
     work = built.events.filter(pl.col("where") == "device").select(
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
     work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
-    return add_keys(work.hstack(steps[work["window"]].select("phase")), found)
+    return add_keys(work.hstack(steps[work["window"]][["phase"]]), found)
 
 
 def _keys(work: pl.DataFrame) -> pl.DataFrame:
@@ -320,7 +320,7 @@ def _table(
             **{name: pl.when(alone).then(pl.col(of).first()) for name, of in first.items()},
         )
     )
-    busy = union_length(work.select("window", "phase", "start_ns", "dur_ns"), ["window", "phase"])
+    busy = union_length(work[["window", "phase", "start_ns", "dur_ns"]], ["window", "phase"])
     sums = (
         of_phase.select("phase", whole=pl.col("step_ns") * pl.col("steps"))
         .join(

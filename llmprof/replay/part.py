@@ -202,4 +202,4 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
         f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than"
         f" {limit:,} events"
     )
-    return ReplayedPart(part, words, both, steps=worked.select("rank", "step", "phase"))
+    return ReplayedPart(part, words, both, steps=worked[["rank", "step", "phase"]])

@@ -159,10 +159,8 @@ class ReplayPlan:
         """First and last host call that launched some of the events of each step, by thread."""
         edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
         target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
-        calls: pl.DataFrame = (
-            self.events[source]
-            .select("chain", "row")
-            .with_columns(step=self.events["step"][target])
+        calls: pl.DataFrame = self.events[source][["chain", "row"]].with_columns(
+            step=self.events["step"][target]
         )
         first, last = pl.col("row").min().cast(pl.Int64), pl.col("row").max().cast(pl.Int64)
         spans = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
@@ -175,7 +173,7 @@ class ReplayPlan:
         # The launched work begins when this call has ended and its stream allows it, as in a graph.
         within = np.zeros(self.events.height + 1, dtype=np.int64)
         calls = calls.filter(pl.col("first") < pl.col("last"))
-        for first, last in calls.select("first", "last").iter_rows():
+        for first, last in calls[["first", "last"]].iter_rows():
             part = slice(2 * first + 1, 2 * last + 2)
             taken = int(self.weight[part].sum())
             self.weight[part], self.rest[part] = 0, 0
@@ -367,7 +365,7 @@ class _Steps(NamedTuple):
         """The frame of the steps for each column of the times of nodes, in the order of steps."""
         steps = self.frame
         kept = ~steps["last"] | steps["alone"]
-        named = steps.filter(kept).select("rank", "step", "phase", "block")
+        named = steps.filter(kept)[["rank", "step", "phase", "block"]]
         if not steps.height:
             nothing = pl.Series(dtype=pl.Int64)
             return [named.with_columns(period_ns=nothing, end_ns=nothing)] * starts.shape[1]
@@ -387,7 +385,7 @@ class _Steps(NamedTuple):
 def _steps(trace: Trace) -> _Steps:
     """The steps of the graph of a trace."""
     built = graph(trace)
-    work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row")
+    work = built.events.filter(pl.col("where") == "device")[["rank", "step", "phase", "row"]]
     if work["step"].null_count() == work.height:
         work = work.with_columns(
             step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String)
@@ -410,9 +408,9 @@ def _steps(trace: Trace) -> _Steps:
 
 def calls_of_rows(plan: ReplayPlan, trace: Trace) -> pl.DataFrame:
     """Matched collectives with their row, kind, size and own transfer."""
-    calls = collectives(trace).select(
-        "rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks"
-    )
+    calls = collectives(trace)[
+        ["rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks"]
+    ]
     rows = plan.events.filter(pl.Series(plan.collectives())).select(
         "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
     )

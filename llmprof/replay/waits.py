@@ -249,7 +249,7 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
         .collect()
     )
     matched = begin.join_asof(
-        ends.select("rank", "time", "place"),
+        ends[["rank", "time", "place"]],
         on="time",
         by="rank",
         tolerance=MAX_AFTER_COLLECTIVE_NS,

@@ -106,7 +106,7 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
     rows = typical_periods(part.trace, rows)
     without = _means(
-        rows.select("rank", "step").join(_plain_times(part.trace, made), on=["rank", "step"])
+        rows[["rank", "step"]].join(_plain_times(part.trace, made), on=["rank", "step"])
     )
     without = without.select(
         "phase", pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns").name.prefix("plain_")

@@ -486,11 +486,7 @@ def compact(frame: pl.DataFrame) -> pl.DataFrame:
         for column in frame.iter_columns()
         if not column.dtype.is_nested()
         and column[0] == column[-1]
-        and (
-            column.null_count() == len(column)
-            if column[0] is None
-            else (column == column[0]).all(ignore_nulls=False)
-        )
+        and column.eq_missing(column.head(1)).all()
     ]
     return frame.with_columns(
         pl.lit(column[0]).cast(column.dtype).alias(column.name) for column in same

@@ -161,7 +161,7 @@ def _measure_above(scope: Scope) -> Measurement | None:
         longest["operator"],
         longest["bound_ns"] / longest["time_ns"],
         longest["bound_by"],
-        rows.select("operator", "shapes").n_unique(),
+        rows[["operator", "shapes"]].n_unique(),
         sum_of(rows, "count") / scope.parts,
         bool(rows.select(BY_CACHE.fill_null(value=False).all()).item()),
         longest["shapes"],

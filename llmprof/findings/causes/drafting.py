@@ -47,7 +47,7 @@ def _measure(scope: Scope) -> Measurement | None:
     drafted = None
     if scope.steps is not None:
         decodes = scope.steps.join(
-            scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
+            scope.windows[["rank", "step"]].unique(), on=["rank", "step"], how="semi"
         )
         requests = sum_of(decodes, "decode_requests")
         verified = sum_of(decodes, "decode_tokens") - requests

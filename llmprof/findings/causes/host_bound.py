@@ -225,17 +225,13 @@ def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
     """Share of the kernels that a replayed graph launched, and whether most of the late time is
     in an eager part.
     """
-    kernels = scope.events.select("rank", "launch_start_ns").filter(
-        scope.events["source"] == "kernel"
-    )
+    kernels = scope.events[["rank", "launch_start_ns"]].filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
         return 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
-    replays = (
-        calls.filter(call_kinds(calls["name"])["replays"])
-        .select("rank", "launch_start_ns")
-        .unique()
-    )
+    replays = calls.filter(call_kinds(calls["name"])["replays"])[
+        ["rank", "launch_start_ns"]
+    ].unique()
     launch = ["rank", "launch_start_ns"]
     in_graphs = kernels.join(replays, on=launch, how="semi")
     alone = kernels.height - in_graphs.height

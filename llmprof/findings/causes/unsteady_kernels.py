@@ -59,7 +59,7 @@ def _measure(scope: Scope) -> Measurement | None:
     )
     if not every.height:
         return None
-    found = spikes(scope.trace).join(every.select("rank", "step"), on=["rank", "step"])
+    found = spikes(scope.trace).join(every[["rank", "step"]], on=["rank", "step"])
     # collectives vary with the ranks that they wait for
     moving = scope.trace.events.filter(category="collective")["name"].unique()
     found = found.filter(~pl.col("name").is_in(moving.implode()))
@@ -68,7 +68,7 @@ def _measure(scope: Scope) -> Measurement | None:
     rows = found.select("rank", "step", "name", "start_ns", "ratio", dur_ns="gap_ns")
     name, by_name = heaviest(rows, "name")
     own = rows.filter(name=name)
-    slow = own.select("rank", "step").n_unique()
+    slow = own[["rank", "step"]].n_unique()
     # steady steps leave slow ones out: the share is that of all steps
     share = sum_of(rows, "dur_ns") / max(1.0, sum_of(every, "dur_ns"))
     figures = UnsteadyKernels(
@@ -77,7 +77,7 @@ def _measure(scope: Scope) -> Measurement | None:
         slow,
         every.height,
         float(own.select(pl.col("ratio").median()).item()),
-        sum_of(rows, "dur_ns") / rows.select("rank", "step").n_unique(),
+        sum_of(rows, "dur_ns") / rows[["rank", "step"]].n_unique(),
     )
     each_ns = sum_of(rows, "dur_ns") / every.height
     ns = share * scope.span_ns

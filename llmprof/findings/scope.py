@@ -275,7 +275,7 @@ class Scope:
         """How many of the steps it is of and their times, as a sentence, where that is not all of
         them or they are unlike.
         """
-        if self.steps is None or self.words not in ("steps", STEADY, USUAL_STEPS):
+        if self.steps is None:
             return ""
         number, times = self.windows["step"].n_unique(), self.windows["dur_ns"]
         least, most = (float(times.quantile(at) or 0) for at in (0, 1))
@@ -290,7 +290,7 @@ class Scope:
                 f" These are {number} of {counted(whole, 'step')}{unlike}; the others are first, or"
                 " not whole."
             )
-        return f" It is the mean of {number} steps{unlike}." if unlike else ""
+        return f" It is the mean of {number} steps{unlike}." if unlike and number > 1 else ""
 
     @cached_property
     def spread(self) -> str:

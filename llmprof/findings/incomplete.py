@@ -51,7 +51,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     judged = (
         "None of it gets a cause."
         if not of_steps
-        else f"These steps get no cause; {counted(whole, 'complete step')} explained below."
+        else f"No cause is given for them; what is said below is of {whole} complete steps."
         if whole
         else "No step is complete with the start of the next, so no cause is given."
     )

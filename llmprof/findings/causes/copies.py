@@ -62,7 +62,7 @@ class Copies(Figures):
         )
         if self.moved_bytes and self.gbps is not None:
             text += f", {format_bytes(self.moved_bytes)} in all at {self.gbps:,.1f} GB/s"
-        if self.kernel and self.operator:
+        if self.kernel and self.by_operator_share >= MOSTLY:
             text += f", the most time in {self.operator} ({format_share(self.by_operator_share)})"
         return f"{text}." if self.around is None else f"{text}. {self.around}."
 

@@ -88,6 +88,11 @@ class ExposedCommunication(Figures):
             if self.slower_share > MOSTLY:
                 return f"{text}, and calls that take longer than larger ones mostly wait."
             text += "; transfer is. "
+        if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
+            return (
+                f"{text}Between stages of a pipeline keep a batch in flight for each. Where experts"
+                " exchange tokens, exchange them while others are computed."
+            )
         if not self.has_layers:
             return (
                 f"{text}Fewer or fused collectives, larger messages, or compute at the same time."

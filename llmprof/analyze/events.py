@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.step_times import steady_steps
 from llmprof.errors import AnalysisError, Columns
@@ -72,7 +73,7 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    rows = label_steps.whole_steps(trace)
+    rows = whole_steps(trace)
     if steady:
         key = ["rank", "step"]
         rows = rows.join(steady_steps(trace), on=key, how="semi", maintain_order="left")

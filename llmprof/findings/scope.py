@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.edge import LANE
 from llmprof.analyze.idle.gaps import idle_in_pieces
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
-    LANE,
     decode_steps,
     recorded_windows,
     request_pauses,

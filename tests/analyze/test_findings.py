@@ -14,6 +14,7 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import catalog, findings, idle, what_if
+from llmprof.analyze.step_times import step_windows
 from llmprof.findings.cause import few_longest
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.causes.exposed_communication import beyond_fastest
@@ -633,6 +634,15 @@ def test_work_from_before():
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
+    # a step in which it ends is the same without it for all who tell of it
+    step = labels([(DECODE, 10_000, 10**9)])
+    run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls, "markers": step})
+    lasts = int(rest["start_ns"][-1] + rest["dur_ns"][-1] - rest["start_ns"][0])
+    said = llmprof.analyze.what_if(run, f"scale:{GEMM}:1")["recorded_ns"].to_list()
+    said += llmprof.analyze.steps(run)["dur_ns"].to_list() + step_windows(run)["dur_ns"].to_list()
+    of_step = pl.col("step").is_not_null()
+    said += llmprof.analyze.overlap(run).filter(of_step)["total_ns"].to_list()
+    assert said == [lasts] * 4
     # a stream that is first used later waits some us for its first event
     own, other = kernels([GEMM] * 8, dur=LONG), kernels([GEMM], start=8 * LONG + 9_000, stream=9)
     calls = pl.concat([launches(own, lead=20_000), launches(other, lead=10_000)])

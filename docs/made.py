@@ -66,7 +66,7 @@ def tables() -> str:
         "`NotCapturedError`; one that was recorded but has no rows is an empty frame.",
     ]
     for table in (*schema.TABLES.values(), *schema.PROFILES.values()):
-        if table is schema.METRICS:
+        if table is schema.PROFILES["metrics"]:
             parts.append(
                 "## Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
                 "are in base units, rates per second."

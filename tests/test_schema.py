@@ -12,9 +12,9 @@ def test_conform_orders_casts_and_sorts():
     out = schema.conform(
         pl.DataFrame({"name": ["k"], "dur_ns": ["5"], "start_ns": [10.0], "rank": [0]}), "kernels"
     )
-    assert out.schema == schema.KERNELS.schema
+    assert out.schema == schema.TABLES["kernels"].schema
     assert out.row(0, named=True) == {
-        **dict.fromkeys(schema.KERNELS.schema),
+        **dict.fromkeys(schema.TABLES["kernels"].schema),
         **{k: v[0] for k, v in KERNEL.items()},
     }
     frame = pl.DataFrame(

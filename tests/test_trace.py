@@ -45,7 +45,7 @@ def same(a, b):
 
 def test_recorded_but_none_is_an_empty_frame_and_not_recorded_an_error_that_names_the_option(trace):
     assert trace.copies.height == 0
-    assert trace.copies.schema == schema.COPIES.schema
+    assert trace.copies.schema == schema.TABLES["copies"].schema
     with pytest.raises(NotCapturedError, match=r"holds no memory.*profile_memory=True") as caught:
         _ = trace.memory
     assert caught.value.facts == {"table": "memory"}

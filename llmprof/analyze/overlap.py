@@ -8,10 +8,10 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import events_of_steps, whole_steps
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import AnalysisError, Columns, Window, listed, refuse_unknown
 from llmprof.label.intervals import clip_intervals, length_within, union_lengths
-from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -106,7 +106,7 @@ def overlap(
         return overlap_within(trace, window, waits=waits)
     by = by or ("rank", "step")
     by = by if "rank" in by else ("rank", *by)
-    events = trace.events
+    events = events_of_steps(trace) if "step" in by else trace.events
     refuse_unknown(by, events.columns, "by")
     if waits:
         events = with_waits(trace, events)

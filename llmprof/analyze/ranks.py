@@ -11,9 +11,9 @@ import polars as pl
 from llmprof.analyze.balance import rank_balance
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives, lateness
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import ArgumentError
-from llmprof.label.steps.steps import whole_steps
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace

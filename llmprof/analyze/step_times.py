@@ -10,6 +10,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import LANE, edges
 from llmprof.analyze.idle import idle
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.label.completeness import incomplete_steps
@@ -168,9 +169,6 @@ def step_time(trace: Trace) -> pl.DataFrame:
     )
 
 
-LANE = ["rank", "device"]
-"""Columns of a device of a rank, which has its own timeline."""
-
 KINDS = ("compute", "communication", "copy", "idle")
 """Kinds of time: if several run at once, the first of these counts."""
 
@@ -271,11 +269,6 @@ def request_pauses(windows: pl.DataFrame) -> pl.DataFrame:
     then = pl.col("phase").shift(-1).over(LANE) == "prefill"
     is_last = (pl.col("phase") == "decode") & then & whole & (pause > 0)
     return windows.with_columns(start_ns=end, dur_ns=pause, span_ns=pause).filter(is_last)
-
-
-def edges(trace: Trace) -> pl.DataFrame:
-    """Idle time of each device in which it still did what was launched before the recording."""
-    return idle(trace).filter(pl.col("waited_kind") == "before")
 
 
 def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:

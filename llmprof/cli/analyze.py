@@ -59,7 +59,7 @@ from llmprof.units import format_ns
 ROWS_SHOWN = 20
 
 
-def do_analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_analyze(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or
     CSV.
     """
@@ -184,11 +184,11 @@ def do_look(args: Namespace, terminal: Terminal) -> str:
         or args.sql
         or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists())
     ):
-        return do_analysis(args, terminal)
+        return do_analyze(args, terminal)
     if is_profile(args.paths):
         out, questions = findings_of_profile(args, terminal), _OF_PROFILES
     elif _usual(trace := open_trace(args.paths, args, terminal))[0] != "findings":
-        return do_analysis(args, terminal, trace)
+        return do_analyze(args, terminal, trace)
     else:
         out = do_findings(args, terminal, trace)
         questions = {

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import text
+from llmprof.cli.options import add_options
 from llmprof.cli.output import Failing, Terminal, to_json, wrap_words
 from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
@@ -41,50 +42,10 @@ WATCHED = ("bandwidth", "sequence_length", "parallelism")
 
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the experiments to a parser."""
-    parser.add_argument("name", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    words = f"bandwidth: other values of {', '.join(SPEC)}"
-    parser.add_argument("--spec", type=_spec, default=None, metavar="JSON", help=words)
-    parser.add_argument(
-        "--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs"
-    )
-    parser.add_argument(
-        "--trace", action="store_true", help="also record a torch trace of each point"
-    )
-    parser.add_argument(
-        "--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2"
-    )
-    words = "thresholds of the grades, such as tp_efficiency=0.8:0.6; may be given several times"
-    parser.add_argument(
-        "--grade", action="append", default=[], metavar="NAME=GOOD:FAIR", help=words
-    )
-    words = "watch: the experiment that is repeated (default: bandwidth)"
-    parser.add_argument("--of", choices=WATCHED, default="bandwidth", metavar="NAME", help=words)
-    parser.add_argument(
-        "--runs", type=int, default=1, metavar="N", help="watch: number of runs to add"
-    )
-    parser.add_argument(
-        "--every", type=float, default=0.0, metavar="S", help="watch: seconds between two runs"
-    )
-    parser.add_argument(
-        "--least-change",
-        type=float,
-        default=0.05,
-        metavar="X",
-        help="watch: smaller changes are none",
-    )
-    parser.add_argument(
-        "--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes"
-    )
-    words = (
-        "calibrate, report: a device that the results do not name, or a YAML file with its numbers"
-    )
-    parser.add_argument("--gpu", metavar="NAME", help=words)
-    parser.add_argument(
-        "--check",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="check the machine first",
-    )
+    added = add_options(parser, "experiment", spec=_spec)
+    added["name"].choices, added["name"].help = NAMES, f"one of {', '.join(NAMES)}"
+    added["spec"].help = f"bandwidth: other values of {', '.join(SPEC)}"
+    added["of"].choices = WATCHED
     add_config_options(parser)
 
 

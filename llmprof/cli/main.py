@@ -10,10 +10,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from llmprof import __version__
+from llmprof.cli.options import COMMANDS, add_options
 from llmprof.errors import (
     IncompleteError,
     LlmprofError,
@@ -30,38 +32,6 @@ _LOOK: Final = "look"
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 """Threads that numpy starts for products of matrices, of which llmprof has none."""
-
-_COMMANDS: Final = {
-    "analyze": ("analysis", "diff", "findings", "look", "what_if"),
-    "experiment": ("experiment",),
-    "make": (
-        "completion",
-        "convert",
-        "demo",
-        "explore",
-        "export",
-        "mcp",
-        "notebook",
-        "redact",
-        "report",
-        "samples",
-    ),
-    "info": ("info",),
-    "live": ("record", "watch"),
-    "run": ("config", "doctor", "run", "runs", "sweep"),
-    "theory": ("theory",),
-    "timing": ("time_operators",),
-    "trial": ("trial", "tune"),
-}
-"""Commands by the module of their functions (``do_…``), which is imported when one runs."""
-_GROUPS: Final = {
-    "look": "info findings analyze report explore notebook samples demo",
-    "compare": "diff try tune",
-    "record": "run sweep runs config doctor record watch experiment time-operators",
-    "predict": "what-if theory",
-    "share": "export convert redact mcp completion",
-}
-"""Commands by what they are for, as the help lists them."""
 
 _WELCOME: Final = """\
 llmprof says why an LLM inference run takes the time it takes.
@@ -104,8 +74,7 @@ _TELLING = (
     "run",
     "sweep",
     "time-operators",
-    "trial",
-    "tune",
+    *_KEEPING,
 )
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
@@ -236,9 +205,9 @@ def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> st
         from llmprof.plugins import OWN
 
         os.environ[OWN] = str(Path(own).resolve())  # workers read it, too
-    module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
-        importlib.import_module(f"llmprof.cli.{module}"), f"do_{args.command}"
+        importlib.import_module(f"llmprof.cli.{args.module}"),
+        f"do_{args.command.replace('-', '_')}",
     )
     _check_outputs(args)
 
@@ -400,7 +369,7 @@ def _in_options(words: str, args: argparse.Namespace) -> str:
     )
 
 
-_Options = Callable[[argparse.ArgumentParser], None]
+_Options = Callable[[argparse.ArgumentParser], object]
 
 
 def _of(module: str, function: str) -> _Options:
@@ -412,380 +381,18 @@ def _of(module: str, function: str) -> _Options:
     return add
 
 
-def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Parser of all commands, with the options of one command or of all; some options import
-    much of the package.
-    """
-
-    def named(*names: str) -> bool:
-        return command is None or command in names
-
-    shared = _shared()
-    top: argparse.ArgumentParser = _Parser(
-        prog=_NAME,
-        usage="%(prog)s [-h] [--version] COMMAND ...",
-        description="Where the time of an LLM inference run goes.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
-    commands = top.add_subparsers(
-        prog=_NAME, metavar="COMMAND", required=True, help=argparse.SUPPRESS
-    )
-    explained: dict[str, str] = {}
-
-    def add(
-        name: str,
-        function: str,
-        words: str,
-        *parents: argparse.ArgumentParser,
-        options: _Options | None = None,
-    ) -> argparse.ArgumentParser:
-        said = words[0].upper() + words[1:] + "."
-        sub = commands.add_parser(name, description=said, parents=parents)
-        explained[name] = words
-        sub.set_defaults(command=function, parser=sub)
-        if options and named(name):
-            options(sub)
-        return sub
-
-    paths = argparse.ArgumentParser(add_help=False)
-    words = "file, folder with a file for each rank, run folder, or sample:NAME"
-    paths.add_argument("paths", nargs="+", metavar="PATH", help=words)
-    some = argparse.ArgumentParser(add_help=False)
-    some.add_argument("paths", nargs="*", metavar="PATH", help="a trace, as for info")
-    reading = _reading()
-    add("info", "info", "device, ranks, tables and steps of a trace", paths, reading, shared)
-    sub = add(
-        _LOOK, "look", "findings, and what to ask next", paths, reading, shared, options=_analyze
-    )
-    sub.set_defaults(schema=False)
-    if named(_LOOK):
-        _verbose(sub)
-    add(
-        "analyze",
-        "analysis",
-        "one analysis as a table, JSON or CSV",
-        paths,
-        reading,
-        shared,
-        options=_analyze,
-    )
-    sub = add(
-        "report", "report", "write an HTML report with charts and tables", paths, reading, shared
-    )
-    words = "folder, or x.html (default: %(default)s)"
-    sub.add_argument("-o", "--output", default="llmprof-report", metavar="DIR", help=words)
-    _force(sub)
-    sub.add_argument("--title", metavar="TEXT", help="heading of the report")
-    sub.add_argument(
-        "--png",
-        action="store_true",
-        help="write each chart as a PNG, too, which takes as long again",
-    )
-    sub.add_argument("--tables", action="store_true", help="write each table as a CSV, too")
-    sub.add_argument(
-        "--model",
-        metavar="NAME",
-        help="model of the trace: a name in theory --list, or a config.json",
-    )
-    add(
-        "findings",
-        "findings",
-        "what takes the time, and what to try",
-        some,
-        reading,
-        shared,
-        options=_findings,
-    )
-    sub = add(
-        "mcp",
-        "mcp",
-        "answer the questions of an agent about traces (Model Context Protocol)",
-        shared,
-    )
-    sub.add_argument(
-        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read"
-    )
-    words = "write a trace for Perfetto, speedscope, Excel or data frames"
-    add("export", "export", words, paths, reading, shared, options=_export)
-    add(
-        "convert",
-        "convert",
-        "make a dataset from the files of many ranks",
-        paths,
-        shared,
-        options=_convert,
-    )
-    add(
-        "diff",
-        "diff",
-        "compare two traces: what became faster or slower",
-        reading,
-        shared,
-        options=_diff,
-    )
-    words = "predict the step time that a recording would have with changes"
-    add("what-if", "what_if", words, reading, shared, options=_what_if)
-    words = (
-        "write a script that runs operators of a recording alone, and compare their times with the"
-        " recording"
-    )
-    timing = _of("timing", "add_timing_options")
-    add("time-operators", "time_operators", words, paths, reading, shared, options=timing)
-    add(
-        "explore",
-        "explore",
-        "look at a trace in a browser tab",
-        paths,
-        reading,
-        shared,
-        options=_exploring,
-    )
-    _launching(add, shared, named)
-    words = "least time and memory of a model on a device, and how close a trace comes to it"
-    add("theory", "theory", words, reading, shared, options=_of("theory", "add_theory_options"))
-    sub = add("notebook", "notebook", "run a notebook on your trace", shared)
-    sub.add_argument(
-        "name", metavar="NAME", help="a notebook or the beginning of its name (01), or its path"
-    )
-    sub.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        metavar="KEY=VALUE",
-        help="parameter, such as path=PATH",
-    )
-    sub.add_argument(
-        "-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)"
-    )
-    words = "run it once for each of these run folders, and write an index page"
-    sub.add_argument("--over", nargs="+", metavar="RUN", help=words)
-    _force(sub)
-    sub = add("redact", "redact", "copy a profile without secrets, users, hosts and paths", shared)
-    sub.add_argument(
-        "file",
-        metavar="FILE",
-        help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder",
-    )
-    sub.add_argument(
-        "-o", "--output", metavar="COPY", help="file or folder to write; it must not exist"
-    )
-    sub.add_argument(
-        "--check",
-        action="store_true",
-        help="only list what would be removed, with an example of each",
-    )
-    sub.add_argument(
-        "--key-file",
-        metavar="FILE",
-        help="key of the pseudonyms, for equal pseudonyms in several copies",
-    )
-    sub = add(
-        "completion",
-        "completion",
-        "print a script that completes commands and options in a shell",
-        shared,
-    )
-    sub.add_argument(
-        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
-    )
-    add("samples", "samples", "list the sample traces", shared)
-    sub = add(
-        "demo",
-        "demo",
-        "write notebook and report of a bundled TP=4 trace, and show their findings",
-        shared,
-    )
-    sub.add_argument(
-        "-o",
-        "--output",
-        default="demo",
-        metavar="DIR",
-        help="folder to write (default: %(default)s)",
-    )
-    _force(sub)
-    sub.add_argument(
-        "--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS
-    )
-    groups = [
-        f"{group}:\n" + "\n".join(f"  {name:<15} {explained[name]}" for name in names.split())
-        for group, names in _GROUPS.items()
-    ]
-    top.epilog = (
-        "\n\n".join(groups)
-        + f"\n\n{_NAME} PATH alone shows findings and what to ask next. PATH is a"
-        " file, a folder with a file\nfor each rank, the folder of a run, or sample:NAME."
-        f" {_NAME} COMMAND --help shows its options."
-    )
-    return top
-
-
-def _exploring(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--metrics",
-        action="append",
-        metavar="FILE",
-        help="metrics of ncu; may be given several times",
-    )
-    sub.add_argument("--compare", metavar="PATH", help="another trace, to compare with")
-    sub.add_argument(
-        "--finding", type=int, metavar="N", help="open the explorers at the N-th finding"
-    )
-    sub.add_argument(
-        "--port",
-        type=int,
-        default=0,
-        metavar="N",
-        help="port on this machine (default: a free one)",
-    )
-    opened = argparse.BooleanOptionalAction
-    sub.add_argument(
-        "--browser", action=opened, default=True, help="open a browser tab (default: yes)"
-    )
-
-
-def _convert(sub: argparse.ArgumentParser) -> None:
-    words = "folder of the dataset; the same command continues it"
-    sub.add_argument("-o", "--output", required=True, metavar="FOLDER", help=words)
-    sub.add_argument(
-        "--format",
-        metavar="NAME",
-        help="format of the files; recognised by their content if not given",
-    )
-    sub.add_argument(
-        "--workers", type=int, metavar="N", help="processes on this machine (default: one per core)"
-    )
-    sub.add_argument(
-        "--cluster", metavar="ADDRESS", help="scheduler of a Dask cluster instead: tcp://host:8786"
-    )
-    words = "the ranks have unrelated clocks, which cannot be compared"
-    sub.add_argument("--unrelated-clocks", action="store_true", help=words)
-
-
-def _launching(
-    add: Callable[..., argparse.ArgumentParser],
-    shared: argparse.ArgumentParser,
-    named: Callable[..., bool],
-) -> None:
-    checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
-    run = add("run", "run", "run a model under a profiler and read the recording", shared)
-    sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
-    sweep.add_argument(
-        "--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"'
-    )
-    if named("sweep"):
-        from llmprof.run.batch import PRESETS
-
-        words = f"points to run: {', '.join(PRESETS)}; or the preset classic of llmprof run"
-        sweep.add_argument("--preset", metavar="NAME", help=words)
-    sweep.add_argument(
-        "--fresh-engine", action="store_true", help="start the engine again for each point"
-    )
-    sweep.add_argument(
-        "--shuffle", action="store_true", help="measure the points in a random order, against drift"
-    )
-    for sub in (run, sweep):
-        sub.add_argument(
-            "--check", action=checked, default=True, help="check the machine first (default: yes)"
+def _window(text: str) -> tuple[int, int]:
+    """A window in ms as ``FROM:TO``, in ns."""
+    first, colon, last = text.partition(":")
+    try:
+        window = (round(float(first) * 1e6), round(float(last) * 1e6))
+    except (ValueError, OverflowError):
+        window = (1, 0)
+    if not colon or window[1] <= window[0]:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a window; write FROM:TO in ms, such as 12.5:14"
         )
-        sub.add_argument(
-            "--dry-run", action="store_true", help="print the command lines and start nothing"
-        )
-        sub.add_argument(
-            "--resume",
-            type=Path,
-            metavar="FOLDER",
-            help="continue the interrupted run in this folder",
-        )
-        sub.add_argument(
-            "--report", action=reported, default=True, help="write report and charts (default: yes)"
-        )
-    run.add_argument(
-        "--png", action="store_true", help="paint each chart as a PNG, too, which takes a while"
-    )
-    sub = add("runs", "runs", "list the runs in a folder with their states and errors", shared)
-    sub.add_argument(
-        "folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)"
-    )
-    sub.add_argument(
-        "--clean", action="store_true", help="remove runs that failed or were interrupted"
-    )
-    sub.add_argument(
-        "--match",
-        default="*",
-        metavar="PATTERN",
-        help="only folders whose names match, such as 'tiny_*'",
-    )
-    words = "only runs in this state (default: all)"
-    sub.add_argument("--state", action="append", choices=("failed", "interrupted"), help=words)
-    sub = add("config", "config", "print a commented configuration to start from", shared)
-    sub.add_argument(
-        "--init",
-        nargs="?",
-        const="default.yaml",
-        metavar="FILE",
-        help="write it (default: %(const)s)",
-    )
-    _force(sub)
-    doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
-    doctor.add_argument(
-        "--self-test", action="store_true", help="time a known kernel with timer and profiler"
-    )
-    if named("run", "sweep", "doctor"):
-        from llmprof.cli.run import add_config_options
-
-        for sub in (run, sweep, doctor):
-            add_config_options(sub, presets=sub is not sweep)
-    words = "make a change to a run, measure both in turn, and say what it did"
-    add("try", "trial", words, shared, options=_of("trial", "add_trial_options"))
-    words = "search the settings of an engine and its load under an SLO"
-    add("tune", "tune", words, shared, options=_of("trial", "add_tune_options"))
-    words = "record a window of a server that runs already"
-    add("record", "record", words, shared, options=_of("live", "add_record_options"))
-    words = "watch a server, and record a window when a condition holds"
-    add("watch", "watch", words, shared, options=_of("live", "add_watch_options"))
-    words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
-    add(
-        "experiment",
-        "experiment",
-        words,
-        shared,
-        options=_of("experiment", "add_experiment_options"),
-    )
-
-
-def _shared() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--json", action="store_true", help="print JSON for a program")
-    shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    words = "show progress on stderr (default: on a terminal)"
-    shared.add_argument(
-        "--progress", action=argparse.BooleanOptionalAction, default=None, help=words
-    )
-    return shared
-
-
-def _force(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
-    )
-
-
-def _reading() -> argparse.ArgumentParser:
-    reading = argparse.ArgumentParser(add_help=False)
-    words = "format of the files; recognised by their content if not given"
-    reading.add_argument("--format", metavar="NAME", help=words)
-    reading.add_argument(
-        "--no-cache", action="store_true", help="parse the files, and store nothing in the cache"
-    )
-    words = (
-        "processes that read files, or analyse the ranks of a dataset (default: one per core for"
-        " large ones)"
-    )
-    reading.add_argument("--workers", type=int, metavar="N", help=words)
-    words = "TOML file with names of your own kernels, and the work of your operators"
-    reading.add_argument("--own", metavar="FILE", help=words)
-    return reading
+    return window
 
 
 def _analyze(sub: argparse.ArgumentParser) -> None:
@@ -814,70 +421,19 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
             if names
         ]
     )
-    words = (
-        "analysis; also the last word: analyze PATH NAME (default: findings, or what a recording"
-        " without them has)"
-    )
-    sub.add_argument("--what", choices=list(by_name), metavar="NAME", help=words)
-    words = (
-        "in place of an analysis: one SELECT over the tables of the trace; SHOW TABLES lists them"
-    )
-    sub.add_argument("--sql", metavar="QUERY", help=words)
-    words = "only this rank; may be given several times"
-    sub.add_argument("--rank", type=int, action="append", metavar="N", help=words)
-    sub.add_argument(
-        "--by",
-        metavar="COLUMNS",
-        help="columns to group by (overlap, kernels, layers), or the kind of row (memory, ranks)",
-    )
-    words = "steps: only the decode steps that represent the run"
-    sub.add_argument("--steady", action="store_true", help=words)
-    words = (
-        "bound, operators, opportunities: model of the trace, a name in theory --list or"
-        " config.json"
-    )
-    sub.add_argument("--model", metavar="NAME", help=words)
-    words = "recording of the captures of its graphs, which says the operators of replayed kernels"
-    sub.add_argument("--captures", metavar="PATH", help=words)
-    words = (
-        "recording of the same program that says the operators of kernels without one: without"
-        " graphs, or by torch"
-    )
-    sub.add_argument("--eager", metavar="PATH", help=words)
-    sub.add_argument(
-        "--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all"
-    )
-    sub.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first")
-    sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")
-    _output(sub)
+    add_options(sub, "analyze")["what"].choices = list(by_name)
+
+
+def _look(sub: argparse.ArgumentParser) -> None:
+    _analyze(sub)
+    add_options(sub, "verbose")
+    sub.set_defaults(schema=False)
 
 
 def _diff(sub: argparse.ArgumentParser) -> None:
     from llmprof.cli.output import share
 
-    sub.add_argument("a", metavar="A", help="reference: file, folder or sample:NAME")
-    sub.add_argument("b", metavar="B", help="trace that is compared with the reference")
-    words = "smaller changes count as none (default: 0.05)"
-    sub.add_argument("--tolerance", type=float, default=0.05, metavar="X", help=words)
-    sub.add_argument(
-        "--chart",
-        type=Path,
-        metavar="FILE",
-        help="draw the comparison into a .png, .svg or .html file",
-    )
-    sub.add_argument(
-        "--fail-over",
-        type=share,
-        metavar="SHARE",
-        help=(
-            "end with exit code 1 if a step of B takes longer by more than this (3%% or 0.03) and"
-            " beyond the noise"
-        ),
-    )
-    sub.add_argument(
-        "--markdown", action="store_true", help="print Markdown, for the comment of a pull request"
-    )
-    _output(sub)
+    add_options(sub, "diff", share=share)
 
 
 def _what_if(sub: argparse.ArgumentParser) -> None:
@@ -894,13 +450,7 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
   at-bound:MODEL[:DEVICE][:stage=S]  at the theoretical bound
   overlap-with:COLLECTIVE:WHAT       beside each other instead of one after the other
   tensor-parallel:N[:all_reduce_us=T]"""  # noqa: E501
-    sub.add_argument(
-        "path",
-        metavar="PATH",
-        help="file, folder with a file for each rank, run folder, or sample:NAME",
-    )
-    sub.add_argument("changes", nargs="*", metavar="CHANGE", help="what would be changed")
-    _output(sub)
+    add_options(sub, "what-if")
 
 
 def _export(sub: argparse.ArgumentParser) -> None:
@@ -911,59 +461,56 @@ def _export(sub: argparse.ArgumentParser) -> None:
         f"  {name:<11} {what}{': ' + ', '.join(ends) if ends else ''}"
         for name, (what, ends) in FORMS.items()
     )
-    sub.add_argument(
-        "-o",
-        "--output",
-        required=True,
-        metavar="FILE",
-        help="file to write; its suffix gives the form",
+    add_options(sub, "export", window=_window)["form"].choices = list(FORMS)
+
+
+_OPTIONS: Final[dict[str, _Options]] = {
+    "analyze": _analyze,
+    _LOOK: _look,
+    "diff": _diff,
+    "what-if": _what_if,
+    "export": _export,
+    "run": _of("run", "add_run_options"),
+    "sweep": _of("run", "add_sweep_options"),
+    "doctor": _of("run", "add_doctor_options"),
+    "try": _of("trial", "add_trial_options"),
+    "tune": _of("trial", "add_tune_options"),
+    "watch": _of("live", "add_watch_options"),
+    "experiment": _of("experiment", "add_experiment_options"),
+}
+"""Commands of whose options the package says types or choices."""
+
+
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Parser of all commands, with the options of one command or of all; some options import
+    much of the package.
+    """
+    top: argparse.ArgumentParser = _Parser(
+        prog=_NAME,
+        usage="%(prog)s [-h] [--version] COMMAND ...",
+        description="Where the time of an LLM inference run goes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    words = "form, if the suffix does not give it"
-    sub.add_argument("--as", dest="form", choices=list(FORMS), metavar="FORM", help=words)
-    _force(sub)
-    sub.add_argument(
-        "--window",
-        type=_window,
-        metavar="FROM:TO",
-        help="only events that start in it, in ms: 12.5:14",
+    top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
+    commands = top.add_subparsers(
+        prog=_NAME, metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )
-    sub.add_argument(
-        "--redact", action="store_true", help="write pseudonyms for people, machines and secrets"
+    top.epilog = ""
+    for group, members in COMMANDS.items():
+        for name, given in members.items():
+            said = given["words"][0].upper() + given["words"][1:] + "."
+            sub = commands.add_parser(name, description=said)
+            sub.set_defaults(command=name, module=given["module"], parser=sub)
+            if command in (None, name):
+                for shared in given["parents"]:
+                    add_options(sub, shared)
+                _OPTIONS.get(name, partial(add_options, name=name))(sub)
+        if group:
+            lines = [f"  {name:<15} {given['words']}" for name, given in members.items()]
+            top.epilog += "\n".join([f"{group}:", *lines, "", ""])
+    top.epilog += (
+        f"{_NAME} PATH alone shows findings and what to ask next. PATH is a"
+        " file, a folder with a file\nfor each rank, the folder of a run, or sample:NAME."
+        f" {_NAME} COMMAND --help shows its options."
     )
-
-
-def _window(text: str) -> tuple[int, int]:
-    """A window in ms as ``FROM:TO``, in ns."""
-    first, colon, last = text.partition(":")
-    try:
-        window = (round(float(first) * 1e6), round(float(last) * 1e6))
-    except (ValueError, OverflowError):
-        window = (1, 0)
-    if not colon or window[1] <= window[0]:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a window; write FROM:TO in ms, such as 12.5:14"
-        )
-    return window
-
-
-def _findings(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--schema", action="store_true", help="print the JSON schema of --json and read nothing"
-    )
-    _verbose(sub)
-
-
-def _verbose(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "-v", "--verbose", action="store_true", help="all findings, each with its evidence"
-    )
-
-
-def _output(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--limit", type=int, metavar="N", help="rows to show (default: 20 in a table), 0 for all"
-    )
-    sub.add_argument(
-        "--csv", metavar="FILE", help="write all columns to a CSV file, no name cut; - prints them"
-    )
-    _force(sub)
+    return top

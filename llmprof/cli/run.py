@@ -20,6 +20,7 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.analyze.transfer import TTFT_PARTS
 from llmprof.cli.analyze import first_findings_text
+from llmprof.cli.options import add_options
 from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, try_making, wrap_words
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
 from llmprof.run import batch, launch
@@ -34,6 +35,25 @@ from llmprof.run.launch.run.folder import UNIMPORTED
 from llmprof.run.launch.run.requests import summarize
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes, format_ns
+
+
+def add_run_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a run."""
+    add_options(sub, "run")
+    add_config_options(sub)
+
+
+def add_sweep_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a sweep."""
+    points_of = f"points to run: {', '.join(batch.PRESETS)}"
+    add_options(sub, "sweep")["preset"].help = f"{points_of}; or the preset classic of llmprof run"
+    add_config_options(sub, presets=False)
+
+
+def add_doctor_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of the checks of a machine."""
+    add_options(sub, "doctor")
+    add_config_options(sub)
 
 
 def add_config_options(parser: argparse.ArgumentParser, *, presets: bool = True) -> None:

@@ -4,7 +4,6 @@ trace.
 
 from __future__ import annotations
 
-import argparse
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import polars as pl
 from llmprof import analyze, charts, text
 from llmprof import theory as theories
 from llmprof.analyze.roofline import coverage_of
-from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrap_words
+from llmprof.cli.output import Terminal, open_trace, options_of, to_csv, to_json, wrap_words
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.theory import Profile, hardware
 from llmprof.theory.bound import nearest_device
@@ -25,125 +24,8 @@ from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
 from llmprof.units import format_ns, format_share
 
-_OPTIONS = (
-    ("--batch-size", "batch_size", int, 1, "number of concurrent requests"),
-    ("--seq-len", "seq_len", int, 1024, "prompt tokens of each request"),
-    ("--generate-len", "generate_len", int, 128, "output tokens of each request"),
-    ("--tp", "tp_size", int, 1, "tensor-parallel size"),
-    ("--pp", "pp_size", int, 1, "pipeline-parallel size"),
-    ("--dp", "dp_size", int, 1, "data-parallel size"),
-    ("--sp", "sp_size", int, 1, "sequence-parallel size: 1, or the same as --tp"),
-    (
-        "--dtype",
-        "dtype",
-        str,
-        None,
-        "type of the weights: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4, fp32",
-    ),
-    (
-        "--kv-cache-dtype",
-        "kv_cache_dtype",
-        str,
-        None,
-        "type of the KV cache: bf16, fp16, fp8, int8, nvfp4",
-    ),
-    (
-        "--flops-efficiency",
-        "flops_efficiency",
-        float,
-        1.0,
-        "share of the arithmetic peak that is reached",
-    ),
-    (
-        "--hbm-efficiency",
-        "hbm_efficiency",
-        float,
-        1.0,
-        "share of the memory bandwidth that is reached",
-    ),
-    (
-        "--intra-node-efficiency",
-        "intra_node_efficiency",
-        float,
-        1.0,
-        "share of the links that is reached",
-    ),
-    (
-        "--inter-node-efficiency",
-        "inter_node_efficiency",
-        float,
-        1.0,
-        "share of the network that is reached",
-    ),
-    (
-        "--memory-utilization",
-        "memory_utilization",
-        float,
-        1.0,
-        "share of the device memory that may be used",
-    ),
-    ("--zero", "ds_zero", int, 0, "stage of ZeRO, with --mode training"),
-)
 _COMPONENTS = ["phase", "component", "layers", "FLOPs", "bytes", "time", "share", "bound"]
 _JOINED = ["phase", "stage", "measured", "least", "efficiency", "mfu", "mbu", "gap", "reason"]
-
-
-def add_theory_options(sub: argparse.ArgumentParser) -> None:
-    """Add the options of the command to its parser."""
-    sub.add_argument(
-        "model", nargs="?", metavar="MODEL", help="name in --list, config.json, or its folder"
-    )
-    sub.add_argument(
-        "--gpu",
-        metavar="NAME",
-        help="device (H200, a100-sxm-40gb …), or a YAML file with its numbers",
-    )
-    for flag, name, kind, default, words in _OPTIONS:
-        shown = f"{words} (default: {default})" if default is not None else words
-        sub.add_argument(
-            flag,
-            dest=name,
-            type=kind,
-            default=default,
-            metavar="N" if kind is int else "X",
-            help=shown,
-        )
-    sub.add_argument(
-        "--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp"
-    )
-    sub.add_argument(
-        "--mode",
-        choices=["inference", "training"],
-        default="inference",
-        help="(default: %(default)s)",
-    )
-    sub.add_argument(
-        "--predict",
-        action="store_true",
-        help="add times predicted by the calibration of the device",
-    )
-    words = (
-        "file of llmprof experiment calibrate, for --predict (default: the calibration that comes"
-        " with the package)"
-    )
-    sub.add_argument("--calibration", type=Path, metavar="FILE", help=words)
-    words = "share of drafted tokens that are right: adds what speculative decoding would gain"
-    sub.add_argument("--acceptance", type=float, metavar="X", help=words)
-    words = "with --acceptance: model that drafts, or mtp (default: drafting takes no time)"
-    sub.add_argument("--draft", metavar="MODEL", help=words)
-    sub.add_argument(
-        "--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times"
-    )
-    sub.add_argument(
-        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
-    )
-    sub.add_argument(
-        "--csv", metavar="FILE", help="write the table of components (or of the join); - prints it"
-    )
-    sub.add_argument(
-        "--charts", type=Path, metavar="DIR", help="draw the charts into PNG files in this folder"
-    )
-    sub.add_argument("--list", action="store_true", help="list the known models and devices")
 
 
 def do_theory(args: Namespace, terminal: Terminal) -> str:
@@ -175,10 +57,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
             expected="--gpu NAME, such as --gpu H200",
             hint="--list shows devices",
         )
-    options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
-    profile = theories.profile(
-        args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options
-    )
+    profile = theories.profile(args.model, args.gpu, **options_of(args, theories.profile))
     summary, notes = profile.summary(), list(profile.notes)
     if args.predict or args.calibration:
         machine = machine_for(profile.shape, profile.device, profile.plan)

@@ -1,6 +1,5 @@
 """``llmprof time-operators``: operators of a recording alone."""
 
-import argparse
 from argparse import Namespace
 
 import polars as pl
@@ -15,46 +14,6 @@ from llmprof.run.operator_timing import time_operators as timing_of
 from llmprof.units import format_ns
 
 _TIMES_ALONE = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
-
-
-def add_timing_options(sub: argparse.ArgumentParser) -> None:
-    """Add the options of ``time-operators``."""
-    sub.add_argument(
-        "--operator", metavar="NAME", help="part of the operator's name, such as rms_norm"
-    )
-    sub.add_argument(
-        "--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched"
-    )
-    sub.add_argument("--layer", type=int, metavar="N", help="only calls in this layer")
-    sub.add_argument("--phase", metavar="NAME", help="only calls in this phase, such as decode")
-    words = "number of operators, the longest first (default: %(default)s)"
-    sub.add_argument("--top", type=int, default=1, metavar="N", help=words)
-    sub.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="file for the script; without it, the script is printed",
-    )
-    sub.add_argument(
-        "--run",
-        action="store_true",
-        help="run the script here and compare its times with the recording",
-    )
-    words = "compare results that the script wrote with --json, here or elsewhere"
-    sub.add_argument("--results", metavar="FILE", help=words)
-    sub.add_argument(
-        "--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM"
-    )
-    words = "device for the script (default: a GPU, if there is one)"
-    sub.add_argument("--device", choices=("cuda", "cpu"), help=words)
-    words = "time to measure each operator (default: %(default)s)"
-    sub.add_argument("--seconds", type=float, default=0.5, metavar="S", help=words)
-    sub.add_argument(
-        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
-    )
-    sub.add_argument(
-        "--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it"
-    )
 
 
 def do_time_operators(args: Namespace, terminal: Terminal) -> str:

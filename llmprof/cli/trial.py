@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import text
+from llmprof.cli.options import add_options
 from llmprof.cli.output import Failing, Terminal, options_of, share, to_json, try_making, wrap_words
 from llmprof.cli.run import add_config_options, changes, config_from
 from llmprof.errors import ConfigError
@@ -22,66 +23,10 @@ from llmprof.units import format_metric
 
 def add_trial_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a trial."""
-    sub.add_argument(
-        "run", type=Path, metavar="RUN", help="folder of a run, or of runs with --calibration"
-    )
-    sub.add_argument(
-        "change",
-        nargs="?",
-        metavar="CHANGE",
-        help=(
-            "remedy, such as graphs, or FIELD=VALUE, such as engine_args.max_num_seqs=64; several"
-            " between semicolons (default: the first remedy of the findings)"
-        ),
-    )
-    words = (
-        "Python of another installed engine that is measured in place of a change; the run's own is"
-        " the reference"
-    )
-    sub.add_argument("--python-b", metavar="PYTHON", help=words)
-    sub.add_argument(
-        "--python-a", metavar="PYTHON", help="Python of the reference (default: that of the run)"
-    )
-    words = (
-        "end with exit code 1 if the change costs more than this (2%% or 0.02) of the time, beyond"
-        " its interval"
-    )
-    sub.add_argument("--fail-over", type=share, metavar="SHARE", help=words)
-    sub.add_argument(
-        "--list", action="store_true", help="list what can be tried, and why the rest cannot"
-    )
-    sub.add_argument(
-        "--calibration",
-        action="store_true",
-        help="list predictions and outcomes of the trials in RUN",
-    )
-    sub.add_argument(
-        "--until", type=share, default=0.02, metavar="SHARE", help="measure to this precision (2%%)"
-    )
-    sub.add_argument(
-        "--most-pairs", type=int, default=12, metavar="N", help="most pairs (default: %(default)s)"
-    )
-    sub.add_argument("--objective", metavar="METRIC", help="metric that decides, such as tpot_ns")
-    warm = argparse.BooleanOptionalAction
-    sub.add_argument(
-        "--warm", action=warm, default=None, help="both engines stay loaded (default: if they fit)"
-    )
-    sub.add_argument(
-        "--profile", action=warm, default=True, help="record both sides once (default: yes)"
-    )
-    sub.add_argument(
-        "--check", action=warm, default=True, help="check the machine first (default: yes)"
-    )
-    sub.add_argument(
-        "-o",
-        "--folder",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the trial, new or to continue",
-    )
+    add_options(sub, "try", share=share)
 
 
-def do_trial(args: Namespace, terminal: Terminal) -> str:
+def do_try(args: Namespace, terminal: Terminal) -> str:
     """Try a change of a run, or list what can be tried or was predicted."""
     if args.calibration:
         return _calibration(trials.calibration(args.run), args, terminal)
@@ -123,53 +68,7 @@ def _change(args: Namespace) -> str | dict[str, Any] | None:
 
 def add_tune_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a search, and those of a run."""
-    sub.add_argument(
-        "run",
-        type=Path,
-        nargs="?",
-        metavar="RUN",
-        help="folder of a recorded run, in place of --config",
-    )
-    sub.add_argument(
-        "--objective",
-        default="output_tokens_per_s",
-        metavar="METRIC",
-        help=(
-            "what is searched for: a rate, a latency such as e2e_p99, or goodput (default:"
-            " %(default)s)"
-        ),
-    )
-    sub.add_argument(
-        "--slo", default="", metavar="LIMITS", help='such as "ttft_p99<=500ms,tpot_p95<=30ms"'
-    )
-    words = "longest time: 30m, 90s, 1.5h (default: %(default)s)"
-    sub.add_argument("--budget", default="30m", metavar="TIME", help=words)
-    words = (
-        'values by setting, as of a sweep: "engine_args.max_num_seqs:8,16"; none with --objective'
-        " goodput"
-    )
-    sub.add_argument(
-        "--search", metavar="TEXT", help=f"{words} (default: settings of vLLM that often matter)"
-    )
-    sub.add_argument("--most-points", type=int, metavar="N", help="most points, too")
-    words = (
-        "most engines that are loaded at the same time (default: as many as fit, if their memory is"
-        " given)"
-    )
-    sub.add_argument("--engines", type=int, metavar="N", help=words)
-    given = argparse.BooleanOptionalAction
-    words = "try the best point against the start (default: yes)"
-    sub.add_argument("--confirm", action=given, default=True, help=words)
-    sub.add_argument(
-        "--check", action=given, default=True, help="check the machine first (default: yes)"
-    )
-    sub.add_argument(
-        "-o",
-        "--folder",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the study, new or to continue",
-    )
+    add_options(sub, "tune")
     add_config_options(sub)
 
 

@@ -110,6 +110,8 @@ class Measurement:
     """Whether it is no loss of the run itself, such as time that the profiler takes."""
     about: str | None = None
     """Full name of the kernel, call or function that the sentences name."""
+    few: str = ""
+    """Which few of its rows hold nearly all of it, as a sentence."""
 
     @classmethod
     def of(
@@ -120,7 +122,30 @@ class Measurement:
         """
         rank, window = _worst(rows)
         ns = sum_of(rows, "dur_ns") if ns is None else ns
-        return cls(ns, figures, rank=rank, window_ns=window, **more)
+        few = few_longest(rows["dur_ns"])
+        return cls(ns, figures, rank=rank, window_ns=window, few=few, **more)
+
+
+NEARLY_ALL: Final = 0.9
+"""Least share of a time for the few longest of its rows, at most a tenth of them, to be told."""
+
+FEW: Final = 50
+"""More rows than these are not few."""
+
+
+def few_longest(lengths: pl.Series) -> str:
+    """Which few of some rows take nearly all of their time, as a sentence; empty without any."""
+    whole, most = float(lengths.sum() or 0), max(1, min(FEW, len(lengths) // 10))
+    longest = [float(length) for length in lengths.top_k(most).sort(descending=True)]
+    if len(lengths) <= most + 1 or not whole or sum(longest) < NEARLY_ALL * whole:
+        return ""
+    few = next(n for n in range(1, most + 1) if sum(longest[:n]) >= NEARLY_ALL * whole)
+    # and those of about the same length
+    few = sum(length >= longest[few - 1] / 2 for length in longest)
+    number = "" if few == 1 else f"{few:,} "
+    take = "takes" if few == 1 else "take"
+    share = format_share(sum(longest[:few]) / whole)
+    return f" The longest {number}of {len(lengths):,} in all {take} {share} of it."
 
 
 def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
@@ -164,6 +189,9 @@ class Cause:
     """The cause in place of which it stands, where that one finds nothing, or little of other time.
     """
 
+
+AI_CPU_NAME: Final = r"AiCpu|AI_?CPU"
+"""Names of kernels that run on a general-purpose processor of an NPU."""
 
 NAME_THEM: Final = "Name the kernels in a file: --own FILE, or llmprof.names.register in Python."
 """Advice on kernels of which no name says what they do."""

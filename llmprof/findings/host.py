@@ -109,6 +109,9 @@ class RangeAround:
 MAX_LAUNCHED: Final = 0.1
 """A range in which more than this share of the kernels is launched is one of the work itself."""
 
+AS_MUCH: Final = 0.9
+"""A range with at least this part of what the largest one holds holds about as much."""
+
 _CHILDREN: Final = 3
 
 
@@ -204,19 +207,23 @@ def range_around(
     ranges = length_within(
         ranges[["rank", "name", "start_ns", "dur_ns"]], rows, ["rank"], name="ns"
     )
-    ranges = ranges.filter(pl.col("ns") > 0)
+    # ranges that differ in their numbers count together
+    alike = name.str.replace_all(r"\b\d+\b", "*")
+    several = pl.when(name.n_unique().over("rank", alike) > 1).then(alike).otherwise(name)
+    ranges = ranges.filter(pl.col("ns") > 0).with_columns(name=several)
     union = merge(ranges, ["rank", "name"])
     covered = (
         length_within(union, rows, ["rank"], name="ns").group_by("name").agg(pl.col("ns").sum())
     )
     whole = sum_of(merge(rows, ["rank"]), "dur_ns")
-    begun = scope.events.filter(pl.col("launch_start_ns").is_not_null())[
-        ["rank", "launch_start_ns"]
-    ]
-    known = covered.filter(pl.col("ns") >= MOSTLY * whole).sort(
-        "ns", "name", descending=[True, False]
+    begun = scope.events.filter(pl.col("launch_start_ns").is_not_null()).select(
+        "rank", "launch_start_ns"
     )
-    for found, ns in known.iter_rows():
+    # of several that hold about as much, the one that holds least beside it
+    lengths = union.group_by("name").agg(pl.col("dur_ns").sum())
+    known = covered.filter(pl.col("ns") >= MOSTLY * whole).join(lengths, on="name")
+    known = known.sort(pl.col("ns") < AS_MUCH * pl.col("ns").max(), "dur_ns", "name")
+    for found, ns, _ in known.iter_rows():
         within = union.filter(name=found).sort("start_ns")
         launched = begun.sort("launch_start_ns").join_asof(
             within.with_columns(end=end),

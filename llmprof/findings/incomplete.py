@@ -14,6 +14,7 @@ from llmprof.label.completeness import (
     lost_events,
 )
 from llmprof.label.steps.steps import steps_of
+from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -31,26 +32,33 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     first_ns = rows.select(pl.col("first_ns").min()).item()
     worst = rows.sort("missing", descending=True).row(0, named=True)
     began = (
-        "Other ranks wrote over them."
+        "How much of this rank is gone is not known."
         if first_ns is None
         else f"The first launch without its events is at {format_ns(first_ns)}."
     )
+    ran = trace.copies.height if trace.has("copies") else 0
+    title = (
+        f"The recording lacks {missing:,} of {launched:,} launched events on the device"
+        f" ({format_share(missing / launched)})"
+        + (f", in {lacking} of {of_steps} steps." if of_steps else ".")
+    )
+    if first_ns is None:
+        title = (
+            f"Several ranks wrote over each other: {missing:,} events of other devices stand where"
+            " this rank's should be."
+        )
     whole = of_steps - incomplete_steps(trace)["step"].n_unique()
     judged = (
         "None of it gets a cause."
         if not of_steps
-        else f"No cause is given for these steps; {whole} complete steps are explained below."
+        else f"No cause is given for them; what is said below is of {whole} complete steps."
         if whole
         else "No step is complete with the start of the next, so no cause is given."
     )
     return {
         "rule": INCOMPLETE,
         "severity": "info",
-        "title": (
-            f"The recording lacks {missing:,} of {launched:,} launched events on the device"
-            f" ({format_share(missing / launched)})"
-            + (f", in {lacking} of {of_steps} steps." if of_steps else ".")
-        ),
+        "title": title,
         "figure": float(missing),
         "unit": "events",
         "share": None,
@@ -63,10 +71,13 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         "suggestion": (
             "Record again, with a file of its own for each rank."
             if first_ns is None
+            else f"Device activity was on, since {counted(ran, 'copy')} came back: use a version of"
+            " the profiler that records kernels of this device, or another profiler."
+            if missing == launched and ran
             else f"Record again with {trace.capture.how_to_record('kernels')}."
             if missing == launched
-            else "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
-            f" profiler, and {trace.capture.how_to_record('kernels')}."
+            else "Record again: fewer steps at a time, or a larger or more often flushed buffer of"
+            f" the profiler{', with --cuda-graph-trace=node' * (trace.capture.tool == 'nsys')}."
         ),
         "weight": float("inf"),
     }

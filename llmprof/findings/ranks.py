@@ -22,9 +22,9 @@ NEARLY_ALL: Final = 0.8
 kernels differ.
 """
 
-EXPLAINS: Final = 0.4
+EXPLAINS: Final = 0.3
 """Least share of the others' waiting that late ranks spend more than they do, for that to be
-named as the cause.
+named as a cause.
 """
 
 
@@ -105,9 +105,9 @@ def kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
     )
 
 
-def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> str | None:
-    """The rule about what the late ranks spend most time on beyond the others; None if it
-    explains little.
+def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> tuple[str | None, float]:
+    """The rule about what the late ranks spend most time on beyond the others, None if it
+    explains little, and the share of the others' waiting that this is.
     """
     of_work = pl.concat(
         scope.rank_times(kind).select("rank", ns="dur_ns", rule=pl.lit(rule))
@@ -144,6 +144,6 @@ def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> str | 
         .drop_nulls()
         .sort("ns", "rule", descending=[True, False])
     )
-    if not more.height or more["ns"][0] < EXPLAINS * waited_ns:
-        return None
-    return str(more["rule"][0])
+    if not more.height or not waited_ns or more["ns"][0] < EXPLAINS * waited_ns:
+        return None, 0.0
+    return str(more["rule"][0]), more["ns"][0] / waited_ns

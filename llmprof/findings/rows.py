@@ -54,6 +54,8 @@ def measured_causes(scope: Scope) -> MeasuredCauses:
     """The causes of a scope that were captured and exceed their thresholds."""
     # while no request runs a device waits for one, unless the host is known to do something else
     causes = CAUSES
+    if left_out(scope.trace):  # a sample holds no whole of which anything could be a share
+        return {}
     if scope.words == REQUEST_PAUSES:
         causes = tuple(cause for cause in CAUSES if cause.name in REASONS)
     # ranks of which one lacks work cannot be compared, nor their calls be matched in order
@@ -127,7 +129,7 @@ def _is_doubtful(cause: Cause, measured: Measurement, scope: Scope) -> bool:
     """
     trace = scope.trace
     lost = lost_events(trace)
-    if measured.unsure or left_out(trace) or not (scope.has_kernels or trace.capture.on_host):
+    if measured.unsure or not (scope.has_kernels or trace.capture.on_host):
         return True
     if lost.launched:
         return lost.missing > MUCH_LOST * lost.launched
@@ -210,6 +212,9 @@ def _row(
         gained = max(0.0, (known.low_ns + known.ns) / 2 * known.slowed)
     without = FOLLOWS if follows else predicted
     is_fact = cause.info or measured.is_fact
+    recorded_share = min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns))
+    # a device that is in use for little of a recording is idle first
+    hardly = scope.steps is None and scope.span_ns < MIN_RANKED * scope.recorded_ns
     graded = share * (cause.potential or 1.0)
     if _is_doubtful(cause, measured, scope):
         graded = 0.0
@@ -220,7 +225,7 @@ def _row(
         "figure": time_ns,
         "unit": "ns a rank" if scope.steps is None else "ns a step",
         "share": share,
-        "recorded_share": min(1.0, measured.ns * scope.weight / max(1, scope.recorded_ns)),
+        "recorded_share": recorded_share,
         "follows_from": follows,
         "gain_ns": min(gain, time_ns),
         "predicted_ns": known and known.ns,
@@ -237,9 +242,11 @@ def _row(
         "rank": measured.rank,
         "start_ns": first,
         "end_ns": last,
-        "detail": measured.figures.detail(context) + _of_ranks(measured),
+        "detail": (
+            f"{measured.figures.detail(context)}{measured.few}{_of_ranks(measured)}{of.of_steps}"
+        ),
         "suggestion": measured.figures.advice(context),
         "about": measured.about,
-        "ranked": not is_fact or (cause.potential > 0 and share >= MIN_RANKED),
+        "ranked": not is_fact or (cause.potential > 0 and share >= MIN_RANKED and not hardly),
         "weight": gained * (of.parts if known is None else scope.parts) * scope.weight,
     }

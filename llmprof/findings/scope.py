@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.edge import LANE
 from llmprof.analyze.idle.gaps import idle_in_pieces
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
-    LANE,
     decode_steps,
     recorded_windows,
     request_pauses,
@@ -215,12 +215,18 @@ class Scope:
         return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).all())
 
     @cached_property
+    def decodes(self) -> bool:
+        """Whether all of its steps decode alone."""
+        return bool((self.windows["phase"] == "decode").fill_null(value=False).all())
+
+    @cached_property
     def starts_ahead(self) -> bool:
-        """Whether the host begins most steps before the device ends those before them."""
+        """Whether the host begins most steps of the run before the device ends those before."""
         if self.steps is None:
             return False
-        begun = self.steps.select("rank", "step", host_ns="host_start_ns")
-        rows = self.windows.join(begun, on=["rank", "step"]).sort("rank", "start_ns")
+        begun = steps_of(self.trace).select("rank", "step", host_ns="host_start_ns")
+        windows = step_windows(self.trace)
+        rows = windows.join(begun, on=["rank", "step"]).sort("rank", "start_ns")
         ended = pl.col("start_ns") + pl.col("span_ns")
         ahead = pl.col("host_ns").shift(-1).over("rank", "device") < ended
         return bool(rows.select(ahead.mean().fill_null(0.0) > 0.5).item())
@@ -269,6 +275,28 @@ class Scope:
             what = str(number)
         mean += f" on average{self.spread}"
         return f"{self.part}: {mean} over {what} {where}, {share} of the recorded time"
+
+    @cached_property
+    def of_steps(self) -> str:
+        """How many of the steps it is of and their times, as a sentence, where that is not all of
+        them or they are unlike.
+        """
+        if self.steps is None:
+            return ""
+        number, times = self.windows["step"].n_unique(), self.windows["dur_ns"]
+        least, most = (float(times.quantile(at) or 0) for at in (0, 1))
+        unlike = (
+            f" that take {format_ns(least)} to {format_ns(most)}" if most > UNEQUAL * least else ""
+        )
+        every = steps_of(self.trace).filter(pl.col("start_ns").is_not_null())
+        every = every.filter(pl.col("phase") != "empty", pl.col("source") != "capture")
+        whole = every["step"].n_unique()
+        if self.words == "steps" and number < whole:
+            return (
+                f" These are {number} of {counted(whole, 'step')}{unlike}; the others are first, or"
+                " not whole."
+            )
+        return f" It is the mean of {number} steps{unlike}." if unlike and number > 1 else ""
 
     @cached_property
     def spread(self) -> str:

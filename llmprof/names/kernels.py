@@ -10,8 +10,10 @@ operator lists of CANN (``aclnn`` interfaces), torch_npu (``npu_*``) and vllm-as
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -118,257 +120,13 @@ def _comparable(name: str) -> str:
     return function_name + re.sub(r"\s+", "", _SUFFIX.sub(r"\1", arguments))
 
 
-_TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    # kernels that both compute and communicate (MC2) have the category of their main purpose
-    (
-        "gemm",
-        (
-            r"(?:AllGather|AlltoAllv?)\w*MatMul\w*",
-            r"(?:Quant|Grouped|Batch)*MatMul(?:AllReduce|ReduceScatter|Alltoall)\w*",
-            r"MlaProlog\w*",
-            r"MlaPreprocess",
-        ),
-    ),
-    (
-        "collective",
-        (
-            r"MoeDistribute(?:Dispatch|Combine)\w*",
-            r"AlltoAllv?\w*",
-            r"DispatchLayout",
-            r"FusedDeepMoe",
-        ),
-    ),
-    (
-        "kv_cache_write",
-        (
-            r"KvRmsNormRopeCache",
-            r"ReshapeAndCache\w*",
-            r"Scatter(?:Pa)?KvCache\w*",
-            r"PagedCacheLoad",
-        ),
-    ),
-    (
-        "attention",
-        (
-            r"FlashAttention\w*",
-            r"FusedInferAttentionScore",
-            r"IncreFlashAttention",
-            r"PromptFlashAttention",
-            r"PagedAttention\w*",
-            r"UnpadFlashAttention\w*",
-            r"SelfAttention\w*",
-            r"RingMla",
-            r"RingAttention\w*",
-            r"MultiLatentAttention",
-            r"(?:Kv)?SparseFlashAttention",
-            r"SparseFlashMla",
-            r"LightningIndexer\w*",
-            r"UnpadFA\w*",
-        ),
-    ),
-    (
-        "moe_routing",
-        (
-            r"MoeGatingTopK\w*",
-            r"MoeInitRouting\w*",
-            r"MoeFinalizeRouting\w*",
-            r"MoeReRouting",
-            r"MoeComputeExpertTokens",
-            r"MoeTokenPermute\w*",
-            r"MoeTokenUnpermute\w*",
-            r"MoeUpdateExpert",
-            r"MoeEPLB\w*",
-            r"GroupTopK",
-        ),
-    ),
-    ("moe_experts", (r"Grouped(?:Quant)?MatMul\w*", r"MoeFFN", r"FusedMoe\w*")),
-    (
-        "norm",
-        (
-            r"(?:Inplace)?(?:Add|Gemma)?(?:Add)?RmsNorm\w*",
-            r"(?:Add)?LayerNorm\w*",
-            r"GroupNorm\w*",
-            r"BNInfer\w*",
-            r"BatchNorm\w*",
-            r"DeepNorm",
-        ),
-    ),
-    (
-        "rope",
-        (
-            r"RotaryMul\w*",
-            r"ApplyRotaryPosEmb",
-            r"InterleaveRope",
-            r"RotaryPositionEmbedding\w*",
-            r"Rope\w*",
-        ),
-    ),
-    (
-        "activation",
-        (
-            r"(?:Dequant)?SwiGlu\w*",
-            r"Gelu\w*",
-            r"GeGlu",
-            r"Swish",
-            r"Silu\w*",
-            r"Relu(?:Grad)?",
-            r"FastGelu\w*",
-            r"ThresholdBackward",
-        ),
-    ),
-    ("quantize", (r"(?:Ascend)?(?:De)?Quant", r"Dynamic(?:Block|Mx)?Quant\w*", r"TransQuantParam")),
-    (
-        "sampling",
-        (
-            r"ArgMax(?:V2|D|AiCore)?",
-            r"TopK",
-            r"TopKTopP\w*",
-            r"Multinomial\w*",
-            r"ApplyTopKTopP\w*",
-            r"ApplyPenalty\w*",
-            r"StatelessRandom\w*",
-            r"RejectionSample\w*",
-        ),
-    ),
-    ("embedding", (r"Gather", r"Embedding\w*", r"EmbeddingDenseGrad")),
-    (
-        "gemm",
-        (
-            r"(?:Transpose|Quant|WeightQuant|Grouped)?(?:Batch|QuantBatch)?MatMul\w*",
-            r"MatMul\w*",
-            r"Gemm\w*",
-            r"FFN",
-            r"Linear\w*",
-            r"FusionOp_\w*MatMul\w*",
-        ),
-    ),
-    (
-        "conv",
-        (r"Conv(?:[123]D|olution|Transpose\w*)\w*", r"DepthwiseConv\w*", r"FusionOp_\w*Conv\w*"),
-    ),
-    (
-        "other",
-        (
-            r"\w*Pool(?:ing|ingGrad|Grad|With)?\w*",
-            r"NLLLoss\w*",
-            r"\w*CrossEntropy\w*",
-            r"CTCLoss\w*",
-            r"ROIAlign\w*",
-        ),
-    ),
-    (
-        "elementwise",
-        (
-            # the vector cores clear, convert or move memory, which the vendor's tool counts as
-            # computing
-            r"ZerosLike",
-            r"OnesLike",
-            r"Fills?",
-            r"MemSet",
-            r"TransData(?:RNN)?",
-            r"Cast",
-            r"Transpose(?:D|V2)?",
-            r"TensorMove",
-            r"ViewCopy",
-            r"AsStrided",
-            r"Concat(?:D|V2|V2D)?",
-            r"Split(?:D|V|VD|V2)?",
-            r"(?:Un)?pack",
-            r"(?:Strided)?Slice(?:D|V2|V3|Assign\w*|Grad)?",
-            r"(?:Mirror)?Pad(?:D|V2|V3|V4|Grad\w*)?",
-            r"Tile(?:D)?",
-            r"BroadcastTo(?:D)?",
-            r"Expand(?:D|Dims|V2)?",
-            r"RepeatInterleave\w*",
-            r"Roll",
-            r"Reverse(?:V2|Ext\w*)?",
-            r"Identity",
-            r"Assign(?:Add|Sub)?",
-            r"Range(?:D)?",
-            r"Arange",
-            r"LinSpace\w*",
-            r"Eye",
-            r"OneHot(?:D|V2)?",
-            r"Tril",
-            r"Triu",
-            # arithmetic, comparisons, selections
-            r"Abs",
-            r"A?(?:cos|sin|tan)h?(?:Grad)?",
-            r"Atan2",
-            r"Add(?:s|N|V2|cdiv|cmul|Lora)?",
-            r"Axpy(?:V2)?",
-            r"BiasAdd(?:Grad)?",
-            r"Subs?",
-            r"Mul(?:s|NoNan)?",
-            r"(?:Real|Floor|Trunc|X)?Div(?:s|NoNan)?",
-            r"(?:Floor)?Mod",
-            r"Neg",
-            r"Pow",
-            r"R?sqrt(?:Grad)?",
-            r"Squared?(?:Difference)?",
-            r"Reciprocal(?:Grad)?",
-            r"Exp(?:m1)?",
-            r"Log(?:1p)?",
-            r"Xlogy",
-            r"Erf(?:c|inv)?",
-            r"Sign",
-            r"Sigmoid(?:Grad)?",
-            r"Softplus(?:V2)?",
-            r"Ceil",
-            r"Floor",
-            r"Round",
-            r"Trunc",
-            r"Rint",
-            r"Lerp",
-            r"ClipBy\w+",
-            r"M(?:ax|in)imum(?:Grad)?",
-            r"(?:Not|Tensor)?Equal",
-            r"Greater(?:Equal)?",
-            r"Less(?:Equal)?",
-            r"Logical(?:And|Or|Not|Xor)",
-            r"Bitwise(?:And|Or|Not|Xor)",
-            r"(?:Left|Right)Shift",
-            r"Is(?:Finite|Inf|Nan|Close|PosInf|NegInf)",
-            r"Select(?:V2)?",
-            r"Masked(?:Fill|Scatter|Select|Scale|Softmax)\w*",
-            r"NonZero(?:WithValue)?",
-            r"Index(?:Put\w*|Add\w*|Fill\w*)?",
-            r"Gather(?:Elements|Nd)\w*",
-            r"Scatter(?:Nd\w*|Elements\w*|Add\w*|Update\w*|List|Max)?",
-            r"UnsortedSegment\w*",
-            r"Inplace(?:Add|Sub)",
-            r"Sort(?:V2|WithIndex)?",
-            r"ArgSort",
-            # along rows: sums, maxima, softmax
-            r"Reduce(?:Sum|Mean|Max|Min|Prod|All|Any|Std\w*|Var|LogSumExp)(?:D|V2|V2D)?",
-            r"Cum(?:sum|prod|max|min)",
-            r"(?:Log)?Softmax(?:V2|Grad|GradExt)?",
-            r"Scaled(?:UpperTriang)?Masked\w*",
-            r"L2Loss",
-            r"LpNorm\w*",
-            r"SquareSum\w*",
-            r"ArgM(?:ax|in)WithValue",
-            # dropout and optimizers
-            r"DropOutDoMask\w*",
-            r"(?:Stateless)?DropOutGenMask\w*",
-            r"DSA\w*GenBitMask",
-            r"DSARandom\w*",
-            r"Apply(?:Adam|Momentum|FusedEmaAdam)\w*",
-            r"FusedMulApplyMomentum\w*",
-            r"Foreach\w*",
-            r"NPU\w*FloatStatus\w*",
-        ),
-    ),
-)
-
-
 _CORE: Final = r"(?:/?_(?:mix_ai[cv]|ai[cv]|vector_core|ai_core))*"
 """Suffix that msprof adds to the name of a kernel if a row holds only the part on one kind of
 core.
 """
 
 
-def _pattern(types: tuple[str, ...]) -> str:
+def _pattern(types: list[str]) -> str:
     """Pattern of the names of kernels of some types: after a call's name, with a number, or in a
     MindSpore graph.
     """
@@ -379,13 +137,14 @@ def _pattern(types: tuple[str, ...]) -> str:
     )
 
 
+_TYPES: Final = tomllib.loads(Path(__file__).with_name("cann.toml").read_text("utf-8"))["types"]
 PATTERNS: Final = [
     (
         "collective",
         r"^(?:Default|Gradients)/\S*(?:AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast)\w*-op\d+",
     ),
     ("elementwise", rf"^\w+\d_MemSet{_CORE}$"),
-    *((category, _pattern(types)) for category, types in _TYPES),
+    *((each["category"], _pattern(each["names"])) for each in _TYPES),
     ("other", r"^aclnn\w+_\w+_|^trans_\w+_\d+$|^(?:Default|Gradients)/\S*-op\d+"),
 ]
 """Ordered ``(category, pattern)``.

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import events_of_steps
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.label.groups import distinct_keys, first_of_runs, group_values, groups_of, last_before
 from llmprof.label.nesting import outermost
@@ -82,7 +83,7 @@ def recording(trace: Trace) -> Recording:
 
 def _events(trace: Trace) -> pl.DataFrame:
     """Work of the devices and calls of the host, sorted by chain and time, on one clock."""
-    device = trace.events.with_columns(
+    device = events_of_steps(trace).with_columns(
         where=pl.lit("device"),
         thread=pl.lit(None, dtype=pl.Int64),
         launches=pl.lit(None, dtype=pl.Boolean),

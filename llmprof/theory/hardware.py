@@ -120,7 +120,7 @@ def device_of_sheet(sheet: Mapping[str, Any]) -> Device:
     """Make a device from numbers in the units of data sheets; ``source`` is that of all numbers
     not in ``sources``.
     """
-    sizes = {field: sheet[key] * scale for key, (field, scale) in SHEET.items() if key in sheet}
+    sizes = {name: sheet[key] * scale for key, (name, scale) in SHEET.items() if key in sheet}
     rates = {dtype: rate * 1e12 for dtype, rate in sheet["tflops"].items()}
     sources = dict.fromkeys([*rates, *sizes], sheet.get("source")) | sheet.get("sources", {})
     peaks = dict.fromkeys(TYPES) | rates

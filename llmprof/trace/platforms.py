@@ -74,6 +74,7 @@ _UNKNOWN_WORDS: Final = {
     "fuse_communication": "all-reduce fused with the norm",
     "pin": "pin each worker to cores of its device's NUMA node",
     "record_host": " (CPU activity)",
+    "each_node": "",
     "ahead": "",
 }
 
@@ -109,6 +110,7 @@ NVIDIA: Final = _platform(
         "core": "SM",
         "gemm": "cuBLAS",
         "record_host": " (torch: CPU activity; nsys: -t cuda,nvtx,osrt)",
+        "each_node": ", such as nsys with --cuda-graph-trace=node,",
     },
 )
 """CUDA."""
@@ -158,7 +160,7 @@ ASCEND: Final = _platform(
         "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
         "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
         "record_host": (
-            " (torch_npu: CPU activity, profiler level 1 or higher; msprof: --ascendcl=on"
+            " (torch_npu and MindSpore: CPU activity, level 1 or higher; msprof: --ascendcl=on"
             " --runtime-api=on)"
         ),
         "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",

@@ -3,6 +3,7 @@ must not.
 """
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import catalog, findings, idle, what_if
+from llmprof.analyze.step_times import step_windows
+from llmprof.findings.cause import few_longest
 from llmprof.findings.causes import CAUSES
+from llmprof.findings.causes.exposed_communication import beyond_fastest
 from llmprof.findings.causes.host_bound import LONG_PAUSE_NS
 from llmprof.findings.causes.short_kernels import SHORT_KERNEL_NS
 from llmprof.findings.frame import SCHEMA
@@ -173,12 +177,31 @@ def test_calls_of_one_size_that_take_unlike_times():
     assert found.slower_ns == 0
 
 
+def test_small_calls_that_take_longer_than_large_ones():
+    calls = pl.DataFrame(
+        {
+            "rank": [0] * 5,
+            "kind": ["all_reduce"] * 4 + ["all_gather"],
+            "group": ["a"] * 5,
+            "step": [0, 0, 1, 1, 0],
+            "name": ["n"] * 5,
+            "layer": [None] * 5,
+            "bytes": [100, 10, 90, 10, 10],
+            "dur_ns": [20, 80, 30, 15, 900],
+            "wait_ns": pl.Series([None] * 5, dtype=pl.Int64),
+        }
+    )
+    # the fastest of at least 10 bytes takes 15; nothing compares the gather
+    assert beyond_fastest(calls)["ns"].sum() == 0 + (30 - 20) + (80 - 15) + 0
+    assert not beyond_fastest(calls.with_columns(wait_ns=1)).height
+
+
 def test_a_sample_of_calls_shows_no_cause_for_sure():
     run = decode([GEMM] * 11, pause=400_000, lead=5_000)
     assert the(together(run), "host_bound")["severity"] == "high"
     apart = pl.col("correlation") * 40
     sampled = {name: run[name].with_columns(apart) for name in ("kernels", "runtime")}
-    assert the(together(run | sampled), "host_bound")["severity"] == "low"
+    assert silent(together(run | sampled), "host_bound")
     first = findings(together(run | sampled)).row(0, named=True)
     calls = run["runtime"]["correlation"]
     span = 40 * (calls.max() - calls.min()) + 1
@@ -208,6 +231,32 @@ def test_pipeline_wait():
     spread = ranks_with_all_reduces({0: 0, 1: 400_000}, name=broadcast)
     assert silent(spread, "pipeline_wait")
     assert not silent(spread, "arrival_skew")
+
+
+@pytest.mark.parametrize(("open_us", "waited_us"), [(1_990, 990), (2_500, 219.6)])
+def test_a_stage_does_not_wait_where_the_next_batch_begins_beside_the_open_call(open_us, waited_us):
+    # a step is 1,000 us of work, then 1,000 us without; the last stage's broadcast ends in them, or
+    # in the work of the next batch
+    broadcast = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    parts = []
+    for rank, start_us in ((0, 1_000), (1, open_us - 10)):
+        run = decode([(GEMM, 1_000_000), (send, 1_000)], pause=999_000, rank=rank)
+        firsts = run["kernels"].filter(name=GEMM)
+        calls = firsts.with_columns(
+            pl.col("start_ns") + start_us * 1_000,
+            name=pl.lit(broadcast),
+            dur_ns=pl.lit((open_us - start_us) * 1_000, pl.Int64),
+            stream=pl.lit(20, pl.Int64),
+            correlation=pl.col("correlation") + 50_000,
+        )
+        run["kernels"] = pl.concat([run["kernels"], calls]).sort("start_ns")
+        run["runtime"] = pl.concat([run["runtime"], launches(calls)]).sort("start_ns")
+        parts.append(run)
+    pipeline = together(*parts, world_size=2)
+    # of the five open calls only the last one has no batch beside it: a fifth of 4 x 999 us + 1,490
+    # us of time without work, a step
+    assert the(pipeline, "pipeline_wait")["figure"] == pytest.approx(waited_us * 1_000, rel=0.02)
 
 
 def test_host_bound():
@@ -585,6 +634,15 @@ def test_work_from_before():
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
+    # a step in which it ends is the same without it for all who tell of it
+    step = labels([(DECODE, 10_000, 10**9)])
+    run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls, "markers": step})
+    lasts = int(rest["start_ns"][-1] + rest["dur_ns"][-1] - rest["start_ns"][0])
+    said = llmprof.analyze.what_if(run, f"scale:{GEMM}:1")["recorded_ns"].to_list()
+    said += llmprof.analyze.steps(run)["dur_ns"].to_list() + step_windows(run)["dur_ns"].to_list()
+    of_step = pl.col("step").is_not_null()
+    said += llmprof.analyze.overlap(run).filter(of_step)["total_ns"].to_list()
+    assert said == [lasts] * 4
     # a stream that is first used later waits some us for its first event
     own, other = kernels([GEMM] * 8, dur=LONG), kernels([GEMM], start=8 * LONG + 9_000, stream=9)
     calls = pl.concat([launches(own, lead=20_000), launches(other, lead=10_000)])
@@ -977,7 +1035,8 @@ def test_ai_cpu_operators():
     assert (found["figure"], found["share"]) == (10_000, pytest.approx(0.1))
     assert found["where"] == "name IN ('aclnnCast_CastAiCpu_Cast')"
     assert silent(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_cpu_operators")
-    assert silent(npu(kernels_), "ai_cpu_operators")
+    # without the cores, the name says it
+    assert the(npu(kernels_), "ai_cpu_operators")["figure"] == 10_000
 
 
 def sampled(period, **counters):
@@ -1499,3 +1558,147 @@ def test_a_pause_between_requests_is_no_slow_step(then, waiting):
         assert pause.windows["dur_ns"].to_list() == [20_001_000]
         assert found.filter(pl.col("severity") != "info")["rule"].to_list() == ["input_preparation"]
         assert found["figure"][0] == pytest.approx(15_000_000)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "told"),
+    [
+        ([10] * 100, []),
+        ([900] * 3 + [1] * 97, ["3", "100", "96.5"]),
+        ([900] * 8 + [1] * 12, []),  # more than a tenth of them
+        ([900, 1, 1], ["3", "99.8"]),
+        ([900], []),
+    ],
+)
+def test_the_few_that_hold_nearly_all(lengths, told):
+    text = few_longest(pl.Series(lengths))
+    assert re.findall(r"\d[\d.]*", text) == told
+
+
+@pytest.mark.parametrize(("pauses", "severity"), [([20_000_000], "low"), ([7_000_000] * 3, "high")])
+def test_one_pause_of_a_recording_is_no_property_of_the_run(pauses, severity):
+    at, runs = 1_000_000, []
+    for n, pause in enumerate([0, *pauses, 100_000]):
+        runs.append(kernels(["acme"] * 5, start=at + pause, dur=LONG, first=1 + 10 * n))
+        at = end(runs[-1])
+    run = pl.concat(runs)
+    trace = Trace({"kernels": run, "runtime": launches(run, lead=10_000)})
+    assert the(trace, "host_bound")["severity"] == severity
+    assert measured(trace, "host_bound").figures.once is (severity == "low")
+
+
+def test_pauses_that_nothing_explains_lie_in_a_range_of_the_host():
+    """Calls that no kernel names; between steps of 500 us the host is 300 us in a numbered range."""
+    run = decode([GEMM] * 10)
+    later = (pl.col("start_ns") - 1_000_000) // 500_000 * 300_000
+    run = {name: run[name].with_columns(pl.col("start_ns") + later) for name in run}
+    run["kernels"] = run["kernels"].with_columns(correlation=pl.lit(None, pl.Int64))
+    files = [(f"IO {n}", 1_500_000 + 800_000 * n, 290_000) for n in range(5)]
+    marks = labels([(DECODE, 1_000_000 + 800_000 * n, 9) for n in range(6)], on_device=True)
+    run["markers"] = pl.concat([marks, ranges(files)], how="diagonal")
+    figures = measured(together(run), "unexplained_idle").figures
+    assert (figures.around.count, figures.calls_known) == (4, True)  # of steady steps
+    assert figures.around.each_ns == 290_000
+    assert figures.between_share == 1
+
+
+def test_the_steps_that_a_mean_is_of():
+    """The first of 15 steps is a hundred times as long as others, of which one is five times."""
+    runs, marks, at = [], [], 1_000_000
+    for n, times in enumerate([100, *[1] * 10, 5, 1, 1, 1]):
+        runs.append(kernels([(GEMM, times * LONG)] * 10, start=at, first=1 + 100 * n))
+        marks.append((f"ProfilerStep#{n}", at - 11_000, 10 * times * LONG))
+        at = end(runs[-1])
+    run = pl.concat(runs)
+    tables = {"kernels": run, "runtime": launches(run, lead=10_000), "markers": labels(marks)}
+    text = scope_of(Trace(tables)).of_steps
+    assert re.findall(r"\d[\d.]*", text)[:2] == ["14", "15"]
+    assert "2.50 ms" in text
+    assert not scope_of(together(QUIET)).of_steps
+
+
+def test_ranks_that_run_the_same_are_unevenly_fast():
+    """Without a device: the same operators of the same shapes, or of others, on both ranks."""
+    for shapes, same in (("[[8, 8]]", True), ("[[8, 9]]", False), (None, False)):
+        sides = []
+        for rank, length in ((0, 50_000), (1, 90_000)):
+            rows = [
+                ("aten::mm", 1_000 + n * 100_000, length, n + 1, shapes if rank else "[[8, 8]]")
+                for n in range(10)
+            ]
+            sides.append({"ops": ops(rows, rank=rank)})
+        figures = measured(together(*sides), "uneven_compute").figures
+        assert figures.same_work is same
+
+
+def test_a_cause_of_lateness_is_told_with_its_part():
+    """Rank 1 waits 400 us a step for rank 0, which computes 250 us more and is held for 150."""
+    slow = decode([*[(GEMM, 45_000)] * 10, (GEMM, 150_000), (NCCL_ALL_REDUCE, 4_000)], rank=0)
+    held = slow["kernels"]["dur_ns"] == 150_000
+    for name in ("kernels", "runtime"):
+        slow[name] = slow[name].filter(~held)
+    fast = decode([*[(GEMM, 20_000)] * 10, (NCCL_ALL_REDUCE, 404_000)], rank=1)
+    both = together(slow, fast, world_size=2)
+    found = measured(both, "arrival_skew")
+    assert found.figures.late == [0]
+    assert (found.follows_from, found.figures.explained_share) == (
+        "uneven_compute",
+        pytest.approx(250 / 400),
+    )
+
+
+def test_a_device_that_is_hardly_used_is_idle_first():
+    run = kernels(["acme"], start=100_000_000, dur=LONG)
+    early = launches(run, lead=99_000_000, correlation=None)
+    trace = Trace({"kernels": run, "runtime": pl.concat([early, launches(run)])})
+    assert findings(trace)["rule"].to_list()[0] == "idle_at_the_ends"
+
+
+def test_what_other_ranks_wrote_over_is_not_counted_as_launched():
+    coverage = {"files": [{"rank": 0, "overwritten": 7}]}
+    trace = Trace(QUIET, coverage=coverage)
+    found = findings(trace).row(0, named=True)
+    assert (found["rule"], found["figure"]) == ("incomplete", 7)
+
+
+def test_copies_that_came_back_without_kernels():
+    """Device activity was on: it is no advice to turn it on."""
+    run = kernels([GEMM] * 20, start=1_000, dur=LONG)
+    copied = run.head(1).with_columns(name=pl.lit("Memcpy HtoD"), kind=pl.lit("HtoD"))
+    tables = {"copies": copied, "runtime": launches(run)}
+    advice = [findings(Trace(tables))["suggestion"][0]]
+    tables["copies"] = copied.clear()
+    advice.append(findings(Trace(tables | {"kernels": run.head(1)}))["suggestion"][0])
+    assert advice[0] != advice[1]
+
+
+def test_communication_beside_copies_is_told():
+    """All-reduces of 100 us with a copy beside 60 of them, on another stream."""
+    run = [(GEMM, LONG), (NCCL_ALL_REDUCE, 100_000)] * 4
+    tables = decode(run)
+    beside = tables["kernels"].filter(pl.col("name") == NCCL_ALL_REDUCE)
+    copied = beside.with_columns(
+        stream=pl.lit(9, pl.Int64),
+        dur_ns=pl.lit(60_000, pl.Int64),
+        name=pl.lit("Memcpy DtoD"),
+        kind=pl.lit("DtoD"),
+    )
+    found = measured(together(tables | {"copies": copied}, world_size=2), "exposed_communication")
+    assert found.figures.beside_copies_ns == 4 * 60_000
+
+
+def test_waiting_by_the_library_and_groups_of_one_size():
+    tables = decode([(GEMM, LONG), (NCCL_ALL_REDUCE, 100_000)] * 4)
+    trace = together(tables)
+    about = {"ranks": [{"rank": 0, "groups": {"a": [0, 1, 2], "b": [0, 3, 6]}}], "world_size": 9}
+    grouped = Trace(trace.tables, about)
+    assert set(llmprof.analyze.collectives(grouped)["world"]) == {3}
+    calls = grouped.collectives.with_columns(
+        recorded_as=pl.lit("allReduce"),
+        evidence=pl.lit(None, pl.String),
+        ascend_wait_ns=pl.lit(70_000, pl.Int64),
+    )
+    measure = measured(
+        Trace(grouped.tables | {"collectives": calls}, about), "exposed_communication"
+    )
+    assert measure.figures.measured_wait_ns == 4 * 70_000

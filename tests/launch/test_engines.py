@@ -307,6 +307,10 @@ MESSAGES = {
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690": "NCCL_DEBUG",
     "ModuleNotFoundError: No module named 'flashinfer'": "gdn_prefill_backend: triton",
     "RuntimeError: FlashInfer sampling does not support this device": "VLLM_USE_FLASHINFER_SAMPLER",
+    "pynvml.NVMLError_GpuIsLost: GPU is lost": "CUDA_VISIBLE_DEVICES",
+    "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered": "CUDA_VISIBLE_DEVICES",
+    "torch.AcceleratorError: CUDA error: unspecified launch failure": "CUDA_LAUNCH_BLOCKING",
+    "RuntimeError: CUDA error: peer access is not supported between these two devices": "P2P",
     "ModuleNotFoundError: No module named 'jmespath'": "install",
     "AttributeError: 'profile' object has no attribute 'annotate_context_manager'": "another version",
 }

@@ -146,8 +146,8 @@ def test_the_raw_page_has_units_in_its_second_row(tmp_path):
         [*launch(1, "norm", grid="(2048, 1, 1)"), "1,008.896", "0", "n/a", "", "nan"],
     )
     found = read(tmp_path, page)
-    assert found.metrics.schema == schema.METRICS.schema
-    assert found.rules.schema == schema.RULES.schema
+    assert found.metrics.schema == schema.PROFILES["metrics"].schema
+    assert found.rules.schema == schema.PROFILES["rules"].schema
     assert rows_of(found) == [
         (0, "gpu__time_duration.sum", "ns", 75552.0, None),
         (0, "dram__bytes_read.sum", "B", 64257024.0, None),

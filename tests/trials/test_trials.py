@@ -383,6 +383,19 @@ def test_remedies_of_a_run(machine, monkeypatch):
     assert measure._objective(config(machine)) == "output_tokens_per_s"
 
 
+def test_a_pipeline_gets_a_batch_for_each_stage(machine):
+    of_two = {"pipeline_parallel_size": 2, "batch_size": 5, "input_tokens": 30}
+    fields = settings.remedy("a-batch-a-stage").fields
+    assert fields(config(machine, **of_two), {}) == {"engine_args.max_num_batched_tokens": 75}
+    for other in (
+        {"batch_size": 1},
+        {"pipeline_parallel_size": 1},
+        {"input_tokens": None, "prompt": "a"},
+    ):
+        with pytest.raises(settings.NotHereError):
+            fields(config(machine, **of_two | other), {})
+
+
 def test_cards_of_findings_have_a_command(machine):
     done = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
     found = settings.commands(done)

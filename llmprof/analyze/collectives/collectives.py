@@ -172,7 +172,7 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
         )
     )
     calls = calls.join(per_call, on="call", how="left", maintain_order="left")
-    reason = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
+    reason = _why_no_wait(meta, ranks)
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
     wait = (
         pl.when(left_early)
@@ -215,8 +215,13 @@ def bus_factor(ranks: pl.Expr) -> pl.Expr:
     )
 
 
-def _why_no_wait(*, unrelated: bool) -> pl.Expr:
+def _why_no_wait(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     """Reason why the waiting of a call is unknown, as text; null if it is known."""
+    unrelated = meta.get("clock") == "unrelated"
+    size = meta.get("world_size")
+    of_run = "these calls do not say how many ranks take part"
+    if isinstance(size, int) and size > len(ranks):
+        of_run = f"the trace has {len(ranks)} of the {size} ranks of the run"
     few = pl.col("call").is_not_null().sum().over("rank", "group", "kind") < CLOCK_CALLS
     seen, world, sure = pl.col("ranks"), pl.col("world"), pl.col("confidence")
     apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
@@ -233,17 +238,11 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
             )
         )
         .when(world.is_null() & (pl.col("ranks_in_group") > 1))
-        .then(
-            pl.lit("ranks are missing in the trace, and these calls do not say how many take part")
-        )
+        .then(pl.lit(f"ranks are missing, and {of_run}"))
         .when(world.is_null())
         .then(
             pl.coalesce(
-                "reason",
-                pl.lit(
-                    "no other rank of this trace makes such calls, and they do not say how many"
-                    " ranks take part"
-                ),
+                "reason", pl.lit(f"no other rank of this trace makes such calls, and {of_run}")
             )
         )
         .when(seen < world)
@@ -324,8 +323,8 @@ def _called() -> pl.Expr:
 
 
 def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
-    """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that
-    call together.
+    """Ranks in the group: from metadata or the kernel's name, or the size that all groups have, or
+    else the number of ranks that call together.
     """
     # If the trace lacks ranks of the run, has only one, or consists of files of which none states
     # the number of ranks, more ranks may belong to the group.
@@ -335,8 +334,16 @@ def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     absent |= meta.get("world_size_from") == "ranks" and len(files) > 1
     alone = size == 1 and meta.get("world_size_from") != "ranks"
     whole = not absent and (pl.lit(alone) | (pl.col("ranks_in_group") > 1))
+    groups = [
+        of for about in meta.get("ranks") or () for of in (about.get("groups") or {}).values()
+    ]
+    sizes = {len(members or ()) for members in groups}
+    same = pl.lit(sizes.pop() if len(sizes) == 1 else None, dtype=pl.Int32)
     return pl.coalesce(
-        "world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group")
+        "world",
+        names.collective_world(pl.col("name")),
+        pl.when(same > 0).then(same),
+        pl.when(whole).then("ranks_in_group"),
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.edge import LANE
 from llmprof.analyze.step_times import (
-    LANE,
     mean_windows,
     plain_steps,
     recorded_windows,

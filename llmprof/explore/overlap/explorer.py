@@ -7,6 +7,7 @@ import polars as pl
 import traitlets
 
 from llmprof import charts
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring, with_waits
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.charts.base import theme
@@ -22,7 +23,7 @@ from llmprof.explore.base.messages import (
 )
 from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
 from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
-from llmprof.label.steps.steps import steps_of, whole_steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import polars as pl
 
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.layers import layers
 from llmprof.charts.subjects.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -21,7 +22,6 @@ from llmprof.explore.timeline.rows import (
     led_to,
     path_facts,
 )
-from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 

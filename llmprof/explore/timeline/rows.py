@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from llmprof import names
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import draw, theme
 from llmprof.errors import LlmprofError
-from llmprof.label.steps.steps import whole_steps
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events

@@ -12,8 +12,11 @@ from llmprof.analyze.overlap import COMMUNICATION
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, sum_of
-from llmprof.label.intervals import union_length
+from llmprof.label.intervals import length_within, merge, union_length
 from llmprof.units import format_ns, format_share
+
+BESIDE: Final = 0.1
+"""Least part of exposed communication beside which copies run, for it to be told."""
 
 EQUAL: Final = 4
 """Least number of equal calls that tells how long such a call needs."""
@@ -34,9 +37,15 @@ class ExposedCommunication(Figures):
     reason: str | None = None
     """Why the waiting in them is not known."""
     slower_ns: float = 0.0
-    """Time of calls whose waiting is not known beyond that of the fastest of equal ones."""
+    """Time of calls whose waiting is not known beyond the fastest of those as large or larger."""
     slower_share: float = 0.0
     """Its share of the time of all calls."""
+    measured_wait_ns: float = 0.0
+    """Waiting by the library's own record."""
+    measured_idle_ns: float = 0.0
+    """Time in which nothing goes on by the same."""
+    beside_copies_ns: float = 0.0
+    """Time of it in which copies run."""
 
     def title(self, of: Context) -> str:
         what = "transfer" if self.waits_known else "communication"
@@ -52,39 +61,83 @@ class ExposedCommunication(Figures):
         )
         if self.waits_known:
             return text
-        why = f": {self.reason}" if self.reason else ""
-        text += f" How much of it is waiting for other ranks is not known{why}."
+        if self.beside_copies_ns >= BESIDE * of.time_ns:
+            text += f" Copies run beside {format_ns(self.beside_copies_ns)} of it."
+        if self.measured_wait_ns:
+            text += (
+                f" HCCL itself counts {format_ns(self.measured_wait_ns)} of them as waiting and"
+                f" {format_ns(self.measured_idle_ns)} as idle."
+            )
+        else:
+            why = f": {self.reason}" if self.reason else ""
+            text += f" How much of it is waiting for other ranks is not known{why}."
         if self.slower_ns:
             text += (
-                f" Equal calls differ: {format_ns(self.slower_ns)} {of.per} is more than the"
-                f" fastest of their size take ({format_share(self.slower_share)} of all calls)."
+                f" {format_ns(self.slower_ns)} {of.per} is more than the fastest call of at least"
+                f" the same size takes ({format_share(self.slower_share)} of all calls)."
             )
         return text
 
     def advice(self, of: Context) -> str:
-        if self.slower_share > MOSTLY:
+        text = ""
+        if not self.waits_known:
+            text = (
+                "Record all ranks first, on one clock. Waiting for a rank that comes late is not"
+                " shortened by fewer or larger messages"
+            )
+            if self.slower_share > MOSTLY:
+                return f"{text}, and calls that take longer than larger ones mostly wait."
+            text += "; transfer is. "
+        if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
             return (
-                "Record all ranks first. Equal calls that take unlike times mostly wait for a rank"
-                " that comes late; fewer or smaller ones would not shorten that."
+                f"{text}Between stages of a pipeline keep a batch in flight for each. Where experts"
+                " exchange tokens, exchange them while others are computed."
             )
         if not self.has_layers:
-            return "Fewer or fused collectives, larger messages, or compute at the same time."
+            return (
+                f"{text}Fewer or fused collectives, larger messages, or compute at the same time."
+            )
         fuse = "" if self.is_fused else f"{of.words['fuse_communication']}, "
         return (
-            f"Fewer collectives, {fuse}sequence parallelism, compute at the same time, or a"
+            f"{text}Fewer collectives, {fuse}sequence parallelism, compute at the same time, or a"
             " smaller tensor-parallel size."
         )
 
 
-def _beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
-    """``ns`` that calls whose waiting is not known take beyond the fastest of their size in a step;
-    those of layers are equal where no size is known.
+def beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
+    """``ns`` that calls whose waiting is not known take beyond the fastest of at least their size;
+    those of layers are equal in a step where no size is known.
     """
-    unknown = pl.when(pl.col("layer").is_not_null()).then(-1)
-    calls = calls.with_columns(size=pl.coalesce("bytes", unknown)).drop_nulls("size")
-    alike = ("rank", "step", "kind", "group", "name", "size")
-    calls = calls.filter(pl.col("wait_ns").is_null(), pl.len().over(alike) >= EQUAL)
-    return calls.select(ns=pl.col("dur_ns") - pl.col("dur_ns").min().over(alike))
+    lane = ("rank", "kind", "group")
+    calls = calls.filter(pl.col("wait_ns").is_null())
+    sized = calls.drop_nulls("bytes").sort("bytes", "dur_ns", descending=[True, False])
+    alike = (*lane, "step", "name")
+    equal = calls.filter(pl.col("bytes").is_null() & pl.col("layer").is_not_null())
+    equal = equal.filter(pl.len().over(alike) >= EQUAL)
+    return pl.concat(
+        [
+            sized.select(ns=pl.col("dur_ns") - pl.col("dur_ns").cum_min().over(lane)),
+            equal.select(ns=pl.col("dur_ns") - pl.col("dur_ns").min().over(alike)),
+        ]
+    )
+
+
+def _beside_copies(scope: Scope) -> float:
+    """Exposed communication in which copies run (ns)."""
+    is_call = pl.col("category").is_in(COMMUNICATION)
+    calls, others = (merge(scope.events.filter(which), ["rank"]) for which in (is_call, ~is_call))
+    alone = sum_of(calls, "dur_ns") - sum_of(
+        length_within(calls, others, ["rank"], name="ns"), "ns"
+    )
+    return max(0.0, scope.time("communication") - alone)
+
+
+def _measured(scope: Scope, column: str) -> float:
+    """A part of the calls by the library's own record (ns); 0 without one."""
+    if not scope.trace.has("collectives"):
+        return 0.0
+    rows = scope.trace.collectives
+    return sum_of(scope.begun(rows), column) if column in rows.columns else 0.0
 
 
 def _measure(scope: Scope) -> Measurement | None:
@@ -102,7 +155,7 @@ def _measure(scope: Scope) -> Measurement | None:
     )
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])
     rows = calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns"))
-    slower = sum_of(_beyond_fastest(calls), "ns")
+    slower = sum_of(beyond_fastest(calls), "ns")
     figures = ExposedCommunication(
         hidden_share=1 - scope.time("communication") / sum_of(any_call, "busy_ns"),
         kinds=[kind.replace("_", "-") for kind in kinds["kind"].head(2)],
@@ -113,6 +166,9 @@ def _measure(scope: Scope) -> Measurement | None:
         reason=None if waits_known or not why.len() else why[0],
         slower_ns=slower / scope.parts,
         slower_share=slower / max(1.0, sum_of(calls, "dur_ns")),
+        beside_copies_ns=_beside_copies(scope) / scope.parts,
+        measured_wait_ns=_measured(scope, "ascend_wait_ns") / scope.parts,
+        measured_idle_ns=_measured(scope, "ascend_idle_ns") / scope.parts,
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 from llmprof.findings.cause import (
+    AI_CPU_NAME,
     NAME_THEM,
     POTENTIAL,
     Cause,
@@ -16,9 +18,13 @@ from llmprof.findings.cause import (
     Measurement,
     readable_name,
 )
+from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest_name, sum_of
 from llmprof.text import counted
 from llmprof.units import format_share
+
+GUESS: Final = 0.5
+"""Up to this confidence, a stage is a guess."""
 
 MIN_SHARE: Final = 0.001
 """Least share of all compute for a stage to be named in addition to the heaviest one."""
@@ -41,9 +47,12 @@ class HeaviestStage(Figures):
     """Whether it reads weights."""
     name: str | None = None
     """The kernel with most of it."""
+    guessed: bool = False
+    """Whether its place alone says what most of it is, in layers that lack other stages."""
 
     def title(self, of: Context) -> str:
-        what = self.stage if self.is_stage else f"{self.stage} {of.words['event']}s"
+        named = f"what is likely {self.stage}" if self.guessed else self.stage
+        what = named if self.is_stage else f"{self.stage} {of.words['event']}s"
         most = ", the most of any kind,"
         if self.stage == "other" and self.name:
             what = f"{of.words['event']}s of no known kind"
@@ -67,6 +76,11 @@ class HeaviestStage(Figures):
     def advice(self, of: Context) -> str:
         if self.stage == "other":
             return NAME_THEM
+        if re.search(AI_CPU_NAME, self.name or ""):
+            return (
+                "Move what runs on the AI CPUs to the AI cores first: types that these compute"
+                " (int32 for int64, float32 or bfloat16 for float64)."
+            )
         if self.of_weights:
             return (
                 "Compare this stage with its bound (bytes of its weights over the memory bandwidth)"
@@ -102,6 +116,7 @@ def _measure(scope: Scope) -> Measurement | None:
     name, share = heaviest_name(rows)
     in_stage = bool((rows["stage"] == stage).any())
     weights = bool((rows["category"] == "gemm").any()) or stage in ("experts", "lm_head")
+    guesses = rows.filter(pl.col("evidence") == "position", pl.col("confidence") <= GUESS)
     figures = HeaviestStage(
         stage,
         is_stage=in_stage and stage != "other",
@@ -110,8 +125,9 @@ def _measure(scope: Scope) -> Measurement | None:
         compute_share=whole / scope.span_ns,
         kernels=rows.height / scope.parts,
         by_name_share=share,
-        of_weights=weights and scope.has_layers and not scope.reads_prompts,
+        of_weights=weights and scope.has_layers and scope.decodes,
         name=name,
+        guessed=sum_of(guesses, "dur_ns") > MOSTLY * sum_of(rows, "dur_ns"),
     )
     where = f"{'stage' if in_stage else 'category'} = '{stage}'"
     return Measurement.of(rows, figures, ns=float(ns), where=where, about=name)
@@ -121,7 +137,6 @@ HEAVIEST_STAGE: Final = Cause(
     "heaviest_stage",
     _measure,
     "events",
-    min_share=0.0,
     info=True,
     potential=POTENTIAL,
     unless="below_bound",

@@ -24,6 +24,7 @@ from llmprof.findings.scope import (
     HOST_LATE,
     STEADY,
     Scope,
+    max_of,
     median_of,
     sum_of,
     whole_pauses,
@@ -42,6 +43,9 @@ MIN_IN_GRAPHS: Final = 0.5
 """If at least this share of the kernels comes from replayed graphs, the remedy is not to use
 graphs.
 """
+
+ONE: Final = 1.5
+"""Up to this mean number of replays, one launches a step."""
 
 MAX_LAUNCHED_ALONE: Final = 100
 """More kernels than these for each replay are a part of the step that runs eagerly; an engine
@@ -73,16 +77,32 @@ class HostBound(Figures):
     """Whether all steps read prompts, which engines do not run as whole graphs."""
     between_share: float = 0.0
     """Share of pauses that lie between steps."""
+    between_ns: float | None = None
+    """Median of these."""
+    once: bool = False
+    """Whether most of it is one pause of a recording without steps."""
+    replays: float = 0.0
+    """Replayed graphs of a step or rank."""
 
     def title(self, of: Context) -> str:
         host = "their hosts launch" if of.on and len(of.on) > 1 else "its host launches"
         return f"{of.device_is} {PART_WORDS['host_bound']}: idle {of.amount} until {host} kernels."
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether pauses between steps are most of it, and not the launches in them."""
+        return self.between_share >= MOSTLY and not self.in_graphs
 
     def detail(self, of: Context) -> str:
         text = (
             f"Meanwhile the launching thread is longest in {self.host}. The launching calls"
             f" themselves are {format_share(self.launching_share)} of the waiting."
         )
+        if self.is_between_steps:
+            return (
+                f"{text} {format_share(self.between_share)} of it lies between steps, in pauses of"
+                f" {format_ns(self.between_ns)} in the median."
+            )
         if self.calls is not None and self.kernels is not None:
             text += f" {self.calls:,.0f} calls launch {self.kernels:,.0f} kernels {of.per}."
         else:
@@ -114,31 +134,46 @@ class HostBound(Figures):
         already = "Most kernels come from replayed graphs already."
         if self.in_graphs:
             ahead = (
-                ""
-                if self.starts_ahead
-                else "Launch the next step while the device works on this one (asynchronous"
+                "Launch the next step while the device works on this one (asynchronous"
                 " scheduling). "
+                if self.between_share >= MOSTLY and not self.starts_ahead
+                else ""
             )
             is_code = self.host.name and self.host.kind != "call"
             named = f" {self.host.name}" if is_code else " what the host does"
-            less = (
-                "Replay fewer or smaller graphs."
-                if self.launching_share >= MOSTLY
-                else f"Shorten{named} between the replays."
-            )
+            less = f"Shorten{named} before, between and after the replays."
+            if self.launching_share >= MOSTLY:
+                less = (
+                    "Replay fewer or smaller graphs."
+                    if self.replays > ONE
+                    else "One replay launches a step already."
+                )
+                less += (
+                    f" A profiler that records each kernel of a graph{of.words['each_node']} makes"
+                    " its launch longer: measure without it first."
+                )
             return f"{ahead}{less} {already}"
-        if self.between_share >= MOSTLY and not self.long_share >= MOSTLY:
+        if self.once:
             return (
-                "Prepare and launch the next step while the device works on this one:"
-                f" {format_share(self.between_share)} of the waiting lies between steps, and fewer"
-                " launches in a step do not shorten it."
+                "Most of it is one pause: record more of the run, with functions of the host, to"
+                " see whether it comes again and what the host does then."
+            )
+        is_named = (self.host.share or 0) >= MOSTLY and self.host.kind in (
+            "range",
+            "ranges",
+            "call",
+        )
+        if self.is_between_steps and not (is_named and self.long_share >= MOSTLY):
+            return (
+                "Prepare and launch the next step while the device works on this one: scheduling,"
+                " sampling and inputs. Fewer launches in a step do not shorten it."
             )
         if self.long_share >= MOSTLY:
             few = (
                 f"Fewer launches gain little: {format_share(self.long_share)} of the waiting is"
                 " pauses of 1 ms or more."
             )
-            if (self.host.share or 0) >= MOSTLY and self.host.kind in ("range", "ranges", "call"):
+            if is_named:
                 return f"{_do_meanwhile(f'what the thread is in ({self.host.innermost})')} {few}"
             return (
                 "Sample the CPU of the launching thread, or record its functions, to see what it"
@@ -192,9 +227,11 @@ def _measure(scope: Scope) -> Measurement | None:
     whole, late_ns = whole_pauses(late), sum_of(late, "dur_ns")
     long = sum_of(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / late_ns
     delays = scope.own_rows(launch_delay(scope.trace)).filter(bound)
-    replayed, eager_part = _share_in_graphs(scope, late)
+    replays, replayed, eager_part = _share_in_graphs(scope, late)
     in_graphs = replayed >= MIN_IN_GRAPHS and not eager_part
     steps = scope.steps
+    between = late.clear() if steps is None else late.remove("in_step")
+    once = steps is None and (max_of(whole, "dur_ns") or 0) >= MOSTLY * late_ns
     layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
         launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
@@ -210,24 +247,33 @@ def _measure(scope: Scope) -> Measurement | None:
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
         starts_ahead=scope.starts_ahead,
         reads_prompts=scope.reads_prompts,
-        between_share=0.0 if steps is None else sum_of(late.remove("in_step"), "dur_ns") / late_ns,
+        between_share=sum_of(between, "dur_ns") / late_ns,
+        between_ns=median_of(whole_pauses(between), "dur_ns"),
+        once=once,
+        replays=replays / scope.parts,
     )
     of_decode = scope.words in (STEADY, USUAL_STEPS)
     launching = "no-host-delay:decode" if of_decode else "no-host-delay"
     change = "scale:host:0.5" if in_graphs else launching if long < MOSTLY else None
     where = "cause IN ('host_bound', 'launch')"
     return Measurement.of(
-        whole, figures, ns=sum_of(gaps, "dur_ns"), where=where, change=change, by_rank=gaps
+        whole,
+        figures,
+        ns=sum_of(gaps, "dur_ns"),
+        where=where,
+        change=change,
+        by_rank=gaps,
+        unsure=once,
     )
 
 
-def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
-    """Share of the kernels that a replayed graph launched, and whether most of the late time is
-    in an eager part.
+def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[int, float, bool]:
+    """Number of replays, share of the kernels that a replayed graph launched, and whether most of
+    the late time is in an eager part.
     """
     kernels = scope.events[["rank", "launch_start_ns"]].filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
-        return 0.0, False
+        return 0, 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
     replays = calls.filter(call_kinds(calls["name"])["replays"])[
         ["rank", "launch_start_ns"]
@@ -239,7 +285,7 @@ def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
     eager_part = alone > MAX_LAUNCHED_ALONE * in_graphs.n_unique() and before > 0.5 * sum_of(
         late, "dur_ns"
     )
-    return in_graphs.height / kernels.height, eager_part
+    return in_graphs.n_unique(), in_graphs.height / kernels.height, eager_part
 
 
 HOST_BOUND: Final = Cause("host_bound", _measure, "idle")

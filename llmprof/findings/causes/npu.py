@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.cause import Cause, Context, Figures, Measurement, readable_name
+from llmprof.findings.cause import AI_CPU_NAME, Cause, Context, Figures, Measurement, readable_name
 from llmprof.findings.scope import Scope, heaviest_name, sum_of
 from llmprof.text import tenths
 from llmprof.units import format_share
@@ -125,7 +125,7 @@ def _kernels(scope: Scope) -> pl.DataFrame | None:
         return None
     recorded = scope.trace.kernels
     facts = [column for column in CORE_FACTS if column in recorded.columns]
-    if not facts:
+    if not facts and scope.trace.capture.platform.name != "ascend":
         return None
     kept = recorded.select(
         "rank", "device", "start_ns", "dur_ns", "name", *facts, whole_ns="dur_ns"
@@ -149,9 +149,12 @@ def _measure_names(
 
 def _measure_ai_cpu(scope: Scope) -> Measurement | None:
     rows = _kernels(scope)
-    if rows is None or "ascend_core" not in rows.columns:
+    if rows is None:
         return None
-    rows = rows.filter(pl.col("ascend_core").str.contains(AI_CPU))
+    if "ascend_core" in rows.columns:
+        rows = rows.filter(pl.col("ascend_core").str.contains(AI_CPU))
+    else:
+        rows = rows.filter(pl.col("name").str.contains(AI_CPU_NAME))
     shown = rows["name"].unique().sort().head(20)
     quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in shown)
     return _measure_names(scope, rows, AiCpuOperators, f"name IN ({quoted})")
@@ -194,6 +197,4 @@ def _measure_core_units(scope: Scope) -> Measurement | None:
 
 AI_CPU_OPERATORS: Final = Cause("ai_cpu_operators", _measure_ai_cpu, "events", min_share=0.005)
 FORMAT_CHANGE: Final = Cause("format_changes", _measure_format_changes, "events", min_share=0.005)
-AI_CORE_UNITS: Final = Cause(
-    "ai_core_units", _measure_core_units, "core_time", min_share=0.0, info=True
-)
+AI_CORE_UNITS: Final = Cause("ai_core_units", _measure_core_units, "core_time", info=True)

@@ -9,8 +9,9 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.edge import edges
 from llmprof.analyze.idle.host import host_spans, innermost_within
-from llmprof.analyze.step_times import edges, recorded_windows
+from llmprof.analyze.step_times import recorded_windows
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of

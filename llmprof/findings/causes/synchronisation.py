@@ -34,8 +34,9 @@ class Synchronisation(Figures):
 
     def detail(self, of: Context) -> str:
         return (
-            f"{counted(self.pauses, 'such pause')} {of.per}, each until the next launch. The"
-            f" launching thread is then longest in {self.host}."
+            f"{counted(self.pauses, 'such pause')} {of.per}, each until the next launch, but at"
+            " most as long as the call held the host. The launching thread is then longest in"
+            f" {self.host}."
         )
 
     def advice(self, of: Context) -> str:

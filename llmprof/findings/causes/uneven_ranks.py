@@ -36,6 +36,8 @@ class UnevenRanks(Figures):
     ratio: float
     kinds: list[tuple[str, float]]
     """Categories with most extra time, and how many times as long as on the others they take."""
+    same_work: bool = False
+    """Whether all ranks run the same, with the same shapes."""
 
     def title(self, of: Context) -> str:
         return (
@@ -62,6 +64,11 @@ class UnevenRanks(Figures):
                 "It likely has more tokens for its experts: count the tokens of each expert, and"
                 " place or replicate experts by their load."
             )
+        if self.same_work:
+            return (
+                "All ranks run the same, with the same shapes: look for other processes on that"
+                f" {device} or its host, and for lower clocks."
+            )
         uneven = (
             "uneven sharding, experts or stages"
             if of.of_torch
@@ -71,6 +78,19 @@ class UnevenRanks(Figures):
             f"Look for {uneven}, and for a slower or throttled {device}: which of them is not clear"
             " from the times."
         )
+
+
+def _same_work(scope: Scope) -> bool:
+    """Whether all ranks run the same as often a step, with the same shapes, where these are
+    known.
+    """
+    parts = {rank: parts for rank, (_, parts) in scope.ranks.items()}
+    rows = scope.events.group_by("rank", "name", "shapes").agg(number=pl.len())
+    often = pl.col("number") / pl.col("rank").replace_strict(parts)
+    alike = rows.group_by("name", "shapes").agg(
+        same=(pl.len() == len(parts)) & (often.max() == often.min())
+    )
+    return bool(alike["same"].all()) and bool(alike["shapes"].count())
 
 
 def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
@@ -88,7 +108,7 @@ def _measure_of(cause: str) -> Callable[[Scope], Measurement | None]:
             return None
         kinds = every.filter(pl.col("others") > 0).head(3)
         times = kinds.select("category", pl.col("own") / pl.col("others")).rows()
-        figures = UnevenRanks(cause, rank, fastest["rank"], ratio, times)
+        figures = UnevenRanks(cause, rank, fastest["rank"], ratio, times, _same_work(scope))
         # the others wait for the slowest, until it is as fast as the next one, or as the mean where
         # its work can be shared. A replay without waiting knows not how much of it the hosts of
         # the others would give back

@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
+from llmprof.findings.host import MOSTLY, RangeAround, range_around
 from llmprof.findings.scope import Scope, sum_of, worst_ranks
 from llmprof.text import counted
 from llmprof.units import format_share
@@ -24,6 +25,11 @@ class UnexplainedIdle(Figures):
     pauses: float
     launched_share: float
     """Share of the time for which the next event had been launched."""
+    between_share: float = 0.0
+    """Share of it that lies between steps."""
+    around: RangeAround | None = None
+    calls_known: bool = False
+    """Whether at least as many calls of the host were recorded as there are pauses."""
 
     def title(self, of: Context) -> str:
         return f"{of.device_is} idle {of.amount}; its cause is not known."
@@ -35,12 +41,22 @@ class UnexplainedIdle(Figures):
                 f"in {format_share(self.launched_share)} of the time the next event had been"
                 " launched already"
             )
-        return f"{counted(self.pauses, 'pause')} {of.per}; {launched}."
+        text = f"{counted(self.pauses, 'pause')} {of.per}; {launched}."
+        if self.between_share >= MOSTLY:
+            text += f" {format_share(self.between_share)} of it lies between steps."
+        return text if self.around is None else f"{text} {self.around}."
 
     def advice(self, of: Context) -> str:
+        if self.around is not None or self.between_share >= MOSTLY:
+            where = "between steps" if self.around is None else f"in {self.around.name}"
+            look = f"Look at what the host does {where}: the device may wait for it"
+        elif self.calls_known:
+            look = "The host's calls are recorded, but not which of them the device waits for"
+        else:
+            look = f"Record the host's calls of all threads{of.words['record_host']}"
         return (
-            f"Record the host's calls of all threads{of.words['record_host']}. Look for other"
-            " processes on the device, and for events that the profiler dropped."
+            f"{look}. Look for other processes on the device, and for events that the profiler"
+            " dropped."
         )
 
 
@@ -76,8 +92,15 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
         return None
     of, own = worst_ranks(scope, gaps)
     launched = sum_of(own.filter(pl.col("cause") == "queued"), "dur_ns")
-    figures = UnexplainedIdle(own.height / of.parts, launched / max(1.0, sum_of(own, "dur_ns")))
-    ns = sum_of(gaps, "dur_ns")
+    ns, own_ns = sum_of(gaps, "dur_ns"), max(1.0, sum_of(own, "dur_ns"))
+    between = own.clear() if scope.steps is None else own.remove("in_step")
+    figures = UnexplainedIdle(
+        own.height / of.parts,
+        launched / own_ns,
+        sum_of(between, "dur_ns") / own_ns,
+        range_around(scope, own),
+        scope.trace.has("runtime") and scope.trace.runtime.height >= gaps.height,
+    )
     return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps, unsure=True)
 
 

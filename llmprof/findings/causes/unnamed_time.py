@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.step_times import LANE
+from llmprof.analyze.edge import LANE
 from llmprof.findings.cause import (
     NAME_THEM,
     POTENTIAL,

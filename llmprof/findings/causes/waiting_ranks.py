@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import polars as pl
@@ -12,7 +12,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_places
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
-from llmprof.findings.ranks import cause_of_lateness
+from llmprof.findings.ranks import NEARLY_ALL, cause_of_lateness
 from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
 from llmprof.text import ranks_in_words, sentence
 from llmprof.units import format_ns, format_share
@@ -33,8 +33,8 @@ class _Waiting(Figures):
     """Calls of one kind: shares of them and of their time, medians of their times."""
 
     kind: str
-    late: int
-    """The rank for which others wait most."""
+    late: list[int]
+    """The ranks for which others wait most."""
     late_wait_share: float
     waited_share: float
     transfer_ns: float | None
@@ -45,12 +45,19 @@ class _Waiting(Figures):
     overlapping_share: float | None = None
     group: Mapping[str, Any] | None = None
     """The ranks that come last together (:func:`llmprof.analyze.ranks`)."""
+    explained_share: float = 1.0
+    """Share of the waiting that the finding of its cause explains."""
+    step_ns: float | None = None
+    """Longest mean step of a rank."""
+    own_ns: float | None = None
+    """The same without waiting: what the slowest stage itself takes."""
 
     def detail(self, of: Context) -> str:
         text = (
             f"Most of it is in {self.kind}s: waiting is {format_share(self.waited_share)} of the"
-            f" other ranks' time in them. Rank {self.late} causes"
-            f" {format_share(self.late_wait_share)} of it. In the median a rank spends"
+            f" other ranks' time in them. {ranks_in_words(self.late).capitalize()}"
+            f" {'causes' if len(self.late) == 1 else 'cause'} {format_share(self.late_wait_share)}"
+            " of it. In the median a rank spends"
             f" {format_ns(self.seen_ns)} in a call, {format_ns(self.transfer_ns)} of it transfer."
             f" The first and the last rank arrive {format_ns(self.skew_ns)} apart. All leave"
             f" within {format_ns(self.spread_ns)} of each other"
@@ -80,9 +87,9 @@ class ArrivalSkew(_Waiting):
         if self.group:
             whom = f"the last rank, most often of {self.group['who']}"
         elif self.late_wait_share >= _CLEARLY:
-            whom = f"rank {self.late}"
+            whom = ranks_in_words(self.late)
         elif self.late_wait_share >= MOSTLY:
-            whom = f"the last rank, mostly rank {self.late}"
+            whom = f"the last rank, mostly {ranks_in_words(self.late)}"
         else:
             whom = "whichever rank comes last"
         wait = "Ranks wait" if of.on is None else f"Ranks {ranks_in_words(of.on)[6:]} wait"
@@ -100,7 +107,10 @@ class ArrivalSkew(_Waiting):
             )
         if of.follows_from:
             cause = of.follows_from.replace("_", " ")
-            return f"The finding {cause} says why rank {self.late} is late."
+            be = "is" if len(self.late) == 1 else "are"
+            text = f"The finding {cause} says why {ranks_in_words(self.late)} {be} late"
+            part = f": that is {format_share(self.explained_share)} of it"
+            return f"{text}{part if self.explained_share < NEARLY_ALL else ''}."
         first = "Find out why that rank is late before touching communication: compare"
         if of.on_host:
             return (
@@ -126,6 +136,13 @@ class PipelineWait(_Waiting):
             " inside a host. One batch leaves every stage but one idle."
         )
 
+    def detail(self, of: Context) -> str:
+        return (
+            f"With a batch in flight for each stage, one would end every {format_ns(self.own_ns)},"
+            f" which the slowest stage itself takes, instead of {format_ns(self.step_ns)}."
+            f" {super().detail(of)}"
+        )
+
 
 def _is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
     """Whether a run is a pipeline: its groups say so, or it is a vLLM run with sends."""
@@ -136,6 +153,30 @@ def _is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
     return by_vllm or bool(sends["group"].str.contains(_PIPELINE_GROUP).any())
 
 
+def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of a pipeline without the waiting of those that are still open when products of another
+    step begin on their rank: that batch was there, and did not wait for them.
+    """
+    products = (
+        scope.trace.events.filter(pl.col("category") == "gemm")
+        .group_by("rank", next_step="step")
+        .agg(begin_ns=pl.col("start_ns").min())
+        .sort("begin_ns")
+    )
+    ends = pl.col("start_ns") + pl.col("dur_ns")
+    following = calls.sort("start_ns").join_asof(
+        products,
+        left_on="start_ns",
+        right_on="begin_ns",
+        by="rank",
+        strategy="forward",
+        check_sortedness=False,
+    )
+    beside = (pl.col("begin_ns") < ends) & (pl.col("next_step") != pl.col("step"))
+    wait = pl.when(beside.fill_null(value=False)).then(0).otherwise("wait_ns")
+    return following.with_columns(wait_ns=wait).drop("begin_ns", "next_step")
+
+
 def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     every = scope.begun(collectives(scope.trace))
     pipeline = figures is PipelineWait
@@ -143,6 +184,8 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     own = every.filter(
         pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline)
     )
+    if pipeline:
+        own = _without_next_batch(scope, own)
     kind, _ = heaviest(own, "kind", "wait_ns")
     if kind is None:
         return None
@@ -156,14 +199,23 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .agg(count=pl.len(), waited=pl.col("wait_ns").sum())
         .sort("waited", "count", "last_rank", descending=[True, True, False])
     )
-    late, _, waited = lasts.row(0)
-    others = calls.filter(pl.col("rank") != late)
+    late_ranks = lasts.filter(pl.col("waited") >= lasts["waited"][0] / 2)
+    if late_ranks.height == len(scope.ranks):
+        late_ranks = lasts.head(1)
+    late = late_ranks["last_rank"].sort().to_list()
+    late_share = sum_of(late_ranks, "waited") / max(1.0, sum_of(lasts, "waited"))
+    cause, explained = None, 1.0
+    if not pipeline and late_share >= MOSTLY:
+        waiting = scope.of([rank for rank in scope.ranks if rank not in late])
+        each_ns = sum_of(every.filter(~pl.col("rank").is_in(late)), "wait_ns") / waiting.parts
+        cause, explained = cause_of_lateness(scope, late, each_ns)
+    others = calls.filter(~pl.col("rank").is_in(late))
     places = None if pipeline else late_groups_of(calls, rank_places(scope.trace))
     offsets = calls.with_columns(pl.col("clock_offset_ns").abs())
     measured = figures(
         kind=kind.replace("_", "-"),
         late=late,
-        late_wait_share=waited / max(1.0, sum_of(lasts, "waited")),
+        late_wait_share=late_share,
         waited_share=sum_of(others, "wait_ns") / max(1.0, sum_of(others, "dur_ns")),
         # the rest of a kernel's duration is its transfer; the kernel of the last rank has no
         # waiting
@@ -174,6 +226,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         clock_offset_ns=max_of(offsets, "clock_offset_ns"),
         overlapping_share=calls["confidence"].cast(pl.Float64).min(),  # type: ignore[arg-type]
         group=None if places is None else latest_group(places),
+        explained_share=explained,
     )
     # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed
     # part
@@ -188,11 +241,11 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("dur_ns") * pl.col("mine") / pl.col("every"))
     )
-    late_ranks = lasts.filter(pl.col("waited") >= waited / 2)
-    cause = None
-    if not pipeline and sum_of(late_ranks, "waited") >= MOSTLY * sum_of(lasts, "waited"):
-        each_ns = sum_of(every, "wait_ns") / scope.parts
-        cause = cause_of_lateness(scope, late_ranks["last_rank"].to_list(), each_ns)
+    if pipeline:
+        waits_of = dict(by_rank.iter_rows())
+        mean_ns = {rank: span / parts for rank, (span, parts) in scope.ranks.items()}
+        own_ns = [ns - waits_of.get(rank, 0) / scope.ranks[rank][1] for rank, ns in mean_ns.items()]
+        measured = replace(measured, step_ns=max(mean_ns.values()), own_ns=max(own_ns))
     return Measurement.of(
         calls.with_columns(dur_ns="wait_ns"),
         measured,

@@ -68,18 +68,6 @@ UNTIL_NEXT: Final = pl.coalesce(
 
 
 @per_trace
-def whole_steps(trace: Trace) -> pl.DataFrame:
-    """Steps, each from its first event on the device to that of the next step of its rank, so that
-    idle time between steps is a part of them; the last one to its last event.
-    """
-    rows = steps_of(trace)
-    whole = rows.filter(pl.col("start_ns").is_not_null()).with_columns(
-        dur_ns=pl.max_horizontal(UNTIL_NEXT - pl.col("start_ns"), 0)
-    )
-    return rows.update(whole[["rank", "step", "dur_ns"]], on=["rank", "step"])
-
-
-@per_trace
 def step_of_events(trace: Trace) -> pl.DataFrame:
     """Step of each event of :func:`~llmprof.label.activity.activity`."""
     if trace._labels is not None:

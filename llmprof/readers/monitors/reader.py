@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -33,27 +34,8 @@ _MOST_DEVICES: Final = 2**16
 _MOST_TEXT_BYTES: Final = 256 << 20
 _START: Final = datetime(1970, 1, 1)
 
-_FACTORS: Final[dict[str, tuple[str, float]]] = {
-    "%": ("%", 1),
-    "B": ("B", 1),
-    "KiB": ("B", 2**10),
-    "MiB": ("B", 2**20),
-    "GiB": ("B", 2**30),
-    "B/s": ("B/s", 1),
-    "KiB/s": ("B/s", 2**10),
-    "KB/s": ("B/s", 1e3),
-    "MB/s": ("B/s", 1e6),
-    "GB/s": ("B/s", 1e9),
-    "MHz": ("Hz", 1e6),
-    "W": ("W", 1),
-    "mW": ("W", 1e-3),
-    "C": ("°C", 1),
-    "ms": ("ns", 1e6),
-    "us": ("ns", 1e3),
-    "s": ("ns", 1e9),
-    "1/s": ("1/s", 1),
-    "1": ("1", 1),
-}
+_NAMES: Final = tomllib.loads(Path(__file__).with_name("counters.toml").read_text("utf-8"))
+"""What monitors call their counters, and what llmprof calls them."""
 
 
 def _text_of(path: Path) -> str:
@@ -77,7 +59,8 @@ def _number(text: str) -> float | None:
 
 def _base(unit: str) -> tuple[str, float]:
     """Base unit of a unit, and the factor from the unit to it; an unknown unit stays as it is."""
-    return _FACTORS.get(unit, (unit or "1", 1.0))
+    base, factor = _NAMES["units"].get(unit, (unit or "1", 1.0))
+    return base, factor
 
 
 def _local_ns(when: datetime) -> int:
@@ -197,39 +180,6 @@ class CounterColumn(NamedTuple):
     thousand: int = 1000
 
 
-_CPU: Final = {
-    "usr": "user",
-    "sys": "system",
-    "idl": "idle",
-    "wai": "iowait",
-    "hiq": "hard_interrupts",
-    "siq": "soft_interrupts",
-    "stl": "steal",
-}
-_MEMORY: Final = {
-    "used": "used",
-    "free": "free",
-    "buff": "buffers",
-    "cach": "cached",
-    "avai": "available",
-}
-_GROUPS: Final[tuple[tuple[re.Pattern[str], str, str, dict[str, str]], ...]] = (
-    (re.compile(r"(?:total cpu|total|cpu\w*) usage"), "cpu", "%", _CPU),
-    (re.compile(r"memory usage|mem\b.*"), "memory", "B", _MEMORY),
-    (re.compile(r"swap"), "swap", "B", {"used": "used", "free": "free"}),
-    (re.compile(r"dsk/.+"), "disk", "B/s", {"read": "read", "writ": "written"}),
-    (re.compile(r"net/.+"), "network", "B/s", {"recv": "received", "send": "sent"}),
-    (re.compile(r"paging"), "paging", "B/s", {"in": "in", "out": "out"}),
-    (re.compile(r"io/.+"), "disk_requests", "1/s", {"read": "read", "writ": "written"}),
-    (re.compile(r"system"), "system", "1/s", {"int": "interrupts", "csw": "context_switches"}),
-    (re.compile(r"load avg"), "load", "1", {"1m": "1min", "5m": "5min", "15m": "15min"}),
-    (
-        re.compile(r"procs"),
-        "processes",
-        "1",
-        {"run": "running", "blk": "blocked", "new": "new_per_s"},
-    ),
-)
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BOXES: Final = str.maketrans({"─": "-", "┄": "-", "│": "|", "┬": " "})
 _WHOLE: Final = {"total cpu usage", "total usage", "dsk/total", "net/total", "io/total"}
@@ -245,10 +195,11 @@ def _column(group: str, name: str) -> CounterColumn | None:
     group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
     if name in {"time", "date/time", "epoch"}:
         return None
-    for pattern, head, unit, names in _GROUPS:
-        if pattern.fullmatch(group) and name in names:
+    for given in _NAMES["dstat"]:
+        if re.fullmatch(given["group"], group) and name in given["columns"]:
+            head, unit = given["counter"], given["unit"]
             part = "" if group in _WHOLE or head in {"memory", "paging"} else _part(group)
-            counter = f"{head}.{names[name]}" + (f".{part}" if part else "")
+            counter = f"{head}.{given['columns'][name]}" + (f".{part}" if part else "")
             return CounterColumn(counter, unit, 1024 if unit in {"B", "B/s"} else 1000)
     plain = re.sub(r"\W+", "_", f"{group}.{name}".replace("/", "."), flags=re.ASCII)
     return CounterColumn(f"dstat.{plain}", "1")
@@ -431,33 +382,6 @@ def _put(samples: Samples, row: _Row, time_ns: int) -> None:
 
 
 _KEYS: Final = {"CPU": "cpu", "DEV": "disk", "IFACE": "network"}
-_COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "%user": ("cpu.user", "%"),
-    "%usr": ("cpu.user", "%"),
-    "%nice": ("cpu.nice", "%"),
-    "%system": ("cpu.system", "%"),
-    "%sys": ("cpu.system", "%"),
-    "%iowait": ("cpu.iowait", "%"),
-    "%steal": ("cpu.steal", "%"),
-    "%idle": ("cpu.idle", "%"),
-    "kbmemfree": ("memory.free", "KiB"),
-    "kbavail": ("memory.available", "KiB"),
-    "kbmemused": ("memory.used", "KiB"),
-    "%memused": ("memory.utilization", "%"),
-    "kbbuffers": ("memory.buffers", "KiB"),
-    "kbcached": ("memory.cached", "KiB"),
-    "kbswpused": ("swap.used", "KiB"),
-    "kbswpfree": ("swap.free", "KiB"),
-    "rkB/s": ("disk.read", "KiB/s"),
-    "wkB/s": ("disk.written", "KiB/s"),
-    "await": ("disk.wait", "ms"),
-    "rxkB/s": ("network.received", "KiB/s"),
-    "txkB/s": ("network.sent", "KiB/s"),
-    "cswch/s": ("system.context_switches", "1/s"),
-    "ldavg-1": ("load.1min", "1"),
-    "ldavg-5": ("load.5min", "1"),
-    "ldavg-15": ("load.15min", "1"),
-}
 _SYSSTAT_WHOLE: Final = {"all", "-1"}
 
 
@@ -472,7 +396,7 @@ def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: i
         value = _figure(cell)
         if value is None or (key and name == names[0]):
             continue
-        counter, unit = _COUNTERS.get(name) or (
+        counter, unit = _NAMES["sar"].get(name) or (
             f"sar.{key}.{name}" if key else f"sar.{name}",
             _unit(name),
         )
@@ -592,29 +516,6 @@ def _sadf_time_ns(text: str) -> tuple[bool, int | None]:
 
 
 _SPLIT: Final = re.compile(r"[\s,]+")
-_COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    "pwr": ("gpu.power", "W"),
-    "gtemp": ("gpu.temperature", "C"),
-    "temp": ("gpu.temperature", "C"),
-    "mtemp": ("gpu.memory_temperature", "C"),
-    "sm": ("gpu.utilization", "%"),
-    "mem": ("gpu.memory_utilization", "%"),
-    "enc": ("gpu.encoder", "%"),
-    "dec": ("gpu.decoder", "%"),
-    "mclk": ("gpu.memory_clock", "MHz"),
-    "pclk": ("gpu.sm_clock", "MHz"),
-    "fb": ("gpu.memory_used", "MiB"),
-    "bar1": ("gpu.bar1_used", "MiB"),
-    "ccpm": ("gpu.protected_memory_used", "MiB"),
-    "rxpci": ("gpu.pcie_received", "MB/s"),
-    "txpci": ("gpu.pcie_sent", "MB/s"),
-    "pviol": ("gpu.power_violation", "%"),
-    "tviol": ("gpu.thermal_violation", "1"),
-}
-"""Counters and units by column; MB of memory means MiB.
-
-Other columns keep their name and the written unit.
-"""
 
 _UNITS: Final = {unit: unit for unit in ("%", "W", "C", "MHz", "MB/s", "GB/s", "KB/s", "mW")} | {
     "MB": "MiB"
@@ -654,7 +555,7 @@ def _read_dmon(path: Path) -> Trace:
             seen.add(int(device))
             unit_of = dict(zip(names, units, strict=False))
             for column in row.keys() - _PLACE:
-                name, unit = _COLUMNS.get(column) or (
+                name, unit = _NAMES["dmon"].get(column) or (
                     f"gpu.{column}",
                     _UNITS.get(unit_of.get(column, ""), ""),
                 )
@@ -679,35 +580,6 @@ def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | No
 
 
 _HEADING: Final = re.compile(r"\s*+([\w.]+)\s*+(?:\[(.+)\])?\s*+")
-_QUERY_COUNTERS: Final[dict[str, str]] = {
-    "utilization.gpu": "gpu.utilization",
-    "utilization.memory": "gpu.memory_utilization",
-    "utilization.encoder": "gpu.encoder",
-    "utilization.decoder": "gpu.decoder",
-    "memory.used": "gpu.memory_used",
-    "memory.free": "gpu.memory_free",
-    "memory.total": "gpu.memory_total",
-    "memory.reserved": "gpu.memory_reserved",
-    "power.draw": "gpu.power",
-    "power.draw.average": "gpu.power_average",
-    "power.draw.instant": "gpu.power_instant",
-    "power.limit": "gpu.power_limit",
-    "enforced.power.limit": "gpu.power_limit_enforced",
-    "temperature.gpu": "gpu.temperature",
-    "temperature.memory": "gpu.memory_temperature",
-    "clocks.current.sm": "gpu.sm_clock",
-    "clocks.sm": "gpu.sm_clock",
-    "clocks.current.memory": "gpu.memory_clock",
-    "clocks.mem": "gpu.memory_clock",
-    "clocks.current.graphics": "gpu.graphics_clock",
-    "clocks.gr": "gpu.graphics_clock",
-    "fan.speed": "gpu.fan",
-    "clocks_throttle_reasons.active": "gpu.throttle_reasons",
-    "clocks_event_reasons.active": "gpu.throttle_reasons",
-    "pcie.link.gen.current": "gpu.pcie_generation",
-    "pcie.link.gen.gpucurrent": "gpu.pcie_generation",
-    "pcie.link.width.current": "gpu.pcie_width",
-}
 _UNITLESS: Final = {"temperature.gpu": "C", "temperature.memory": "C"}
 _REASON: Final = re.compile(r"clocks_(?:throttle|event)_reasons\.(\w+)")
 _WHO: Final = ("uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
@@ -759,8 +631,8 @@ def _read_query_gpu(path: Path) -> Trace:
 
 def _counter(field: str, unit: str) -> str | None:
     """Name of the counter of a field; None for a field that describes the device or the sample."""
-    if field in _QUERY_COUNTERS:
-        return _QUERY_COUNTERS[field]
+    if name := _NAMES["query_gpu"].get(field):
+        return str(name)
     if reason := _REASON.fullmatch(field):
         return f"gpu.throttle.{reason[1]}" if reason[1] != "supported" else None
     return f"gpu.{field.replace('.', '_')}" if unit else None
@@ -783,18 +655,6 @@ def _query_time_ns(text: str) -> int | None:
     return None
 
 
-_GPUSTAT_COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "utilization.gpu": ("gpu.utilization", "%"),
-    "utilization.enc": ("gpu.encoder", "%"),
-    "utilization.dec": ("gpu.decoder", "%"),
-    "memory.used": ("gpu.memory_used", "MiB"),
-    "memory.total": ("gpu.memory_total", "MiB"),
-    "temperature.gpu": ("gpu.temperature", "C"),
-    "fan.speed": ("gpu.fan", "%"),
-    "power.draw": ("gpu.power", "W"),
-    "enforced.power.limit": ("gpu.power_limit_enforced", "W"),
-}
-
 _BEGIN: Final = re.compile(r"[\[{]")
 
 
@@ -814,7 +674,7 @@ def _read_gpustat(path: Path) -> Trace:
             index = gpu.get("index")
             device = index if isinstance(index, int) else None
             devices.append(str(gpu.get("name") or ""))
-            for field, (name, unit) in _GPUSTAT_COUNTERS.items():
+            for field, (name, unit) in _NAMES["gpustat"].items():
                 value = gpu.get(field)
                 samples.add(
                     time_ns,

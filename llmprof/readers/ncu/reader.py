@@ -617,7 +617,7 @@ def _combine(parts: Sequence[PagePart], coverage: Mapping[str, Any]) -> Metrics:
         metrics.append(run.metrics.join(about, on="launch", maintain_order="left"))
         rules.append(run.rules.join(ids, on="launch", maintain_order="left"))
     if not runs:
-        return Metrics(schema.METRICS.empty(), coverage=coverage)
+        return Metrics(schema.PROFILES["metrics"].empty(), coverage=coverage)
     return Metrics(
         pl.concat(metrics).sort("kernel_id", maintain_order=True),
         pl.concat(rules).sort("kernel_id", maintain_order=True),

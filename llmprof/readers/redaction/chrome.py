@@ -16,6 +16,7 @@ from llmprof.readers.ascend import timeline
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.common.event_stream import EventStream
 from llmprof.readers.common.repair import BAD_JSON
+from llmprof.readers.redaction.kept import kept_names
 from llmprof.trace.storage.pseudonyms import Ledger, writing
 
 _TEXT_KEYS: Final = frozenset({"name", "cat", "pid", "tid"})
@@ -39,41 +40,7 @@ _ARGUMENTS: Final = frozenset(
     )
     for field in msgspec.structs.fields(kind)
     if field.encode_name != "Call stack"
-) | {
-    "pid_raw",
-    "rank",
-    "Ev Idx",
-    "Python id",
-    "Python parent id",
-    "Python module id",
-    "Record function id",
-    "Sequence number",
-    "Fwd thread id",
-    "blocks per SM",
-    "warps per SM",
-    "queued",
-    "context",
-    "cbid",
-    "sort_index",
-    "memory bandwidth (GB/s)",
-    "Input Strides",
-    "kernel_backend",
-    "num_warps",
-    "num_stages",
-    "cuda_sync_kind",
-    "wait_on_stream",
-    "wait_on_cuda_event_id",
-    "wait_on_cuda_event_record_corr_id",
-    "Trace iteration",
-    "Task Id",
-    "Model Id",
-    "Batch Id",
-    "Subtask Id",
-    "Aicore Time(ms)",
-    "Context Id",
-    "connection_id",
-    "labels",
-}
+) | kept_names("chrome_arguments")
 _OTHER_ARGUMENTS: Final = "arguments that no table needs"
 
 _PROCESS: Final = re.compile(

@@ -213,7 +213,7 @@ _DESCRIPTION: Final = {
 
 
 def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    columns = [c.name for c in schema.KERNELS.columns]
+    columns = [c.name for c in schema.TABLES["kernels"].columns]
     pieces = [
         *_on_device(),
         _argument("registers per thread", _number(pl.col("registers"))),

@@ -23,6 +23,7 @@ from llmprof.units import format_ns
 LATE_HOST: Final = ("host_bound", "arrival_skew", "between_queued_events", "synchronisation")
 COMMUNICATION: Final = ("exposed_communication", "nccl_for_small_messages", "arrival_skew")
 QUEUE: Final = ("slow_first_tokens",)
+STAGES: Final = ("pipeline_wait",)
 KERNELS: Final = ("short_kernels", "heaviest_stage", "split_k")
 
 
@@ -129,6 +130,23 @@ def _chunk(factor: float) -> Fields:
     return fields
 
 
+def _batch_a_stage(config: ExperimentConfig, worker: Mapping[str, Any]) -> dict[str, Any]:
+    """Prompts that are read in as many steps as there are stages stay as many batches."""
+    stages, requests = config.pipeline_parallel_size, _concurrent(config)
+    if stages == 1:
+        raise NotHereError("one stage has no pipeline")
+    if requests < stages:
+        raise NotHereError(
+            f"{stages} stages need as many requests at a time, and it has {requests}"
+        )
+    if not config.input_tokens or config.served:
+        raise NotHereError("how many tokens its prompts have is not set")
+    longest = max(
+        config.input_tokens if isinstance(config.input_tokens, tuple) else (config.input_tokens,)
+    )
+    return _option(config, "max_num_batched_tokens", max(longest, -(-longest * requests // stages)))
+
+
 def _fp8_cache(config: ExperimentConfig, worker: Mapping[str, Any]) -> dict[str, Any]:
     if worker.get("platform") == "cpu":
         raise NotHereError("vLLM's CPU build has no FP8 cache")
@@ -188,6 +206,12 @@ REMEDIES: Final = (
     ),
     Remedy("fewer-ranks", "half as many tensor parallel ranks", COMMUNICATION, _ranks(0.5)),
     Remedy("more-ranks", "twice as many tensor parallel ranks", ("heaviest_stage",), _ranks(2)),
+    Remedy(
+        "a-batch-a-stage",
+        "as many batches at a time as the pipeline has stages",
+        STAGES,
+        _batch_a_stage,
+    ),
     Remedy("more-sequences", "twice as many sequences at once", QUEUE, _sequences(2)),
     Remedy("fewer-sequences", "half as many sequences at once", (), _sequences(0.5)),
     Remedy("smaller-chunks", "chunks of prefill of half the tokens", QUEUE, _chunk(0.5)),

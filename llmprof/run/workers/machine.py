@@ -82,6 +82,31 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         ),
     ),
     (
+        r"gpu is lost|fallen off the bus|uncorrectable ecc|cudaerrordeviceunavailable|"
+        r"devices?\(?s?\)? is/are busy or unavailable|requires reset",
+        "a GPU does not answer any longer",
+        (
+            "nvidia-smi and the messages of the kernel (dmesg, Xid) show which one and why; until"
+            " it is reset, leave it out with CUDA_VISIBLE_DEVICES and lower tensor_parallel_size"
+        ),
+    ),
+    (
+        r"unspecified launch failure|illegal memory access|device-side assert|illegal instruction",
+        "a kernel failed on the GPU",
+        (
+            "CUDA_LAUNCH_BLOCKING=1 in environment names its call; an Xid in the messages of the"
+            " kernel (dmesg) tells a fault of the device from one of the program"
+        ),
+    ),
+    (
+        r"peer access is not supported|peer mapping resources|p2p is (?:disabled|not supported)",
+        "the GPUs cannot read each other's memory",
+        (
+            "set all_reduce: nccl, and NCCL_P2P_DISABLE=1 in environment; nvidia-smi topo -p2p r"
+            " shows which pairs can (a container or an IOMMU may forbid it)"
+        ),
+    ),
+    (
         r"invalid device ordinal|larger than the number of available gpus|"
         r"world size \(?\d+\)? is larger|cuda error: no cuda-capable device|device_count\(\)",
         "the run asks for more ranks than there are GPUs",

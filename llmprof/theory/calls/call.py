@@ -249,7 +249,7 @@ def parse_call(
     operator : str
         Name of the operator.
     shapes, dtypes, strides, inputs : str, optional
-        Lists in JSON with an entry for each argument, as :data:`llmprof.trace.schema.OPS` holds them.
+        Lists in JSON with an entry for each argument, as the table ``ops`` holds them.
     lengths, kernel, inside
         As for :class:`OperatorCall`.
 
@@ -264,7 +264,7 @@ def parse_call(
     >>> call = parse_call("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> call.tensor(1).bytes
     32
-    """  # noqa: E501
+    """
     sizes, types = _listed(shapes), _listed(dtypes)
     if operator == ALLOCATION:
         return OperatorCall(operator, (_value((_listed(inputs) or [None])[0]),))

@@ -75,7 +75,7 @@ def cost(rule: Callable[..., CallWork]) -> Callable[..., CallWork]:
     return rule
 
 
-def result(rule: Callable[..., float]) -> Callable[..., float]:
+def new_result(rule: Callable[..., float]) -> Callable[..., float]:
     """Decorator of a rule of the bytes of a new result."""
     RESULTS[rule.__name__] = rule
     return rule

@@ -54,11 +54,11 @@ class Metrics:
         launches: pl.DataFrame | None = None,
         coverage: Mapping[str, Any] | None = None,
     ) -> None:
-        self._metrics = schema.fit_columns(metrics, schema.METRICS).clone()
+        self._metrics = schema.fit_columns(metrics, schema.PROFILES["metrics"]).clone()
         self._rules = (
-            schema.RULES.empty()
+            schema.PROFILES["rules"].empty()
             if rules is None
-            else schema.fit_columns(rules, schema.RULES).clone()
+            else schema.fit_columns(rules, schema.PROFILES["rules"]).clone()
         )
         self._launches = None if launches is None else launches.clone()
         self._coverage = copy.deepcopy(dict(coverage or {}))

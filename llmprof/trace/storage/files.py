@@ -34,6 +34,11 @@ the epoch).
 _BLOCK_BYTES: Final = 1 << 20
 
 
+def words_of(name: str) -> frozenset[str]:
+    """Words of a text file beside this module."""
+    return frozenset(Path(__file__).with_name(name).read_text("utf-8").split())
+
+
 def as_the_user_would(path: Path) -> None:
     """Give a file or folder that :mod:`tempfile` made the permissions that the user's umask
     gives.

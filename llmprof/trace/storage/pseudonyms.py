@@ -31,6 +31,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import OutputError
+from llmprof.trace.storage.files import words_of
 
 REMOVED: Final = "<removed>"
 """Word that replaces a secret value in the files of a run."""
@@ -55,159 +56,16 @@ _FREE_COLUMNS: Final = frozenset({"group", "unit", "device_name"})
 _RANK_KEPT: Final = ("backend", "groups", "devices")
 """Metadata of a rank that a redacted trace keeps."""
 
-_PUBLIC: Final = frozenset(
-    {
-        "accelerate",
-        "aiohttp",
-        "aiter",
-        "apex",
-        "asyncio",
-        "bitsandbytes",
-        "collections",
-        "compressed_tensors",
-        "concurrent",
-        "ctypes",
-        "cupy",
-        "cutlass",
-        "dask",
-        "datasets",
-        "deepspeed",
-        "diffusers",
-        "einops",
-        "encodings",
-        "evaluate",
-        "fastapi",
-        "fbgemm_gpu",
-        "filelock",
-        "flash_attn",
-        "flashinfer",
-        "flax",
-        "fsspec",
-        "functorch",
-        "http",
-        "httpx",
-        "huggingface_hub",
-        "importlib",
-        "jax",
-        "jaxlib",
-        "json",
-        "llmcompressor",
-        "llmprof",
-        "lmcache",
-        "lmdeploy",
-        "logging",
-        "megatron",
-        "mindspore",
-        "mlx",
-        "mpi4py",
-        "msgspec",
-        "multiprocessing",
-        "nanovllm",
-        "networkx",
-        "numba",
-        "numpy",
-        "nvidia",
-        "onnx",
-        "onnxruntime",
-        "openai",
-        "optimum",
-        "outlines",
-        "paddle",
-        "pandas",
-        "peft",
-        "PIL",
-        "psutil",
-        "pybind11_builtins",
-        "pydantic",
-        "pydantic_core",
-        "ray",
-        "regex",
-        "requests",
-        "safetensors",
-        "scipy",
-        "sentence_transformers",
-        "sgl_kernel",
-        "sglang",
-        "sqlite3",
-        "starlette",
-        "sympy",
-        "tensorflow",
-        "tensorrt_llm",
-        "tilelang",
-        "timm",
-        "tokenizers",
-        "torch",
-        "torch_npu",
-        "torch_tensorrt",
-        "torch_xla",
-        "torchao",
-        "torchaudio",
-        "torchrec",
-        "torchtitan",
-        "torchvision",
-        "tqdm",
-        "transformer_engine",
-        "transformers",
-        "triton",
-        "triton_kernels",
-        "trl",
-        "unittest",
-        "urllib",
-        "uvicorn",
-        "verl",
-        "vllm",
-        "vllm_ascend",
-        "xformers",
-        "xgrammar",
-        "xml",
-        "yaml",
-        "zmq",
-    }
-)
+_PUBLIC: Final = words_of("packages.txt")
 """Public packages. Paths inside them are not secret, and layers are recognised by them."""
 
-_VOCABULARY: Final = frozenset(
-    Path(__file__).with_name("words.txt").read_text(encoding="utf-8").split()
-)
+_VOCABULARY: Final = words_of("words.txt")
 """Words of the field: what profilers, runtimes and libraries write besides names.
 
 No word of a person is here.
 """
 
-_TYPE_WORDS: Final = frozenset(
-    {
-        "void",
-        "unsigned",
-        "signed",
-        "long",
-        "short",
-        "int",
-        "char",
-        "float",
-        "double",
-        "bool",
-        "const",
-        "volatile",
-        "anonymous",
-        "namespace",
-        "operator",
-        "struct",
-        "class",
-        "typename",
-        "unnamed",
-        "lambda",
-        "clone",
-        "enum",
-        "auto",
-        "static",
-        "inline",
-        "extern",
-        "restrict",
-        "__restrict__",
-        "decltype",
-        "noexcept",
-    }
-)
+_TYPE_WORDS: Final = words_of("type_words.txt")
 """Words after or before which C++ writes a name without punctuation."""
 
 _SENSITIVE: Final = re.compile(

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import altair as alt
 import polars as pl
 
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.events import typical_step
 from llmprof.charts.base import draw, theme
 from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
 from llmprof.label.intervals import union_length
 from llmprof.label.parts import selection
-from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 

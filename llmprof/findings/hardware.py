@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -36,8 +35,7 @@ _MEMORIES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class LimitedKernel(Figures):
+class LimitedKernel(Figures, frozen=True):
     """Shares of peaks are medians over the launches of a kernel with its most frequent limit."""
 
     name: str
@@ -105,8 +103,7 @@ class LimitedKernel(Figures):
         return self.action or unknown
 
 
-@dataclass(frozen=True)
-class ProfilerEstimate(Figures):
+class ProfilerEstimate(Figures, frozen=True):
     """Advice of the profiler, in its own words."""
 
     first: str
@@ -127,8 +124,7 @@ class ProfilerEstimate(Figures):
         return self.rest or "See the section of the report that the advice is of."
 
 
-@dataclass(frozen=True)
-class HotLine(Figures):
+class HotLine(Figures, frozen=True):
     """The line with most samples of the kernel that takes the most time."""
 
     line: int

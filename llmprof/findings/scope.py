@@ -5,11 +5,12 @@ recording.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.analyze.edge import LANE
 from llmprof.analyze.idle.gaps import idle_in_pieces
@@ -155,8 +156,7 @@ UNEQUAL: Final = 3
 """Times of steps of which one is this many times another are told beside their mean."""
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True, dict=True):
     """The representative time of a run, as windows, and the events in it."""
 
     trace: Trace

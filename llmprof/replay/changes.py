@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.roofline import roofline
@@ -80,8 +80,7 @@ graph is captured (``custom_all_reduce.py``: ``registered=False``).
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayChange:
+class ReplayChange(Struct, frozen=True):
     """One change of a recording."""
 
     words: str

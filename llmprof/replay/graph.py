@@ -4,11 +4,11 @@ event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
@@ -76,8 +76,7 @@ WAITS_FOR_ALL: Final = r"(?i)(?:device|ctx|context)synchroni[sz]e|synchroni[sz]e
 Kinds = NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Events of a recording as nodes, and the chains and edges that order them.
 
     Every event has two nodes, its start (``2 * row``) and its end (``2 * row + 1``). Its chain is

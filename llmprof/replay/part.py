@@ -5,10 +5,11 @@ steps.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
@@ -39,8 +40,7 @@ until the next one begins.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedPart:
+class ReplayedPart(Struct, frozen=True):
     """What of a recording is replayed."""
 
     trace: Trace

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.compare.times import INTERVAL, resampled_means
@@ -366,8 +366,7 @@ slows more than the host, and any speed of it is possible.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """How steps run without the profiler, by the level of the guess."""
 
     host: dict[GuessLevel, float]

@@ -2,10 +2,9 @@
 for.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import graph

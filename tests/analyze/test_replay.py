@@ -5,12 +5,12 @@ hand.
 import gzip
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import llmprof
 from llmprof import analyze

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -11,8 +10,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, sum_of
 
 
-@dataclass(frozen=True)
-class Drafting(Figures):
+class Drafting(Figures, frozen=True):
     """Tokens are those of a request and step."""
 
     even_tokens: float

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
+from msgspec import field
 
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
@@ -53,8 +53,7 @@ has 10 to 50 between.
 """
 
 
-@dataclass(frozen=True)
-class HostBound(Figures):
+class HostBound(Figures, frozen=True):
     """Counts are of one step or rank; shares are of the waiting, but the last of all kernels."""
 
     launching_share: float

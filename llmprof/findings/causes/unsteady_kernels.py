@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -17,8 +16,7 @@ PHASES: Final = ("decode", "other")
 """Steps that read prompts differ by the prompts' lengths."""
 
 
-@dataclass(frozen=True)
-class UnsteadyKernels(Figures):
+class UnsteadyKernels(Figures, frozen=True):
     """Counts are of all steps of the phase, not of the steady ones alone."""
 
     name: str

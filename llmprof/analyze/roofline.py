@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.passes import passes, with_passes

@@ -105,7 +105,7 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     part = replayed_part(trace)
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
     rows = typical_periods(part.trace, rows)
-    without = _means(
+    without = _with_intervals(
         rows[["rank", "step"]].join(_plain_times(part.trace, made), on=["rank", "step"])
     )
     without = without.select(
@@ -113,7 +113,7 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     )
     moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("moved").sum())
     return (
-        _means(rows)
+        _with_intervals(rows)
         .join(moved, on="phase", nulls_equal=True)
         .join(without, on="phase", how="left", nulls_equal=True)
         .with_columns(
@@ -155,21 +155,28 @@ def typical_periods(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _means(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mean step of each phase as recorded and as predicted, with intervals."""
+    """Mean step of each phase as recorded and as predicted, and its gains."""
     levels = [f"{level}_ns" for level in LEVELS]
-    least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
+    recorded, middle = pl.col("recorded_ns"), pl.col("middle_ns")
     return (
         rows.group_by("phase")
         .agg(pl.col("recorded_ns", *levels).mean())
-        .join(_noise(rows, levels), on="phase", nulls_equal=True)
         .with_columns(
             predicted_ns=middle,
-            gain_ns=pl.col("recorded_ns") - middle,
-            gain_low_ns=pl.col("recorded_ns") - most,
-            gain_high_ns=pl.col("recorded_ns") - least,
-            low_ns=pl.min_horizontal(least, "noise_low_ns"),
-            high_ns=pl.max_horizontal(most, "noise_high_ns"),
+            gain_ns=recorded - middle,
+            gain_low_ns=recorded - pl.max_horizontal(levels),
+            gain_high_ns=recorded - pl.min_horizontal(levels),
         )
+    )
+
+
+def _with_intervals(rows: pl.DataFrame) -> pl.DataFrame:
+    """The same with the intervals of the predicted times."""
+    levels = [f"{level}_ns" for level in LEVELS]
+    means = _means(rows).join(_noise(rows, levels), on="phase", nulls_equal=True)
+    return means.with_columns(
+        low_ns=pl.min_horizontal(*levels, "noise_low_ns"),
+        high_ns=pl.max_horizontal(*levels, "noise_high_ns"),
     )
 
 

@@ -87,7 +87,7 @@ class ExposedCommunication(Figures):
                 " fewer or larger messages"
             )
             if self.slower_share > MOSTLY:
-                return f"{text}, and calls slower than others of their size mostly wait."
+                return f"{text}, and calls slower than equal or larger ones mostly wait."
             text += "; transfer is. "
         if not self.has_layers:
             return (

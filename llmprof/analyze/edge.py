@@ -19,12 +19,12 @@ _END = pl.col("start_ns") + pl.col("dur_ns")
 @per_trace
 def edges(trace: Trace) -> pl.DataFrame:
     """Idle time of each device in which it still did what was launched before the recording."""
-    first = pl.col("start_ns") == pl.col("start_ns").min().over(*LANE, "stream")
+    first = pl.col("start_ns") == pl.min("start_ns").over(*LANE, "stream")
     gap = pl.col("start_ns") - _END.cum_max().shift().over(LANE)
     may = first & (gap > DISPATCH_NS) & pl.col("launch_start_ns").is_not_null()
     if not trace.events.select(may.any()).item():
         return idle_of(trace.events.clear())
-    return idle(trace).filter(pl.col("waited_kind") == "before")
+    return idle(trace).filter(waited_kind="before")
 
 
 @per_trace
@@ -46,7 +46,7 @@ def events_of_steps(trace: Trace) -> pl.DataFrame:
     if not at.height:
         return trace.events
     events = trace.events.join(at, on="rank", how="left", maintain_order="left")
-    ended = (pl.col("edge_ns") >= _END).fill_null(value=False)
+    ended = (pl.col("edge_ns") >= _END).fill_null(False)
     return events.with_columns(step=pl.when(~ended).then("step")).drop("edge_ns")
 
 
@@ -57,7 +57,7 @@ def whole_steps(trace: Trace) -> pl.DataFrame:
     its last event.
     """
     rows, at = steps_of(trace), rank_edges(trace)
-    whole = rows.filter(pl.col("start_ns").is_not_null()).with_columns(
+    whole = rows.drop_nulls("start_ns").with_columns(
         dur_ns=pl.max_horizontal(UNTIL_NEXT - pl.col("start_ns"), 0)
     )
     if at.height:

@@ -18,7 +18,7 @@ _TEXTS: Final = ("name", "shapes", "dtypes", "torch_strides", "torch_inputs")
 def with_texts(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators with a column for each text of a call, null where it was not recorded."""
     return ops.with_columns(
-        pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS if name not in ops.columns
+        pl.lit(None, pl.String).alias(name) for name in _TEXTS if name not in ops.columns
     )
 
 

@@ -98,7 +98,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             note = note or "No rule found anything worth saying in this recording."
         facts = run_facts(trace, recorded=False)
         if of_metrics:  # hardware metrics have neither steps nor an engine
-            facts = facts.filter(pl.col("what") == "device")
+            facts = facts.filter(what="device")
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
         self.tryings = tryings(run, found.frame, call) if self.rows else {}

@@ -338,7 +338,7 @@ def time_bins(
         )
     groups = frame.select(by).unique().sort(by, nulls_last=True)
     end = pl.col("start_ns") + pl.col("dur_ns")
-    first, last = frame.select(first=pl.col("start_ns").min(), last=end.max()).row(0)
+    first, last = frame.select(first=pl.min("start_ns"), last=end.max()).row(0)
     first, last = (0, 0) if first is None else (first, max(last, first + 1))
     width = -(-(last - first) // bins) if bin_ns is None else bin_ns
     count = -(-(last - first) // max(width, 1))

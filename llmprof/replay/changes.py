@@ -117,8 +117,8 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
         layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
         phase = plan.events["phase"]
         if phases is not None:
-            layered &= phase.is_in(list(phases)).fill_null(value=False).to_numpy()
-        layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).to_numpy()
+            layered &= phase.is_in(list(phases)).fill_null(False).to_numpy()
+        layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(False).to_numpy()
         plan.left_out |= set(NOT_WHOLE_GRAPHS)
         if not layered.any():
             raise AnalysisError(
@@ -128,7 +128,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
             )
         model = plan.events["layer"].is_not_null() | plan.events["stage"].is_in(
             MODEL_STAGES
-        ).fill_null(value=False)
+        ).fill_null(False)
         calls = plan.launches_by_step(of_steps & model.to_numpy())
         calls = calls.filter(
             pl.col("step").is_in(plan.events["step"].filter(pl.Series(layered)).unique().implode())
@@ -285,7 +285,7 @@ def transfer(
     def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
         new = new_transfer(rows, bandwidth, latency, like)
-        changed = new.filter(pl.col("new_ns").is_not_null())
+        changed = new.drop_nulls("new_ns")
         if not changed.height:
             raise AnalysisError(
                 "no collective of this recording can be given another transfer time",
@@ -327,7 +327,7 @@ def at_bound(
             (pl.col("bound_ns") > 0) & (pl.col("total_ns") > 0)
         )
         if stage is not None:
-            joined = joined.filter(pl.col("stage") == stage)
+            joined = joined.filter(stage=stage)
         if not joined.height:
             found = "no stage of this recording has a bound" + (
                 f" named {stage!r}" if stage else ""
@@ -465,7 +465,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
             "experts",
         )
         rows = (
-            plan.events["stage"].is_in(spread).fill_null(value=False).to_numpy()
+            plan.events["stage"].is_in(spread).fill_null(False).to_numpy()
             & plan.device
             & ~plan.collectives()
         )
@@ -492,9 +492,9 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
         ends = (
             plan.events.with_columns(
                 last=pl.col("stage").is_in(["o_proj", "down_proj"])
-                & (pl.col("stage") != pl.col("stage").shift(-1).over("chain")).fill_null(value=True)
+                & (pl.col("stage") != pl.col("stage").shift(-1).over("chain")).fill_null(True)
             )["last"]
-            .fill_null(value=False)
+            .fill_null(False)
             .to_numpy()
             & plan.device
         )

@@ -332,7 +332,7 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
     ).unique("row")
     if not member.height:
         return _none()
-    last = member.group_by("call").agg(last=pl.col("start_ns").max(), count=pl.len())
+    last = member.group_by("call").agg(last=pl.max("start_ns"), count=pl.len())
     member = member.join(last.filter(pl.col("count") > 1), on="call")
     pairs = member.select("call", "row", "last").join(member.select("call", other="row"), on="call")
     pairs = pairs.filter(pl.col("row") != pl.col("other"))
@@ -348,7 +348,7 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
 def _synchronisation_edges(recorded: Recording) -> Edges:
     """Edges from the end of work on a device to the end of the host's calls that waited for it."""
     rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
-    synchronises = call_kinds(recorded.names)["synchronises"].fill_null(value=False).to_numpy()
+    synchronises = call_kinds(recorded.names)["synchronises"].fill_null(False).to_numpy()
     waits = rows[np.flatnonzero(synchronises & ~recorded.on_device)].select(
         "row",
         "rank",
@@ -357,7 +357,7 @@ def _synchronisation_edges(recorded: Recording) -> Edges:
         "awaited_stream",
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
         noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
-        recorded=pl.col("wait_recorded").fill_null(value=False)
+        recorded=pl.col("wait_recorded").fill_null(False)
         | pl.col("name").str.contains(WAITS_FOR_ALL),
     )
     copies = np.flatnonzero((call >= 0) & (rows["source"] == "copy").to_numpy())
@@ -397,7 +397,7 @@ def _awaited_nodes(
     named = waits["awaited_stream"]
     for stream in work.partition_by("chain", maintain_order=True):
         number = stream["stream"][0]
-        this = named.is_null() if number is None else (named == number).fill_null(value=True)
+        this = named.is_null() if number is None else (named == number).fill_null(True)
         here = np.flatnonzero((rank == stream["rank"][0]) & this.to_numpy())
         issued = np.maximum.accumulate(stream["issued"].to_numpy())
         ended = np.maximum.accumulate(stream["end_ns"].to_numpy())
@@ -426,7 +426,7 @@ def _handed_over(recorded: Recording, weight: NodeNumbers, waits: Edges) -> Edge
     # delay of the other waits.
     rows, time, call = recorded.rows, recorded.time, recorded.call
     source, target = waits.source // 2, waits.target // 2
-    only_waits = (rows["launches"] == False).fill_null(value=False).to_numpy()  # noqa: E712
+    only_waits = (rows["launches"] == False).fill_null(False).to_numpy()  # noqa: E712
     chosen = only_waits[target] & (call[source] >= 0)
     source, target = call[source[chosen]], target[chosen]
     delay = time[2 * target] - time[2 * source]
@@ -490,7 +490,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
     # shows how far it runs ahead: the largest number of steps that began before the results of
     # earlier steps had arrived.
     rows, time, previous_end = recorded.rows, recorded.time, recorded.before
-    labels = steps_of(trace).filter(pl.col("host_start_ns").is_not_null())
+    labels = steps_of(trace).drop_nulls("host_start_ns")
     if not labels.height or not len(waits.target):
         return _none()
     launching = (
@@ -506,7 +506,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
             rows[waits.target // 2].select("chain", time=pl.col("start_ns") + pl.col("dur_ns"))
         )
         .with_columns(rows[waits.target // 2].select("launches"))
-        .filter(pl.col("output").is_not_null())
+        .drop_nulls("output")
         # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())
     )
@@ -528,7 +528,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
             check_sortedness=False,
             coalesce=False,
         )
-        .filter(pl.col("row").is_not_null())
+        .drop_nulls("row")
         .unique("row")
         .join(own, on="chain", how="left")
         # a thread that waits for results itself does not need the scheduler, even if they have

@@ -123,12 +123,7 @@ def _slack_of_groups(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
     events = trace.events
     refuse_unknown(by, events.columns, "by")
     on_device = pl.col("part").is_in(WORKS) & pl.col("event").is_not_null()
-    path = (
-        path_of_events(trace)
-        .filter(on_device)
-        .group_by("event")
-        .agg(path_ns=pl.col("dur_ns").sum())
-    )
+    path = path_of_events(trace).filter(on_device).group_by("event").agg(path_ns=pl.sum("dur_ns"))
     return (
         slack(trace)
         .select("event", "dur_ns", *_SLACK)
@@ -137,8 +132,8 @@ def _slack_of_groups(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
         .group_by(pl.col(f"_{name}").alias(name) for name in by)
         .agg(
             count=pl.len(),
-            total_ns=pl.col("dur_ns").sum(),
-            path_ns=pl.col("path_ns").sum(),
+            total_ns=pl.sum("dur_ns"),
+            path_ns=pl.sum("path_ns"),
             **{
                 name: pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min())
                 for name in _SLACK
@@ -180,6 +175,6 @@ def add_slack(
         events.select(*keys, "event")
         .join(known_slack(trace).select("event", "slack_ns"), on="event", how="left")
         .group_by(*keys)
-        .agg(slack_ns=pl.when(every).then(pl.col("slack_ns").min()))
+        .agg(slack_ns=pl.when(every).then(pl.min("slack_ns")))
     )
     return frame.join(least, on=list(keys), how="left", nulls_equal=True, maintain_order="left")

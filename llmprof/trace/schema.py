@@ -91,7 +91,7 @@ def fit_columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         if column.name in frame.columns:
             exprs.append(pl.col(column.name).cast(column.dtype))
         elif column.nullable:
-            exprs.append(pl.lit(None, dtype=column.dtype).alias(column.name))
+            exprs.append(pl.lit(None, column.dtype).alias(column.name))
         else:
             raise SchemaError(
                 f"table {table.name} lacks the column {column.name}", expected=column.meaning

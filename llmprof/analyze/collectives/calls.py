@@ -346,9 +346,7 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> _Match
         return None
     pair = agreeing[0]
     rest = own.select("_row").join(pair.calls, on="_row", how="anti")
-    unmatched = rest.with_columns(
-        call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64)
-    )
+    unmatched = rest.with_columns(call=pl.lit(None, pl.Int64), difference=pl.lit(None, pl.Int64))
     return _MatchedRank(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
 
 
@@ -387,9 +385,9 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     unsized = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null())
     if not trace.has("ops") or not frame["bytes"].is_null().any():
         return frame.with_columns(
-            op_bytes=pl.lit(None, dtype=pl.Int64),
-            op_dtype=pl.lit(None, dtype=pl.String),
-            op_calls=pl.lit(None, dtype=pl.Boolean),
+            op_bytes=pl.lit(None, pl.Int64),
+            op_dtype=pl.lit(None, pl.String),
+            op_calls=pl.lit(None, pl.Boolean),
         )
     calls = (
         trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
@@ -428,7 +426,7 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     best = (
         tensors.join(types, on=["_call", "n"], how="left")
         .with_columns(size=pl.col("elements") * element_bytes(pl.col("type")))
-        .filter(pl.col("size").is_not_null())
+        .drop_nulls("size")
         .sort("_call", "size", descending=[False, True], maintain_order=True)
         .unique("_call", keep="first", maintain_order=True)
     )
@@ -456,11 +454,7 @@ def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     )
     size = (
         pl.when(parts)
-        .then(
-            pl.when(pl.col("call").is_not_null() & whole).then(
-                pl.col("op_bytes").sum().over("call")
-            )
-        )
+        .then(pl.when(pl.col("call").is_not_null() & whole).then(pl.sum("op_bytes").over("call")))
         .when(pl.col("kind") == "all_gather")
         .then(pl.col("op_bytes") * pl.col("world"))
         .otherwise("op_bytes")

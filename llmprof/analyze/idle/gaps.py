@@ -121,7 +121,7 @@ def idle_in_pieces(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFra
     thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans.
     """
     refuse_samples(trace, "when the device was idle")
-    waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
+    waits = trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
     return _in_pieces(trace.events, host_spans(trace), waits)
 
 
@@ -142,7 +142,7 @@ def _in_pieces(
         else spans.with_columns(pl.col("thread").fill_null(-1))
     )
     rows = _gaps_with_launches(events)
-    calls = spans.filter(pl.col("kind") == "call")
+    calls = spans.filter(kind="call")
     calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(
         call_kinds(calls["name"])
     )
@@ -220,13 +220,9 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
         if len(runs)
         else np.empty(0, dtype=np.int64)
     )
-    steps = (
-        events[["rank", "step"]][runs]
-        .hstack([pl.Series("begun", first)])
-        .filter(pl.col("step").is_not_null())
-    )
+    steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).drop_nulls("step")
     (begins,) = group_values(
-        rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"]
+        rows, steps.group_by("rank", "step").agg(pl.min("begun")), ["rank", "step"]
     )
     return rows.select(
         "gap",
@@ -253,7 +249,7 @@ def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) 
     gap, row = ends["gap"].to_numpy(), ends["row"]
     own = (
         (events["stream"][row] == events["stream"][rows["next"]][ends["gap"]])
-        .fill_null(value=False)
+        .fill_null(False)
         .to_numpy()
     )
     order = np.lexsort((events["event"][row].to_numpy(), ~own, gap))
@@ -295,7 +291,7 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         rows[["rank"]][seen]
         .hstack([pl.Series("usual", (end - begin)[seen])])
         .group_by("rank")
-        .agg(pl.col("usual").median().clip(0, LAUNCH_NS).cast(pl.Int64))
+        .agg(pl.median("usual").clip(0, LAUNCH_NS).cast(pl.Int64))
     )
     delay, _ = _filled(group_values(rows, usual, ["rank"])[0])
     # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
@@ -369,9 +365,9 @@ def _held(
     launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
     launched = launched[call]
     own = events.join(launched.unique(), on=key, how="semi").group_by(key)
-    (own_start,) = group_values(launched, own.agg(own=pl.col("start_ns").max()), key)
-    later = (own_start > queued["_end"]).fill_null(value=False)
-    waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
+    (own_start,) = group_values(launched, own.agg(own=pl.max("start_ns")), key)
+    later = (own_start > queued["_end"]).fill_null(False)
+    waits_itself = (later & holding["synchronises"][call].fill_null(False)).to_numpy()
     had_to_wait = (
         _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
     )
@@ -415,7 +411,7 @@ def _held(
 
 def _firsts_of_streams(events: pl.DataFrame) -> np.ndarray:
     """Whether each event is the first of its stream."""
-    first = pl.col("start_ns") == pl.col("start_ns").min().over("rank", "device", "stream")
+    first = pl.col("start_ns") == pl.min("start_ns").over("rank", "device", "stream")
     return events.select(first).to_series().to_numpy()
 
 
@@ -514,7 +510,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
     """The analysis of :func:`stream_gaps` on a frame of device events."""
     following = {"step": pl.col("step"), "next_event": pl.col("event"), "next_name": pl.col("name")}
-    on_streams = events.filter(pl.col("stream").is_not_null())
+    on_streams = events.drop_nulls("stream")
     rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(
         pl.col("dur_ns") >= min_ns
     )

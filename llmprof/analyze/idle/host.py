@@ -129,9 +129,9 @@ def longest_spans(windows: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFra
     """
     if not pieces.height:
         return windows.with_columns(
-            host_name=pl.lit(None, dtype=pl.String),
-            host_kind=pl.lit(None, dtype=pl.String),
-            host_share=pl.lit(None, dtype=pl.Float64),
+            host_name=pl.lit(None, pl.String),
+            host_kind=pl.lit(None, pl.String),
+            host_share=pl.lit(None, pl.Float64),
         )
     of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
@@ -201,7 +201,7 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     )
     end, end_of_call = pl.col("start_ns") + pl.col("dur_ns"), pl.lit(ends).gather(pl.col("_call"))
     outlasts = within.select(
-        ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(value=False)
+        ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(False)
     )
     elsewhere = meets.arg_true().filter(is_range.filter(meets)).filter(outlasts.to_series())
     return spans.filter(meets.scatter(elsewhere, values=False))
@@ -383,16 +383,16 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
     whole = (
         merge(found.filter(pl.col("dur_ns") > 0), [*key, "thread"])
         .group_by(key)
-        .agg(host_ns=pl.col("dur_ns").sum())
+        .agg(host_ns=pl.sum("dur_ns"))
     )
     waited = (
         length_within(merge(found, key), idle, ["rank"], name="idle_ns")
         .group_by(key)
-        .agg(pl.col("idle_ns").sum())
+        .agg(pl.sum("idle_ns"))
     )
     return (
         found.group_by(key)
-        .agg(count=pl.len(), max_ns=pl.col("dur_ns").max())
+        .agg(count=pl.len(), max_ns=pl.max("dur_ns"))
         .join(whole, on=key, how="left")
         .join(waited, on=key, how="left")
         .with_columns(pl.col("host_ns", "idle_ns").fill_null(0))

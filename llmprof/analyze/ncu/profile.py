@@ -78,7 +78,7 @@ def kernel_limits(metrics: Metrics) -> pl.DataFrame:
         )
         .join(limit, on="kernel_name", how="left", nulls_equal=True, maintain_order="left")
         .sort("total_ns", descending=True, maintain_order=True)
-        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .with_columns(share=pl.col("total_ns") / pl.sum("total_ns"))
         .select(
             *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
             *("bound_by", "compute_share", "memory_share", "bound_share", "stall"),

@@ -465,7 +465,7 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     --------
     >>> frame = analyze.nsys.cuda_kern_exec_sum(trace)
     """
-    calls = trace.runtime.filter(pl.col("correlation").is_not_null()).select(
+    calls = trace.runtime.drop_nulls("correlation").select(
         "rank",
         "correlation",
         "process",
@@ -551,7 +551,7 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     """
     kernels = trace.kernels
     chosen = _heaviest(kernels) if name is None else name
-    runs = kernels.filter(pl.col("name") == chosen).select("rank", "start_ns", "dur_ns", "name")
+    runs = kernels.filter(name=chosen).select("rank", "start_ns", "dur_ns", "name")
     if runs.is_empty():
         found = f"no kernel has the name {chosen!r}"
         expected = "a whole name as in cuda_gpu_kern_sum"
@@ -573,9 +573,7 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
 
 
 def _heaviest(kernels: pl.DataFrame) -> str:
-    by_name = kernels.group_by("name").agg(
-        ranks=pl.col("rank").n_unique(), total=pl.col("dur_ns").sum()
-    )
+    by_name = kernels.group_by("name").agg(ranks=pl.n_unique("rank"), total=pl.sum("dur_ns"))
     everywhere = by_name.filter(pl.col("ranks") == kernels["rank"].n_unique()).sort(
         "total", "name", descending=[True, False]
     )

@@ -293,12 +293,12 @@ def _parts(run: RequestsRun, phase: str) -> pl.DataFrame:
 
 def _whole(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Requests without those that were under way while the profiler stopped, or long after it."""
-    last = steps.filter(pl.col("trace_step").is_not_null())["end_ns"].max()
+    last = steps.drop_nulls("trace_step")["end_ns"].max()
     following = steps.filter(pl.col("trace_step").is_null() & (pl.col("start_ns") >= last))
     usual = steps.select((pl.col("end_ns") - pl.col("start_ns")).median()).item()
     end = pl.min_horizontal("end_ns", following["start_ns"].min())
     late = (end - pl.max_horizontal("start_ns", last)) > LONG * usual
-    kept = rows.filter(~late.fill_null(value=False))
+    kept = rows.filter(~late.fill_null(False))
     if (lost := rows.height - kept.height) and kept.height:
         warnings.warn(
             f"{lost} of {counted(rows.height, 'request')} {are(lost)} left out: the recording ended"
@@ -331,10 +331,10 @@ def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         )
         .group_by("step")
         .agg(
-            start_epoch_ns=pl.col("start_epoch_ns").first(),
-            end_epoch_ns=pl.col("end_epoch_ns").first(),
-            prefill_tokens=pl.col("tokens").filter(pl.col("part") == "prefill").sum(),
-            decode_tokens=pl.col("tokens").filter(pl.col("part") == "decode").sum(),
+            start_epoch_ns=pl.first("start_epoch_ns"),
+            end_epoch_ns=pl.first("end_epoch_ns"),
+            prefill_tokens=pl.col("tokens").filter(part="prefill").sum(),
+            decode_tokens=pl.col("tokens").filter(part="decode").sum(),
         )
         .sort("step")
     )
@@ -427,12 +427,9 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Steps of the scheduler with the times of the same steps of the trace."""
     epoch = epoch_of(trace)
     every = steps_of(trace).filter(pl.col("phase") != "empty").sort("step").drop_nulls("start_ns")
-    fits = {
-        rank: _aligned(whole, every.filter(pl.col("rank") == rank), epoch)
-        for rank in _first_ranks(trace)
-    }
+    fits = {rank: _aligned(whole, every.filter(rank=rank), epoch) for rank in _first_ranks(trace)}
     rank = min(fits, key=lambda rank: fits[rank][0])
-    seen, (_, shift, offsets) = every.filter(pl.col("rank") == rank), fits[rank]
+    seen, (_, shift, offsets) = every.filter(rank=rank), fits[rank]
     if offsets.len() and abs(apart := int(offsets.median() or 0)) > MOST_APART_NS:  # type: ignore[arg-type]
         found = f"the clocks of requests and trace disagree by {format_ns(abs(apart))}"
         hint = "they are of different machines or runs: nothing was joined"
@@ -512,7 +509,7 @@ def _aligned(
 def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Times of the steps of each request, by request."""
     dur = pl.col("end_ns") - pl.col("start_ns")
-    decoding = steps.filter(pl.col("prefill_tokens") == 0).select(dur=dur)["dur"].median()
+    decoding = steps.filter(prefill_tokens=0).select(dur=dur)["dur"].median()
     usual = int(decoding) if isinstance(decoding, int | float) else None
     rows = members.with_columns(dur=dur, before=pl.lit(0)).with_columns(
         own=pl.when(pl.col("part") == "prefill").then(
@@ -531,7 +528,7 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("prefill"))
         .otherwise(pl.lit("decode")),
     )
-    middle = rows.unique("step").group_by("kind").agg(middle=pl.col("dur").median())
+    middle = rows.unique("step").group_by("kind").agg(middle=pl.median("dur"))
     rows = rows.join(middle, on="kind").with_columns(times=pl.col("dur") / pl.col("middle"))
     prefill, decode = pl.col("part") == "prefill", pl.col("part") == "decode"
     slow = pl.col("times").arg_max()
@@ -539,21 +536,21 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         rows.sort("request", "step")
         .group_by("request", maintain_order=True)
         .agg(
-            first_step=pl.col("step").first(),
-            last_step=pl.col("step").last(),
-            first_step_ns=pl.col("start_ns").first(),
-            last_step_ns=pl.col("end_ns").last(),
+            first_step=pl.first("step"),
+            last_step=pl.last("step"),
+            first_step_ns=pl.first("start_ns"),
+            last_step_ns=pl.last("end_ns"),
             steps=pl.len().cast(pl.Int64),
             prefill_steps=prefill.sum().cast(pl.Int64),
-            preemptions=pl.col("preempted").sum().cast(pl.Int64),
+            preemptions=pl.sum("preempted").cast(pl.Int64),
             prefill_ns=pl.col("own").filter(prefill).sum(),
             prefill_other_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
             decode_prefill_ns=pl.col("excess").filter(decode).sum(),
             all_decode_ns=pl.col("dur").filter(decode).sum(),
-            carried_ns=pl.col("dur").sum(),
+            carried_ns=pl.sum("dur"),
             slowest_step=pl.col("trace_step").get(slow),
             ratio=pl.col("times").get(slow),
-            rank=pl.col("rank").first(),
+            rank=pl.first("rank"),
         )
     )
     whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)

@@ -94,7 +94,7 @@ def _with_class(events: pl.DataFrame) -> pl.DataFrame:
 
 def _span_of(trace: Trace, rank: int) -> Span | None:
     """First start and last end on the device of a rank (ns); None if nothing ran."""
-    mine = trace.events.filter(pl.col("rank") == rank)
+    mine = trace.events.filter(rank=rank)
     if mine.is_empty():
         return None
     first, last = extent(mine)
@@ -114,18 +114,18 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if rows.is_empty():
         first, last = _span_of(trace, rank) or (0, 0)
-        whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(pl.col("rank") == rank)
+        whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(rank=rank)
         rows = whole.with_columns(
             step=pl.lit(-1, pl.Int32), phase=pl.lit(None, pl.String), start_ns=first, end_ns=last
         )
     if phase is not None:
-        rows = rows.filter(pl.col("phase") == phase)
+        rows = rows.filter(phase=phase)
     size = max(1, -(-rows.height // MAX_BARS))
     bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by(
         "bar", maintain_order=True
     )
     number, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
-    times = (pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("total_ns", *PARTS).mean())
+    times = (pl.min("start_ns"), pl.max("end_ns"), pl.col("total_ns", *PARTS).mean())
     return bars.agg(number.min().alias("first"), number.max().alias("last"), phase_of, *times).drop(
         "bar"
     )
@@ -212,9 +212,7 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
     events = _events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
-    matched = {
-        kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")
-    }
+    matched = {kind: merge(calls.filter(communicates=kind)) for kind in ("wait", "transfer")}
     made = [
         _class_lane(name, rows, window, pixels)
         for name, rows in _classes(cut, matched, window).items()

@@ -308,7 +308,7 @@ class Timeline(Explorer, room="timeline"):
         restoring = {} if view is None else restored(view, self._trace_id, len(self._data.drawn))
         if requests is not None and requests.height:  # monitors run from the start of the engine on
             ends = requests.select(
-                pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+                pl.min("start_ns"), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
             ).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
         if host_above:

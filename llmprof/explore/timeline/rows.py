@@ -306,7 +306,7 @@ def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
     """What a part of the path is, in words."""
     record = path.row(number, named=True)
     part, step, evidence = record["part"], record["step"], record["evidence"]
-    whole = int(path.filter(pl.col("step") == step)["dur_ns"].sum())
+    whole = int(path.filter(step=step)["dur_ns"].sum())
     facts = [("part", f"{part}: {_MEANS[part]}")]
     if record["phase"] is not None:
         facts.append(("step", f"{step} · {record['phase']}"))
@@ -589,7 +589,7 @@ def waiting_rows(trace: Trace) -> tuple[list[TimelineRow], float, float]:
         for rank, kind, thread, count, _, _ in found.iter_rows()
     ]
     first, last = found.select(
-        pl.col("first_ns").min().fill_null(np.inf), pl.col("last_ns").max().fill_null(-np.inf)
+        pl.min("first_ns").fill_null(np.inf), pl.max("last_ns").fill_null(-np.inf)
     ).row(0)
     return rows, first, last
 
@@ -865,11 +865,7 @@ def request_rows(frame: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list
         ),
         code=keys.codes("request", frame["part"]),
     )
-    order = (
-        made.group_by("request")
-        .agg(pl.col("start_ns").min())
-        .sort("start_ns", "request")["request"]
-    )
+    order = made.group_by("request").agg(pl.min("start_ns")).sort("start_ns", "request")["request"]
     parts = made.sort("start_ns", maintain_order=True).partition_by("request", as_dict=True)
     return [
         TimelineRow(

@@ -163,7 +163,7 @@ def _measure_above(scope: Scope) -> Measurement | None:
         longest["bound_by"],
         rows.select("operator", "shapes").n_unique(),
         sum_of(rows, "count") / scope.parts,
-        bool(rows.select(BY_CACHE.fill_null(value=False).all()).item()),
+        bool(rows.select(BY_CACHE.fill_null(False).all()).item()),
         longest["shapes"],
         longest["kernel"],
     )

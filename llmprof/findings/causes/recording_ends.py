@@ -58,7 +58,7 @@ def _measure(scope: Scope) -> Measurement | None:
     if scope.steps is not None:
         return None
     ends = scope.events.group_by("rank").agg(
-        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+        first=pl.min("start_ns"), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
     )
     windows = recorded_windows(scope.trace)
     both = windows.join(ends, on="rank").select(

@@ -57,7 +57,7 @@ class ShortKernels(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    kernels = scope.events.filter(pl.col("source") == "kernel")
+    kernels = scope.events.filter(source="kernel")
     if kernels.height < MIN_KERNELS:
         return None
     short = kernels.filter(

@@ -40,7 +40,7 @@ class SplitK(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    linear = scope.events.filter(pl.col("category") == "gemm")
+    linear = scope.events.filter(category="gemm")
     reduce = linear.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
     if not reduce.height:
         return None

@@ -91,7 +91,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
     if not gaps.height:
         return None
     of, own = worst_ranks(scope, gaps)
-    launched = sum_of(own.filter(pl.col("cause") == "queued"), "dur_ns")
+    launched = sum_of(own.filter(cause="queued"), "dur_ns")
     ns, own_ns = sum_of(gaps, "dur_ns"), max(1.0, sum_of(own, "dur_ns"))
     between = own.clear() if scope.steps is None else own.remove("in_step")
     figures = UnexplainedIdle(

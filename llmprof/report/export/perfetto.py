@@ -126,7 +126,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
                 "start_ns",
                 "dur_ns",
                 "name",
-                detail=pl.col("domain") if table == "markers" else pl.lit(None, dtype=pl.String),
+                detail=pl.col("domain") if table == "markers" else pl.lit(None, pl.String),
                 group=pl.when(on_device).then(pl.lit("device")).otherwise(pl.lit("host")),
                 category=pl.lit(_CATEGORIES[table]),
                 row=pl.concat_str(

@@ -157,9 +157,9 @@ def _labelled(trace: Trace) -> pl.DataFrame:
 
 
 def _layers(trace: Trace) -> pl.DataFrame:
-    events = _labelled(trace).filter(pl.col("layer").is_not_null())
+    events = _labelled(trace).drop_nulls("layer")
     sums = events.group_by("rank", "step", "layer", maintain_order=True).agg(
-        start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len()
+        start_ns=pl.min("start_ns"), end_ns=pl.max("end_ns"), events=pl.len()
     )
     sums = sums.sort("rank", "start_ns")
     # layers of two batches may overlap: each one is cut off at the start of the next
@@ -183,8 +183,8 @@ def _stages(trace: Trace) -> pl.DataFrame:
     run = pl.struct("rank", "device", "stream", "step", "layer", "name").rle_id()
     sums = events.group_by(run.alias("_run"), maintain_order=True).agg(
         pl.col("rank", "stream", "name", "step", "layer").first(),
-        start_ns=pl.col("start_ns").min(),
-        end_ns=pl.col("end_ns").max(),
+        start_ns=pl.min("start_ns"),
+        end_ns=pl.max("end_ns"),
         events=pl.len(),
     )
     until = pl.min_horizontal(

@@ -190,7 +190,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
     end = pl.coalesce(
         pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
     )
-    own = frame.filter(pl.col("rank") == pl.col("rank").min())
+    own = frame.filter(pl.col("rank") == pl.min("rank"))
     return (
         own.select("prefill_tokens", "decode_requests", begin=begin, end=end)
         .drop_nulls()

@@ -222,9 +222,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
             kept = [(part.rank, *row) for part in self.partitions for row in part.threads or ()]
             frame = pl.DataFrame(kept, schema={"rank": pl.Int32, **dataset.THREADS}, orient="row")
             frame = frame.with_columns(pl.col("first_ns", "last_ns") - self.origin_ns)
-            spans = pl.col("first_ns").min(), pl.col("last_ns").max()
+            spans = pl.min("first_ns"), pl.max("last_ns")
             frame = frame.group_by("rank", "kind", "thread", maintain_order=True).agg(
-                pl.col("count").sum(), *spans
+                pl.sum("count"), *spans
             )
             return frame.filter(pl.col("kind").replace_strict(_TABLE_OF).is_in(list(self)))
         names = [name for name in dict.fromkeys(_TABLE_OF.values()) if name in self]

@@ -29,6 +29,7 @@ from llmprof.label.activity import (
 from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 _BEGIN, _END = "(?i)StreamBeginCapture", "(?i)StreamEndCapture"
 _LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
@@ -136,8 +137,7 @@ def _launches(trace: Trace) -> pl.DataFrame:
     launches = calls.filter(
         pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH)
     )
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    nested = end.cum_max().shift(1).over("graph") >= end  # a driver call inside a runtime call
+    nested = END.cum_max().shift(1).over("graph") >= END  # a driver call inside a runtime call
     columns = {c: pl.lit(None, pl.String) for c in _ROCM if c not in launches.columns}
     return launches.with_columns(**columns).filter(~nested.fill_null(False))
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.theory.calls import OperatorCall, costed_operator, parse_call
 from llmprof.theory.calls.call import ALLOCATION
+from llmprof.trace.schema import END
 
 _CallTexts = tuple[str, str | None, str | None, str | None, str | None]
 
@@ -41,9 +42,7 @@ def calls_of_text(text: str | None) -> tuple[OperatorCall, ...]:
 
 def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
     """Texts of the calls inside of each owner whose work needs some."""
-    around = ops.select(
-        "name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    around = ops.select("name", "rank", "thread", "start_ns", end=END)
     around = around.with_row_index("owner")[owners.drop_nulls().unique()]
     needed = {
         name: {*known.inside.split()}

@@ -22,6 +22,7 @@ from llmprof.errors import (
 )
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 
 @Analysis(
@@ -174,8 +175,7 @@ def _conditions(where: _Labels | None, window: Window | None) -> list[pl.Expr]:
     kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
     if window is not None:
         start, end = window
-        ends = pl.col("start_ns") + pl.col("dur_ns")
-        kept += [pl.col("start_ns") < end, (ends > start) | (pl.col("start_ns") == start)]
+        kept += [pl.col("start_ns") < end, (start < END) | (pl.col("start_ns") == start)]
     return kept or [pl.lit(True)]
 
 
@@ -259,8 +259,7 @@ def _compact(trace: Trace) -> pl.DataFrame:
 def _span(events: pl.DataFrame) -> Window:
     if events.is_empty():
         return 0, 0
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    start, end = events.select(pl.min("start_ns"), end_ns=ends.max()).row(0)
+    start, end = events.select(pl.min("start_ns"), end_ns=END.max()).row(0)
     return start, end
 
 

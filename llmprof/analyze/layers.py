@@ -20,6 +20,7 @@ from llmprof.label.nesting import outermost_ops
 from llmprof.names.matching import by_distinct
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 _KEY = ("rank", "step", "layer")
 _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
@@ -179,7 +180,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             launch_thread="thread",
             launch_start_ns="start_ns",
             op_start_ns="start_ns",
-            op_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+            op_end_ns=END,
         )
         launched = launched.join_asof(
             ops.sort("launch_start_ns"),
@@ -253,7 +254,7 @@ def layer_gaps(
     ['rank', 'step', 'phase', 'layer', 'kind']
     """
     if stage is None:
-        rows = layers(trace).with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        rows = layers(trace).with_columns(end_ns=END)
     else:
         if stage not in STAGE.categories:
             raise AnalysisError(
@@ -302,7 +303,7 @@ def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
             pl.col("phase", "kind").first(),
             pl.min("start_ns"),
             pl.col("dur_ns", "busy_ns").sum(),
-            end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            end_ns=END.max(),
             host_dur_ns=pl.when(host.is_not_null().all()).then(host.sum()),
         )
     )

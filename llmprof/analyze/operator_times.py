@@ -12,6 +12,7 @@ from llmprof.analyze.collectives.collectives import bus_factor
 from llmprof.errors import NotCapturedError
 from llmprof.readers.ops import ENTRIES
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 NEAR_NS: Final = 50_000
 """If the device ends a call this soon (ns) after the host launched it, the device was waiting
@@ -255,14 +256,13 @@ def against_trace(timed: Trace, trace: Trace) -> pl.DataFrame:
     """Compare layers measured by the timer with those of a profiler that recorded the same
     steps.
     """
-    end = pl.col("start_ns") + pl.col("dur_ns")
     events = trace.events.filter(source="kernel").sort("rank", "start_ns")
     if events.is_empty():
         raise NotCapturedError(
             "this capture holds no kernels", hint="record it with profile_mode torch or nsys"
         )
     events = events.with_columns(
-        _before=end.cum_max().shift().over("rank", "device", "stream"), _end=end
+        _before=END.cum_max().shift().over("rank", "device", "stream"), _end=END
     ).drop_nulls(["layer", "step"])
     spans = events.group_by("rank", "step", "layer").agg(
         _first=pl.min("start_ns"),

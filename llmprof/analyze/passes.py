@@ -9,6 +9,7 @@ import polars as pl
 from llmprof.label.steps.stored import tokens_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 
 @per_trace
@@ -43,7 +44,7 @@ def passes(trace: Trace) -> pl.DataFrame:
     """
     inside = with_passes(trace).drop_nulls("layer")
     layers = inside.group_by("rank").agg(most=pl.n_unique("layer"))
-    key, end = ["rank", "step"], pl.col("start_ns") + pl.col("dur_ns")
+    key, end = ["rank", "step"], END
     outside = inside.filter(pl.col("step") < 0)
     spans = outside.group_by(key).agg(
         pl.min("start_ns"),

@@ -17,6 +17,7 @@ from llmprof.errors import ArgumentError
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
 """Dimensions of parallelism: data, pipeline, tensor, experts."""
@@ -252,9 +253,7 @@ def _by_sizes(numbers: Sequence[int], tp: object, pp: object) -> dict[int, dict[
 def rank_steps(trace: Trace) -> pl.DataFrame:
     """Times of each step of each rank: ``analyze.ranks(trace, by="step")``."""
     timed = whole_steps(trace).drop_nulls("dur_ns")
-    timed = timed.select(
-        "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    timed = timed.select("rank", "step", "phase", "start_ns", end_ns=END)
     parts = overlap(trace).select("rank", "step", "exposed_communication_ns", "idle_ns")
     if not timed.height:
         return pl.DataFrame(schema=_STEPS)

@@ -25,6 +25,7 @@ from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import OperatorWork, placed_operators
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 COLUMNS: Final = {
     "rank": pl.Int32,
@@ -411,8 +412,7 @@ def _gathered(
     rows = rows.drop_nulls("start_ns").sort("rank", "start_ns")
     middle = (pl.col("start_ns") + pl.col("dur_ns") // 2).alias("at")
     own = rows.select("rank", "step", middle)
-    until = pl.col("start_ns") + pl.col("dur_ns")
-    others = rows.select(other="rank", other_step="step", at="start_ns", until=until)
+    others = rows.select(other="rank", other_step="step", at="start_ns", until=END)
     ranks = others.select("other").unique(maintain_order=True)
     points = own.join(ranks, how="cross").filter(pl.col("rank") != pl.col("other"))
     last = last_before(points, others, ["other"], at="at")
@@ -554,7 +554,7 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
     """Time of each step without any kernel or copy, up to the next step's first one."""
     spans = (
         events.group_by("rank", "step", "phase")
-        .agg(first=pl.min("start_ns"), last=(pl.col("start_ns") + pl.col("dur_ns")).max())
+        .agg(first=pl.min("start_ns"), last=END.max())
         .sort("rank", "first")
         .with_columns(until=pl.col("first").shift(-1).over("rank"))
         .with_columns(until=pl.max_horizontal(pl.coalesce("until", "last"), "last"))

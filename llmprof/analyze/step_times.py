@@ -19,6 +19,7 @@ from llmprof.label.intervals import clip_intervals, length_within, union_lengths
 from llmprof.label.steps.steps import UNTIL_NEXT, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 MAX_DEVIATIONS = 4.0
 MAD_TO_SIGMA = 1.4826
@@ -261,24 +262,23 @@ def request_pauses(windows: pl.DataFrame) -> pl.DataFrame:
     """Windows of the time in which no request runs, after the steps of :func:`step_windows` with
     which the last ones end.
     """
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    pause = pl.col("start_ns").shift(-1).over(LANE) - end
+    pause = pl.col("start_ns").shift(-1).over(LANE) - END
     whole = pl.col("dur_ns") == pl.col("span_ns")
     then = pl.col("phase").shift(-1).over(LANE) == "prefill"
     is_last = (pl.col("phase") == "decode") & then & whole & (pause > 0)
-    return windows.with_columns(start_ns=end, dur_ns=pause, span_ns=pause).filter(is_last)
+    return windows.with_columns(start_ns=END, dur_ns=pause, span_ns=pause).filter(is_last)
 
 
 def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Windows without what the device did of work from before the recording; without those of
     which that is much, where others are left.
     """
-    last = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    last = END.max()
     at = edges(trace).group_by(LANE).agg(edge_ns=last)
     if not at.height:
         return windows
     cut = pl.col("edge_ns").fill_null(-1)
-    inside = (pl.col("start_ns") <= cut) & (cut < pl.col("start_ns") + pl.col("dur_ns"))
+    inside = (pl.col("start_ns") <= cut) & (cut < END)
     lost = pl.when(inside).then(cut - pl.col("start_ns")).otherwise(0)
     much = lost > MUCH_CUT * pl.col("dur_ns")
     windows = windows.join(at, on=LANE, how="left", maintain_order="left")
@@ -319,8 +319,7 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
         if name == "markers":
             frame = frame.filter(pl.col("domain").ne_missing("overhead"))
         if "start_ns" in frame.columns and frame.height:
-            end = pl.col("start_ns") + pl.col("dur_ns")
-            bounds.append(frame.group_by("rank").agg(first=pl.min("start_ns"), last=end.max()))
+            bounds.append(frame.group_by("rank").agg(first=pl.min("start_ns"), last=END.max()))
     events = trace.events
     if not bounds or not events.height:
         return pl.DataFrame(schema=WINDOWS)
@@ -338,7 +337,7 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
 
 def used_windows(trace: Trace) -> pl.DataFrame:
     """Time in which each device was in use: from its own first to its last event."""
-    first, end = pl.min("start_ns"), (pl.col("start_ns") + pl.col("dur_ns")).max()
+    first, end = pl.min("start_ns"), END.max()
     used = trace.events.group_by(LANE).agg(first, dur_ns=end - first, span_ns=end - first)
     rows = recorded_windows(trace).drop("start_ns", "dur_ns", "span_ns")
     rows = rows.join(used, on=LANE, nulls_equal=True)
@@ -433,9 +432,8 @@ def _kind(name: str) -> pl.Expr:
 
 def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
     """Time of each part while nothing runs that began before it."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    reach = end.cum_max().shift(1).over("window")
-    new = (end - pl.max_horizontal("start_ns", reach)).clip(0)
+    reach = END.cum_max().shift(1).over("window")
+    new = (END - pl.max_horizontal("start_ns", reach)).clip(0)
     return (
         compute.with_columns(ns=new)
         .group_by("window", "part")

@@ -15,6 +15,7 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 KINDS: Final = ("prefill", "decode")
 
@@ -158,7 +159,7 @@ def transfer_copies(trace: Trace) -> pl.DataFrame:
     rows = rows.select("rank", "start_ns", "dur_ns", "kind", "bytes").sort("rank", "start_ns")
     peer = pl.col("kind") == "PtoP"
     lanes = [pl.col("rank"), peer]
-    end = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(lanes)
+    end = END.cum_max().shift(1).over(lanes)
     first = ((pl.col("start_ns") - end) >= BURST_NS).fill_null(True)
     rows = rows.with_columns(burst=first.cum_sum().over(lanes))
     much = pl.sum("bytes").over(*lanes, "burst") >= LEAST_BYTES
@@ -171,7 +172,7 @@ def transfer_copies(trace: Trace) -> pl.DataFrame:
 
 
 def _bursts(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
-    end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    end = END.max()
     rows = copies.group_by("rank", "burst").agg(
         pl.min("start_ns"),
         dur_ns=end - pl.min("start_ns"),
@@ -344,7 +345,7 @@ def _requests(trace: Trace, given: pl.DataFrame | None) -> pl.DataFrame:
                 expected="one, to which all requests belong",
             )
     steps = steps_of(trace).filter(pl.col("start_ns").is_not_null() & (pl.col("phase") != "empty"))
-    steps = steps.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    steps = steps.with_columns(end_ns=END)
     prefill, decode = (
         steps.filter(pl.col("rank") == rows["ranks"][0][0]).sort("start_ns")
         for rows in sides.values()

@@ -14,6 +14,7 @@ from llmprof.findings.scope import Scope, heaviest, max_of, sum_of
 from llmprof.label.intervals import length_within, merge
 from llmprof.label.steps import labels
 from llmprof.text import joined
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 MIN_NAMED: Final = 0.05
@@ -201,7 +202,7 @@ def range_around(
     """
     if not rows.height or not scope.trace.has("markers"):
         return None
-    name, end = pl.col("name"), pl.col("start_ns") + pl.col("dur_ns")
+    name, end = pl.col("name"), END
     own = ~pl.col("on_device") & ~name.is_in(scope.step_ranges.implode())
     ranges = scope.trace.markers.filter(own & ~name.str.contains(labels.ANY))
     ranges = length_within(

@@ -12,6 +12,7 @@ from llmprof.analyze.idle.host import innermost_within
 from llmprof.label.groups import is_sorted, row_numbers
 from llmprof.label.intervals import merge
 from llmprof.names.matching import by_distinct, remembered
+from llmprof.trace.schema import END
 
 REASONS: Final = {
     "allocation": (
@@ -212,7 +213,7 @@ def _add_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFram
     waits = kernels.filter(pl.col("ascend_wait_ns") > 0).select(
         "rank", next_name="name", _end="start_ns", waited_ns=pl.col("ascend_wait_ns").cast(pl.Int64)
     )
-    ends = parts.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
+    ends = parts.with_columns(_end=END)
     key = ["rank", "next_name", "_end"]
     return ends.join(waits.unique(key), on=key, how="left", maintain_order="left").drop("_end")
 
@@ -269,7 +270,7 @@ def _with_new_code(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         pl.col("thread").fill_null(-1),
         call="name",
         load_ns="dur_ns",
-        loaded=pl.col("start_ns") + pl.col("dur_ns"),
+        loaded=END,
     )
     if calls.is_empty():
         return rows

@@ -39,6 +39,7 @@ from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 _TORCH = {
@@ -337,11 +338,10 @@ class Scope:
         """
         if self.steps is None or not self.trace.has("markers"):
             return pl.Series("name", dtype=pl.String)
-        end = pl.col("start_ns") + pl.col("dur_ns")
         ranges = self.trace.markers.filter(~pl.col("on_device")).select(
-            "rank", "name", "start_ns", range_end=end
+            "rank", "name", "start_ns", range_end=END
         )
-        begun = self.windows.select("rank", "start_ns", step_end=end).sort("start_ns")
+        begun = self.windows.select("rank", "start_ns", step_end=END).sort("start_ns")
         following = ranges.sort("start_ns").join_asof(
             begun, on="start_ns", by="rank", strategy="forward", check_sortedness=False
         )
@@ -485,7 +485,7 @@ class Scope:
 
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""
-        ends = self.windows.select("rank", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        ends = self.windows.select("rank", "start_ns", end=END)
         ends = ends.unique(["rank", "start_ns"])
         window = last_before(frame, ends, ["rank"], at="start_ns")
         return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(False))

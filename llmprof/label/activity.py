@@ -21,6 +21,7 @@ from llmprof.names.matching import by_distinct, contains, first_true, remembered
 from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 _SOFTMAX = r"(?i)soft_?max"
 _BACKWARD = r"(?i)backward|bwd|log_?softmax|soft_?max_back"
@@ -488,7 +489,7 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         "name",
         "launch_thread",
         launch_start_ns="start_ns",
-        launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        launch_end_ns=END,
         launches=kinds > 0,
         graph=kinds > 1,
     )
@@ -559,7 +560,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
             pl.lit(None, pl.Int64).alias("correlation"),
             "op_id",
             pl.col("start_ns").alias("launch_start_ns"),
-            (pl.col("start_ns") + pl.col("dur_ns")).alias("launch_end_ns"),
+            END.alias("launch_end_ns"),
             pl.col("thread").alias("launch_thread"),
         )
         .sort("rank", "start_ns", maintain_order=True)

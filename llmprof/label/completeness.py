@@ -15,6 +15,7 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace, results_of
+from llmprof.trace.schema import END
 
 _KERNEL: Final = (
     r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|^Node@launch"
@@ -94,11 +95,10 @@ def _launch_counts(trace: Trace) -> pl.DataFrame:
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls of the runtime, each with what the calls of the driver inside of it launched."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    calls = calls.sort("rank", "thread", "start_ns", end, descending=[False, False, False, True])
-    ended = end.cum_max().shift(1).over("rank", "thread").fill_null(-1)
+    calls = calls.sort("rank", "thread", "start_ns", END, descending=[False, False, False, True])
+    ended = END.cum_max().shift(1).over("rank", "thread").fill_null(-1)
     return (
-        calls.with_columns(outer=(end > ended).cum_sum())
+        calls.with_columns(outer=(ended < END).cum_sum())
         .group_by("rank", "thread", "outer", maintain_order=True)
         .agg(
             pl.col("start_ns", "kind").first(),

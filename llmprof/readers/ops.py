@@ -18,6 +18,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import FilePart, Probe, Reader, Request
+from llmprof.trace.schema import END
 from llmprof.trace.storage.files import regular
 
 FORMAT: Final = "llmprof-ops"
@@ -245,7 +246,7 @@ def _tables(content: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
         for frame in (steps, calls)
         for time, column in (
             ("start_ns", "bytes_before"),
-            (pl.col("start_ns") + pl.col("dur_ns"), "bytes_after"),
+            (END, "bytes_after"),
         )
     )
     tables = {"ops": ops, "markers": pl.concat(markers, how="diagonal"), "collectives": collectives}

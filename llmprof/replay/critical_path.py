@@ -20,6 +20,7 @@ from llmprof.replay import graph as replay
 from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 WORKS: Final = ("compute", "copy", "transfer", "communication")
 """Parts of a critical path in which a device works."""
@@ -220,7 +221,7 @@ def step_ends(built: replay.Graph) -> pl.DataFrame:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32))
     ends = (
         work.drop_nulls("step")
-        .with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .with_columns(end_ns=END)
         .sort("end_ns")
         .group_by("rank", "step", maintain_order=True)
         .agg(
@@ -339,7 +340,7 @@ def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataF
     unknown = base.filter(pl.col("rest") > 0).with_columns(
         part=pl.lit("unexplained"),
         evidence=pl.lit(None, pl.String),
-        start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"),
+        start_ns=END - pl.col("rest"),
         dur_ns="rest",
     )
     both: pl.DataFrame = pl.concat([explained, unknown])

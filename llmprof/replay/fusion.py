@@ -19,6 +19,7 @@ from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import means_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 ALWAYS: Final = 0.9
 """One kernel counts as always following another if it does so in at least this share of the runs
@@ -260,7 +261,6 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
 def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Equal chains summed up in one row, and the events of each."""
     words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
-    end = pl.col("start_ns") + pl.col("dur_ns")
     each = (
         linked.group_by("chain", maintain_order=True)
         .agg(
@@ -272,7 +272,7 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
             letters=pl.col("letter").str.join(""),
             length=pl.len().cast(pl.Int64),
             total_ns=pl.sum("dur_ns"),
-            gap_ns=(pl.col("start_ns").shift(-1) - end).clip(0).sum(),
+            gap_ns=(pl.col("start_ns").shift(-1) - END).clip(0).sum(),
             events=pl.col("event"),
             saved_bytes=pl.when(pl.col("bytes").is_not_null().all()).then(pl.sum("bytes")),
         )

@@ -30,6 +30,7 @@ from llmprof.replay.waits import (
 )
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 MAX_EVENTS: Final = 3_000_000
 """So many kernels, copies and calls are replayed by themselves: the graph of more would need
@@ -214,9 +215,7 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
     """See :attr:`Graph.blocks`."""
     if not (cuts := trace.meta.get(CUTS)):
         return None
-    until = pl.coalesce(
-        pl.col("host_start_ns") + pl.col("host_dur_ns"), pl.col("start_ns") + pl.col("dur_ns")
-    )
+    until = pl.coalesce(pl.col("host_start_ns") + pl.col("host_dur_ns"), END)
     rows = steps_of(trace).select("rank", "step", time=until)
     marks = pl.DataFrame(cuts, schema={"rank": pl.Int32, "time": pl.Int64}, orient="row").sort(
         "rank", "time"
@@ -355,7 +354,7 @@ def _synchronisation_edges(recorded: Recording) -> Edges:
         "launches",
         "start_ns",
         "awaited_stream",
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        end_ns=END,
         noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
         recorded=pl.col("wait_recorded").fill_null(False)
         | pl.col("name").str.contains(WAITS_FOR_ALL),
@@ -388,9 +387,7 @@ def _awaited_nodes(
     # launched before the call began, or before the event was recorded, and that had ended when the
     # call returned. On a thread that launches work itself, it must also have been running when the
     # call began.
-    work = recorded.work.select(
-        "rank", "chain", "stream", "row", "issued", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    ).collect()
+    work = recorded.work.select("rank", "chain", "stream", "row", "issued", end_ns=END).collect()
     best = np.full(waits.height, NEVER)
     awaited = np.full(waits.height, -1, dtype=np.int64)
     rank, begin, end, noted = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "noted"))
@@ -448,9 +445,7 @@ def _passed_on(recorded: Recording, weight: NodeNumbers) -> Edges:
     calls = (
         recorded.rows.lazy()
         .filter(pl.col("launches"))
-        .select(
-            "rank", "chain", row=place, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-        )
+        .select("rank", "chain", row=place, start="start_ns", end=END)
         .collect()
     )
     before = pl.col("end").shift(1).over("chain").fill_null(-(2**61))
@@ -502,9 +497,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
     arrivals = (
         pl.DataFrame({"arrival": waits.target // 2, "work": waits.source // 2})
         .with_columns(rows[waits.source // 2].select(pl.col("step").alias("output")))
-        .with_columns(
-            rows[waits.target // 2].select("chain", time=pl.col("start_ns") + pl.col("dur_ns"))
-        )
+        .with_columns(rows[waits.target // 2].select("chain", time=END))
         .with_columns(rows[waits.target // 2].select("launches"))
         .drop_nulls("output")
         # if there is a thread that only waits, the scheduler gets its results

@@ -33,6 +33,7 @@ from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 MAX_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed
@@ -205,7 +206,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
     rows = rows.select(
         "rank", "step", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns"
     )
-    reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
+    reach = END.cum_max().shift(1).over("rank")
     return rows.filter((pl.col("start_ns") >= reach).fill_null(True))
 
 

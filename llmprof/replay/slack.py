@@ -17,6 +17,7 @@ from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorde
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 
 @Analysis(
@@ -78,7 +79,7 @@ def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     heard = [] if calls is None else calls["rank"].unique().to_list()
     several = pl.col("world").is_null() | (pl.col("world") > 1)
     unmatched = collectives(trace).filter(pl.col("wait_ns").is_null() & several)
-    last = unmatched.group_by("rank").agg(until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max())
+    last = unmatched.group_by("rank").agg(until_ns=END.max())
     silent = "the host's calls were not recorded, so what waits for it is not known"
     not_matched = (
         "a collective after it was not matched over the ranks, so another rank may wait for it"

@@ -14,6 +14,7 @@ from llmprof.names.matching import contains
 from llmprof.replay.recording import Recording, add_recorded_waits, clock_offsets
 from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 MAX_AFTER_NS: Final = 5_000
 """If a recorded wait between streams had an effect, it ends at most this long (ns) after the
@@ -102,7 +103,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
             "issued",
             row=pl.col("row").cast(pl.Int64),
             start="start_ns",
-            end=pl.col("start_ns") + pl.col("dur_ns"),
+            end=END,
         )
         .sort("rank", "stream", "start")
         .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
@@ -181,7 +182,7 @@ def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
             thread="launch_thread",
             row=pl.col("row").cast(pl.Int64),
             start="start_ns",
-            end=pl.col("start_ns") + pl.col("dur_ns"),
+            end=END,
         )
         .sort("rank", "thread", "at", "start")
         .collect()
@@ -239,7 +240,7 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
             "chain",
             "row",
             "issued",
-            time=pl.col("start_ns") + pl.col("dur_ns"),
+            time=END,
             collective=is_collective,
         )
         .sort("rank", "time")
@@ -358,7 +359,7 @@ def _awaited_work(
         "rank",
         "issued",
         work=pl.col("row").cast(pl.Int64),
-        ended=pl.col("start_ns") + pl.col("dur_ns"),
+        ended=END,
     ).collect()
     last = work.sort("issued").with_columns(pl.col("ended").cum_max().over("rank"))
     waits = pl.DataFrame(

@@ -29,6 +29,7 @@ from llmprof.text import counted, shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ MAX_BARS = 3_000
 def _step_events(trace: Trace, step: int) -> pl.DataFrame:
     """Events of the representative step on the ranks whose clocks agree on its time."""
     events = trace.events.filter(step=step)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = events.group_by("rank").agg(first=pl.min("start_ns"), last=end.max()).sort("rank")
+    spans = events.group_by("rank").agg(first=pl.min("start_ns"), last=END.max()).sort("rank")
     longest = int(spans.select((pl.col("last") - pl.col("first")).max()).item() or 0)
     near = (pl.col("first") - pl.first("first")).abs() <= max(1, longest)
     return events.filter(pl.col("rank").is_in(spans.filter(near)["rank"].implode()))
@@ -69,8 +69,7 @@ def middle_layer(events: pl.DataFrame) -> tuple[int, int, int]:
     layers = first["layer"].unique().sort()
     layer = int(layers[layers.len() // 2])
     low, high = extent(first.filter(layer=layer))
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = inside.filter(layer=layer).group_by("rank").agg(low=pl.min("start_ns"), high=end.max())
+    spans = inside.filter(layer=layer).group_by("rank").agg(low=pl.min("start_ns"), high=END.max())
     beside = spans.filter((pl.col("low") < high) & (pl.col("high") > low))
     return layer, *beside.select(pl.min("low"), pl.max("high")).row(0)
 
@@ -304,9 +303,7 @@ def _step_timeline(trace: Trace) -> Drawn:
 def _layer_timeline(trace: Trace) -> Drawn:
     events, _ = _step(trace)
     layer, low, high = middle_layer(events)
-    seen = events.filter(
-        (pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low)
-    )
+    seen = events.filter((pl.col("start_ns") < high) & (low < END))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     title = (
         f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.capture.words['event']}"  # noqa: E501

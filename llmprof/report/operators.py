@@ -32,6 +32,7 @@ from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, colu
 from llmprof.run.launch import Run
 from llmprof.text import Progress
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage import files
 from llmprof.units import NS_PER_S, format_bytes, format_ns, format_share
 
@@ -274,8 +275,7 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
     calls = timed_calls(trace).filter(~pl.col("nested"))
     moved = trace.collectives.select("rank", step="timer_step", layer="timer_layer", at="start_ns")
     within = calls.join(moved, on=["rank", "step", "layer"], nulls_equal=True).filter(
-        (pl.col("at") >= pl.col("start_ns"))
-        & (pl.col("at") < pl.col("start_ns") + pl.col("dur_ns"))
+        (pl.col("at") >= pl.col("start_ns")) & (pl.col("at") < END)
     )
     events = trace.events
     communicates = events.filter(pl.col("name").is_in(within["operator"].unique().implode()))[

@@ -19,6 +19,9 @@ from llmprof.errors import SchemaError, checked, listed
 VERSION = 2
 """Version of the schema, which is part of saved traces and of the cache key."""
 
+END = pl.col("start_ns") + pl.col("dur_ns")
+"""End of what a row says the start and length of."""
+
 VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "ort_", "trt_", "nvprof_", "timer_")
 
 

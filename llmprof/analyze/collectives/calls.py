@@ -17,6 +17,7 @@ import polars as pl
 
 from llmprof.names import element_bytes
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 LEAVES_EARLY = ("send_recv", "broadcast", "reduce")
 """Kinds in which one rank may end before another one begins (it has sent into a buffer)."""
@@ -126,7 +127,7 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
         "kind",
         "world",
         start=pl.col("start_ns"),
-        end=pl.col("start_ns") + pl.col("dur_ns"),
+        end=END,
     )
     matches = Matches()
     early = pl.col("kind").is_in(LEAVES_EARLY)

@@ -26,7 +26,7 @@ from llmprof.label.groups import first_of_runs, group_values, last_before, row_n
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
-from llmprof.trace.schema import compact
+from llmprof.trace.schema import END, compact
 
 LONG_LAUNCH = 3
 """On an idle device, a delay of up to this multiple of the usual one counts as launch and not as
@@ -236,7 +236,7 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
         "_after",
         in_step=begins <= pl.col("start_ns"),
         gap_ns="dur_ns",
-        _end=pl.col("start_ns") + pl.col("dur_ns"),
+        _end=END,
         _next="next",
     )
 
@@ -263,9 +263,7 @@ def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, p
     """
     # runtime calls contain driver calls: keep the outermost of nested calls, so that the last to
     # begin is the last to end
-    syncs = calls.filter("synchronises").with_columns(
-        _call_end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    syncs = calls.filter("synchronises").with_columns(_call_end=END)
     syncs = syncs.sort(
         "rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True]
     )
@@ -361,7 +359,7 @@ def _held(
     call, in_call = _longest_call(queued, holding)
     # a blocking copy whose own work came later waited for the event, not the other way round
     key = ["rank", "launch_start_ns", "launch_end_ns"]
-    begun, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    begun, end = pl.col("start_ns"), END
     launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
     launched = launched[call]
     own = events.join(launched.unique(), on=key, how="semi").group_by(key)
@@ -459,9 +457,7 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
 
 def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     """The same from recorded device queues: the stream was in a wait for most of the part."""
-    recorded = waits.select(
-        "rank", "stream", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    recorded = waits.select("rank", "stream", _end="start_ns", _until=END)
     at = last_before(queued, recorded, ["rank", "stream"], at="_end")
     (begin, known), (until, _) = _filled(recorded["_end"][at]), _filled(recorded["_until"][at])
     start, end = queued["start_ns"].to_numpy(), queued["_end"].to_numpy()

@@ -26,6 +26,7 @@ from llmprof.label.intervals import (
 from llmprof.label.nesting import innermost, pieces_within
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 SYNCHRONISING = (
     # cudaStreamSynchronize, hipEventSynchronize, cuCtxSynchronize, aclrtSynchronizeDevice
@@ -195,11 +196,11 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     ranges = spans.filter(meets & is_range).with_columns(_before=pl.col("start_ns") - 1)
     begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
     calls = spans.filter(~is_range & _meets(spans, lay(begins, by), by))
-    ends = calls.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
+    ends = calls.select(END).to_series()
     within = innermost(ranges, calls, by, at="_before", name="_call").select(
         "_call", "start_ns", "dur_ns"
     )
-    end, end_of_call = pl.col("start_ns") + pl.col("dur_ns"), pl.lit(ends).gather(pl.col("_call"))
+    end, end_of_call = END, pl.lit(ends).gather(pl.col("_call"))
     outlasts = within.select(
         ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(False)
     )

@@ -11,6 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotNegative
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 SIGNAL_NS: Final = 5_000
 """Longest time from the record of an event to the end of the wait for it: on Ascend 910B about 1
@@ -55,10 +56,8 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     tasks = trace.table("tasks")
     waits = tasks.filter((pl.col("kind") == "event_wait") & (pl.col("dur_ns") >= min_ns))
     waits = waits.select("rank", "device", "stream", "start_ns", "dur_ns").with_row_index("wait")
-    records = tasks.filter(kind="event_record").select(
-        "rank", _stream="stream", _record=pl.col("start_ns") + pl.col("dur_ns")
-    )
-    ends = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
+    records = tasks.filter(kind="event_record").select("rank", _stream="stream", _record=END)
+    ends = waits.with_columns(_end=END)
     signals = ends.select("wait", "rank", "stream", "start_ns", "_end").join(
         records, on="rank", maintain_order="left"
     )
@@ -80,13 +79,12 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         next_name="name",
         next_category="category",
     ).sort("_end")
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    rows = waits.with_columns(_end=end).sort("_end")
+    rows = waits.with_columns(_end=END).sort("_end")
     rows = rows.join_asof(
         following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False
     )
     before = events.select(
-        "rank", waited_stream="stream", _end=end, waited_name="name", waited_category="category"
+        "rank", waited_stream="stream", _end=END, waited_name="name", waited_category="category"
     )
     rows = rows.sort("_end").join_asof(
         before.sort("_end"), on="_end", by=["rank", "waited_stream"], check_sortedness=False
@@ -255,8 +253,7 @@ def launch_path(trace: Trace) -> pl.DataFrame:
 
 def held_by(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
     """Add start and a column of the span of the launching thread that holds each launch."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=end, _value=column)
+    spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=END, _value=column)
     spans = spans.with_columns(launch_start_ns="_start").sort("launch_start_ns")
     order = launches.with_row_index("_row").sort("launch_start_ns", nulls_last=True)
     joined = order.join_asof(

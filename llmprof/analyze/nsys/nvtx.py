@@ -12,6 +12,7 @@ from llmprof.errors import Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import union_length
 from llmprof.label.nesting import inside, lookup_column
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 OVERHEAD = "overhead"
 """Domain of the profiler's own pauses."""
@@ -162,7 +163,7 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
     of_call = events.group_by("call").agg(
         kernels=(pl.col("source") == "kernel").sum(),
         first=pl.min("start_ns"),
-        last=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+        last=END.max(),
     )
     work = of_call.sort("call")  # calls are numbered from 0 without gaps
     looked_up = {name: lookup_column(work, name, "call") for name in ("kernels", "first", "last")}
@@ -406,7 +407,7 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     return (
         ranges.join(below, on="range", how="left")
         .with_columns(
-            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+            end_ns=END,
             own_ns=pl.col("dur_ns") - pl.col("_inside").fill_null(0),
         )
         .sort("start_ns", "dur_ns", "range", descending=[False, True, False])

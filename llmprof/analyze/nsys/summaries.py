@@ -17,6 +17,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import length_within, time_bins
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 
 def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
@@ -475,7 +476,6 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         _api="dur_ns",
     )
     returned = pl.col("_begin") + pl.col("_api")
-    end = pl.col("start_ns") + pl.col("dur_ns")
     wait = pl.col("start_ns") - returned
     launched = trace.kernels.select(
         "rank", "device", "correlation", "start_ns", "dur_ns", "name"
@@ -484,7 +484,7 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     return (
         launched.with_columns(
             texts.cast(pl.Categorical),
-            _total=pl.max_horizontal(returned, end) - pl.col("_begin"),
+            _total=pl.max_horizontal(returned, END) - pl.col("_begin"),
             _queue=pl.when(wait >= 0).then(wait),
         )
         .group_by(*keys, "call", "name")
@@ -558,7 +558,7 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
         raise AnalysisError(
             found, expected=expected, hint="look it up with trace.kernels['name'].unique()"
         )
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    start, end = pl.col("start_ns"), END
     return (
         runs.sort("rank", "start_ns", maintain_order=True)
         .with_columns(

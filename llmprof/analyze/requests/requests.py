@@ -16,6 +16,7 @@ from llmprof.errors import AnalysisError, ArgumentKind, NotCapturedError, TraceW
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 MOST_APART_NS: Final = 1_000_000
@@ -440,7 +441,7 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         step_place=pl.col("place").cast(pl.Int64) + shift,
         trace_step=pl.col("step").cast(pl.Int64),
         device_start_ns=pl.col("start_ns"),
-        device_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        device_end_ns=END,
     )
     both = whole.with_row_index("step_place").with_columns(pl.col("step_place").cast(pl.Int64))
     both = both.join(on_trace, on="step_place", how="left").sort("step_place")
@@ -816,9 +817,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
         found = "the trace has no steps with known tokens"
         raise NotCapturedError(found, hint="vLLM's torch profiler and NVTX ranges name them")
     begin = pl.coalesce("host_start_ns", "start_ns")
-    end = pl.coalesce(
-        pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
-    )
+    end = pl.coalesce(END, pl.col("host_start_ns") + pl.col("host_dur_ns"))
     return (
         frame.filter(pl.col("phase") != "empty")
         .select("step", "prefill_tokens", "decode_tokens", begin=begin, end=end)

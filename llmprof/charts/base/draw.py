@@ -16,6 +16,7 @@ from llmprof.charts.base.theme import Unit
 from llmprof.errors import AnalysisError
 from llmprof.names import without_common_start
 from llmprof.text import distinct
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 MAX_ROWS = 60_000
@@ -26,9 +27,7 @@ before.
 
 def extent(events: pl.DataFrame) -> tuple[int, int]:
     """First start and last end of events (ns); there must be at least one."""
-    low, high = events.select(
-        pl.min("start_ns"), end=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    ).row(0)
+    low, high = events.select(pl.min("start_ns"), end=END.max()).row(0)
     return int(low), int(high)
 
 

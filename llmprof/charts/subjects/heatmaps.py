@@ -13,6 +13,7 @@ from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import distinct, numbers_in_words, shorten
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 _MEANING = {
@@ -498,7 +499,7 @@ def utilization(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
     cells = frame.group_by("start_ns", "dur_ns", row=pl.col("rank") // size * size).agg(
         pl.min("share")
     )
-    end = (pl.col("start_ns") + pl.col("dur_ns")) / unit.ns
+    end = END / unit.ns
     cells = cells.select("row", "share", begin=pl.col("start_ns") / unit.ns, end=end).sort(
         "row", "begin"
     )

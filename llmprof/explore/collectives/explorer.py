@@ -24,6 +24,7 @@ from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
 from llmprof.text import counted, numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ def calls_in_window(
         pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None
     ]
     if window is not None:
-        end = pl.col("start_ns") + pl.col("dur_ns")
-        within += [pl.col("start_ns") < window[1], end > window[0]]
+        within += [pl.col("start_ns") < window[1], window[0] < END]
     return rows.filter(*within) if within else rows
 
 
@@ -217,7 +217,7 @@ def over_time(rows: pl.DataFrame) -> pl.DataFrame:
         .group_by("bar")
         .agg(
             first_ns=pl.min("start_ns"),
-            last_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            last_ns=END.max(),
             kernels=pl.len(),
             wait_ns=pl.mean("wait_ns"),
             transfer_ns=pl.mean("transfer_ns"),

@@ -38,6 +38,7 @@ from llmprof.label.intervals import union_length
 from llmprof.names.readable import distinct_labels, readable
 from llmprof.text import PART_WORDS, step_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 LANES: Final = ("layers", "compute", "communication", "copies", "idle")
 """Rows of a timeline; the column ``lane`` is their number."""
@@ -168,7 +169,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
         return empty
     first, last = span
     inside = (pl.col("rank") == _rank(run)) & (pl.col("start_ns") < last)
-    inside &= pl.col("start_ns") + pl.col("dur_ns") > first
+    inside &= first < END
     own = run.trace.events.filter(inside)
     moves = pl.col("category").is_in(COMMUNICATION).fill_null(False)
     copies = pl.col("category").is_in(COPY).fill_null(False)
@@ -178,7 +179,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
     label = kind.when(unknown).then("category").otherwise("stage")
     columns = ["lane", "start_ns", "dur_ns", "label", "name", "layer"]
     rows = own.with_columns(lane=lane.cast(pl.Int32), label=label).select(columns)
-    end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    end = END.max()
     layers = (
         own.drop_nulls("layer")
         .group_by("layer")
@@ -259,9 +260,7 @@ def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]
     rows = rows.with_columns(
         start_ns=start, dur_ns=pl.col("dur_ns").cast(pl.Float64), events=pl.lit(1, dtype=pl.Int64)
     )
-    rows = rows.filter(
-        (pl.col("start_ns") < window[1]) & (pl.col("start_ns") + pl.col("dur_ns") > window[0])
-    )
+    rows = rows.filter((pl.col("start_ns") < window[1]) & (window[0] < END))
     if rows.height > MOST_EVENTS:
         piece = (window[1] - window[0]) / _PIECES
         short = rows.filter(pl.col("dur_ns") < piece)

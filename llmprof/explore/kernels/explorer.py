@@ -38,6 +38,7 @@ from llmprof.theory.bound import find_device
 from llmprof.trace import Trace
 from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.schema import END
 
 BINS: Final = 48
 """Points of a sparkline."""
@@ -228,8 +229,7 @@ def _launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
     """
     if events.is_empty():
         return {"condensed": False, "columns": [], "span": None}, []
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    span = events.select(pl.min("start_ns"), end_ns=ends.max()).row(0)
+    span = events.select(pl.min("start_ns"), end_ns=END.max()).row(0)
     if events.height <= MOST_POINTS:
         frame = events.select("event", "rank", "step", "layer", "stage", "start_ns", "dur_ns")
     else:

@@ -25,6 +25,7 @@ from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handle
 from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
 from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 
 class Bars(MessageRecord):
@@ -105,9 +106,7 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
-    where = whole_steps(trace).select(
-        "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    where = whole_steps(trace).select("rank", "step", "phase", "start_ns", end_ns=END)
     rows = overlap_of_trace(trace, waits=True).filter(
         pl.col("rank") == rank, pl.col("step").is_not_null()
     )
@@ -174,7 +173,7 @@ def _aligned(
 def _events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Rows of ``attribute`` of a rank that overlap a window, with their ``class``."""
     first, last = window
-    inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
+    inside = (pl.col("start_ns") < last) & (first < END)
     events = trace.events.filter(pl.col("rank") == rank, inside)
     return _with_class(events)
 
@@ -239,7 +238,7 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
 
 def _cut(window: Span) -> list[pl.Expr]:
     first, last = window
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    start, end = pl.col("start_ns"), END
     begin = start.clip(first, last)
     return [begin.alias("start_ns"), (end.clip(first, last) - begin).alias("dur_ns")]
 

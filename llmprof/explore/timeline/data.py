@@ -36,6 +36,7 @@ from llmprof.label.intervals import union_length
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 from llmprof.trace.platforms import UNKNOWN
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 MOST_WAITING: Final = 0.1
@@ -299,7 +300,7 @@ class TimelineData:
         if calls.is_empty():
             return {}
         waiting = union_length(calls.select("rank", "start_ns", dur_ns="wait_ns"), ["rank"])
-        end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+        end = END.max()
         spans = self.events.group_by("rank").agg(whole_ns=(end - pl.min("start_ns")).clip(1))
         shares = spans.join(waiting, on="rank").select(
             "rank", pl.col("busy_ns") / pl.col("whole_ns")

@@ -43,6 +43,7 @@ from llmprof.explore.timeline.view import overview, window_picture, window_view
 from llmprof.text import csv
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 Colour = Literal["stage", "category"]
@@ -307,9 +308,7 @@ class Timeline(Explorer, room="timeline"):
             problem = str(error)
         restoring = {} if view is None else restored(view, self._trace_id, len(self._data.drawn))
         if requests is not None and requests.height:  # monitors run from the start of the engine on
-            ends = requests.select(
-                pl.min("start_ns"), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
-            ).row(0)
+            ends = requests.select(pl.min("start_ns"), last=END.max()).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
         if host_above:
             restoring["arrangement"] = {"moved": self._data.host_above}
@@ -436,11 +435,10 @@ class Timeline(Explorer, room="timeline"):
             return find.nested(self._data, [row for row in rows if row.kind in HOST], within, level)
         if rows and rows[0].kind in (*KINDS, REQUEST_KIND, PATH_KIND, *self._data.queried):
             ranks = {row.rank for row in rows if row.rank >= 0} or set(self.trace.ranks)
-            end = pl.col("start_ns") + pl.col("dur_ns")
             inside = (
                 pl.col("rank").is_in(list(ranks))
                 & (pl.col("start_ns") < within[1])
-                & (end > within[0])
+                & (within[0] < END)
             )
             chosen = self._data.frame("stream").filter(inside)
         else:

@@ -27,6 +27,7 @@ from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.text import PART_WORDS
 from llmprof.trace import Trace
 from llmprof.trace.platforms import UNKNOWN
+from llmprof.trace.schema import END
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.units import format_share
@@ -291,7 +292,7 @@ def _lanes(path: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[Lane]:
         return lanes
     run = pl.col("rank").rle_id()
     of_rank = made.group_by(run.alias("run"), maintain_order=True).agg(
-        pl.col("rank", "start_ns", "id").first(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()
+        pl.col("rank", "start_ns", "id").first(), end=END.max()
     )
     odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
     ranks = of_rank.with_columns(

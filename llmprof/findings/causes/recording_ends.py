@@ -16,6 +16,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import shorten
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 
@@ -57,14 +58,12 @@ class RecordingEnds(Figures):
 def _measure(scope: Scope) -> Measurement | None:
     if scope.steps is not None:
         return None
-    ends = scope.events.group_by("rank").agg(
-        first=pl.min("start_ns"), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    )
+    ends = scope.events.group_by("rank").agg(first=pl.min("start_ns"), last=END.max())
     windows = recorded_windows(scope.trace)
     both = windows.join(ends, on="rank").select(
         "rank",
         before=pl.col("first") - pl.col("start_ns"),
-        after=pl.col("start_ns") + pl.col("dur_ns") - pl.col("last"),
+        after=END - pl.col("last"),
         start_ns="start_ns",
         dur_ns=pl.col("first") - pl.col("start_ns"),
     )

@@ -15,6 +15,7 @@ from llmprof.findings.host import MOSTLY
 from llmprof.findings.ranks import NEARLY_ALL, cause_of_lateness
 from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
 from llmprof.text import ranks_in_words, sentence
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 PIPELINE: Final = ("broadcast", "send_recv")
@@ -163,7 +164,6 @@ def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
         .agg(begin_ns=pl.min("start_ns"))
         .sort("begin_ns")
     )
-    ends = pl.col("start_ns") + pl.col("dur_ns")
     following = calls.sort("start_ns").join_asof(
         products,
         left_on="start_ns",
@@ -172,7 +172,7 @@ def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
         strategy="forward",
         check_sortedness=False,
     )
-    beside = (pl.col("begin_ns") < ends) & (pl.col("next_step") != pl.col("step"))
+    beside = (pl.col("begin_ns") < END) & (pl.col("next_step") != pl.col("step"))
     wait = pl.when(beside.fill_null(False)).then(0).otherwise("wait_ns")
     return following.with_columns(wait_ns=wait).drop("begin_ns", "next_step")
 

@@ -14,6 +14,7 @@ from llmprof.label.steps.stored import UNLABELLED
 from llmprof.names.matching import by_distinct, check_pattern, first_true, remembered
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 _VLLM = r"^execute_(?:\d+_)?context_(\d+)\(([^)]*)\)_generation_(\d+)\(([^)]*)\)"
 _VLLM_2025 = r"^execute_new_(\d+)_cached_(\d+)"
@@ -426,9 +427,7 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     if not trace.has("ops"):
         return events
     ops = trace.ops.filter(rank=rank)
-    calls = ops.filter(name=_EMBEDDING_OP).select(
-        "thread", "start_ns", begin="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    calls = ops.filter(name=_EMBEDDING_OP).select("thread", "start_ns", begin="start_ns", end=END)
     inside = (
         ops.select("thread", "start_ns", "op_id")
         .sort("start_ns")
@@ -443,7 +442,7 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
 def _seams(events: pl.DataFrame) -> pl.Series:
     """Rows at which steps begin, without the first."""
     i = pl.col("i")
-    pause = pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1)
+    pause = pl.col("start_ns") - END.cum_max().shift(1)
     gaps = (
         events.with_columns(pause=pause)
         .filter(pl.col("gap").is_between(1, pl.max("gap") - 1))

@@ -16,6 +16,7 @@ from llmprof.label.steps.stored import UNLABELLED, add_batches, tokens_of
 from llmprof.names.matching import contains, first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 COLUMNS = [
     *(
@@ -47,7 +48,7 @@ def steps_of(trace: Trace) -> pl.DataFrame:
         .group_by("rank", "step")
         .agg(
             start_ns=pl.min("start_ns"),
-            dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.min("start_ns"),
+            dur_ns=END.max() - pl.min("start_ns"),
         )
     )
     rows = (
@@ -63,7 +64,7 @@ def steps_of(trace: Trace) -> pl.DataFrame:
 
 UNTIL_NEXT: Final = pl.coalesce(
     pl.col("start_ns").shift(-1).over("rank", order_by="start_ns"),
-    pl.col("start_ns") + pl.col("dur_ns"),
+    END,
 )
 """End of a step: the start of the next one of its rank, of the last one its last event."""
 
@@ -222,9 +223,8 @@ def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
         .group_by("rank")
         .agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
     )
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    start = pl.coalesce(end.shift(1).over("rank"), "first")
-    return _without_phase(ends.join(begun, on="rank"), start, end - start, "optimizer")
+    start = pl.coalesce(END.shift(1).over("rank"), "first")
+    return _without_phase(ends.join(begun, on="rank"), start, END - start, "optimizer")
 
 
 def _without_phase(
@@ -310,7 +310,7 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
     small = spent.over("rank", "name") < _LEAST_OF_PROGRAM * spent.over("rank")
     labels = labels.filter((pl.col("source") != "xla") | ~small)
     # of ranges around one pass, such as those of a worker and of its model, the outermost counts
-    reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
+    reach = END.cum_max().shift(1).over("rank")
     inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(
         value=False
     )
@@ -395,7 +395,7 @@ def surround_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -
     reach = (
         _launched_events(trace, near, spans)
         .group_by("rank", "step")
-        .agg(from_ns=pl.min("start_ns"), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max())
+        .agg(from_ns=pl.min("start_ns"), until_ns=END.max())
     )
     work = [name for name in ("kernels", "copies") if name in tables]
     tables |= {name: rows_within(tables[name], reach, "start_ns") for name in work}

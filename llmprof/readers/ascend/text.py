@@ -17,6 +17,7 @@ from llmprof.readers.ascend.tables import device_tables
 from llmprof.readers.common.flows import linked_by_flows
 from llmprof.readers.common.reader import Frames
 from llmprof.text import Progress
+from llmprof.trace.schema import END
 
 _NEAR_NS: Final = 2
 """Largest difference of equal start times in ns:
@@ -453,9 +454,7 @@ def launcher_names(calls: pl.DataFrame) -> pl.DataFrame:
     launches = calls.filter(
         pl.col("correlation").is_not_null() & ~pl.col("name").str.starts_with("Enqueue")
     )
-    items = items.select(
-        "thread", "start_ns", _item="name", _end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    items = items.select("thread", "start_ns", _item="name", _end=END)
     rows = launches.sort("start_ns").join_asof(
         items.sort("start_ns"),
         on="start_ns",

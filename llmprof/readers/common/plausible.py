@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
+from llmprof.trace.schema import END
 
 DAY_NS: Final = 86_400_000_000_000
 """No recording lasts longer: events farther than this from most others have a wrong clock."""
@@ -101,9 +102,8 @@ def _never_closed(ops: pl.DataFrame) -> pl.Series | None:
     """
     if not {"kind", "thread"} <= set(ops.columns):
         return None
-    end = pl.col("start_ns") + pl.col("dur_ns")
     rows = ops.with_row_index("_row").filter(kind="python")
-    rows = rows.with_columns(_end=end, _last=end.max().over("thread"))
+    rows = rows.with_columns(_end=END, _last=END.max().over("thread"))
     open_ = pl.col("_end") >= pl.col("_last") - ROUNDING_NS
     if rows.filter(open_).height < 2:
         return None

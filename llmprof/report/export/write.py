@@ -25,6 +25,7 @@ from llmprof.errors import (
 )
 from llmprof.report.export import chrome, perfetto
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage import files
 
 MOST_ROWS: Final = 1_048_575
@@ -115,7 +116,7 @@ def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
     slices = pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
     slices = slices.filter(pl.col("start_ns").is_not_null() & (pl.col("dur_ns") > 0))
     if window is not None:
-        end = pl.min_horizontal(pl.col("start_ns") + pl.col("dur_ns"), pl.lit(window[1]))
+        end = pl.min_horizontal(END, pl.lit(window[1]))
         slices = slices.with_columns(
             start_ns=pl.max_horizontal("start_ns", pl.lit(window[0])), _end=end
         )
@@ -151,9 +152,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
 
 def _labelled(trace: Trace) -> pl.DataFrame:
     events = trace.events.filter(pl.col("source") != "op")
-    return events.with_columns(
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"), stream=pl.col("stream").fill_null(-1)
-    )
+    return events.with_columns(end_ns=END, stream=pl.col("stream").fill_null(-1))
 
 
 def _layers(trace: Trace) -> pl.DataFrame:
@@ -212,8 +211,7 @@ def _waits(trace: Trace) -> pl.DataFrame:
         name=pl.format("waiting for rank {}", "last_rank"),
         detail=pl.format("in {}", "name"),
     ).sort("rank", "start_ns")
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    until = pl.min_horizontal(end, pl.col("start_ns").shift(-1).over("rank").fill_null(end))
+    until = pl.min_horizontal(END, pl.col("start_ns").shift(-1).over("rank").fill_null(END))
     return rows.with_columns(dur_ns=until - pl.col("start_ns"))
 
 

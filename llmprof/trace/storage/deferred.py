@@ -12,6 +12,7 @@ import polars as pl
 
 from llmprof.errors import ReadError, SchemaError
 from llmprof.trace import schema
+from llmprof.trace.schema import END
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.dataset import AGAIN, Partition, damage, read_manifest
 from llmprof.trace.storage.files import checksum
@@ -314,7 +315,7 @@ def span_of_frames(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None
     """First start and last end of the events in frames, else of their samples (ns); None if
     there is none.
     """
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    start, end = pl.col("start_ns"), END
     spans: list[tuple[Any, Any]] = [
         frame.select(start.min(), end=end.max()).row(0)
         for frame in tables.values()

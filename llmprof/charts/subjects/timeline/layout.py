@@ -9,6 +9,7 @@ import polars as pl
 from llmprof.charts.base.draw import fitting_text, float_of
 from llmprof.charts.base.theme import PHASES, Unit, ink_on, text_px
 from llmprof.text import shorten
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 STRIP, LANE, TALL, THIN, GAP, SPACE = 17, 30, 56, 22, 3, 14
@@ -48,11 +49,10 @@ class DrawnWindow:
 def clip_events(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
     """Events that overlap a window, with ``from_ns`` and ``to_ns`` cut to it."""
     lo, hi = window
-    end = pl.col("start_ns") + pl.col("dur_ns")
     inside = frame.filter(
-        (pl.col("start_ns") < hi) & (end > lo) | (pl.col("start_ns").is_between(lo, hi - 1))
+        (pl.col("start_ns") < hi) & (lo < END) | (pl.col("start_ns").is_between(lo, hi - 1))
     )
-    return inside.with_columns(from_ns=pl.col("start_ns").clip(lo, hi), to_ns=end.clip(lo, hi))
+    return inside.with_columns(from_ns=pl.col("start_ns").clip(lo, hi), to_ns=END.clip(lo, hi))
 
 
 def survey(frame: pl.DataFrame, window: DrawnWindow, max_bars: int) -> pl.DataFrame:

@@ -34,6 +34,7 @@ from llmprof.run.launch.run.folder import RunFolder
 from llmprof.run.workers.machine import known_cause, tail
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S
 
@@ -121,7 +122,7 @@ def _write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         kernels=(pl.col("source") == "kernel").sum(),
         kernel_time_ns=pl.col("dur_ns").filter(source="kernel").sum(),
         copy_time_ns=pl.col("dur_ns").filter(source="copy").sum(),
-        span_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.min("start_ns"),
+        span_ns=END.max() - pl.min("start_ns"),
     )
     categories = (
         events.group_by("category")

@@ -180,7 +180,7 @@ def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
     return (
         inner.drop("_row", "thread", "start_ns")
         .with_columns(
-            time_ns=pl.col("dur_ns"),
+            time_ns="dur_ns",
             **{name: pl.lit(None, dtype) for name, dtype in nothing.items()},
         )
         .rename({"dur_ns": "host_ns"})

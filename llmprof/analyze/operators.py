@@ -571,7 +571,7 @@ def _rows(
     numbered = (
         coded.with_row_index("_call")
         .group_by(keys, maintain_order=True)
-        .agg(pl.col("_call"))
+        .agg("_call")
         .with_row_index("row")
     )
     row_of_call = np.empty(coded.height, dtype=np.uint32)

@@ -142,7 +142,7 @@ def _given(found: pl.DataFrame, engine_steps: pl.DataFrame | None) -> pl.DataFra
         noted = noted.with_columns(pl.col("rejected").shift(-1).over(same))
     known = noted.filter(pl.col("decodes") & pl.col("rejected").is_between(0, pl.col("tokens") - 1))
     tokens, drafts = pl.col("tokens") - pl.col("rejected"), pl.col("tokens") - 1
-    return known.group_by(step=pl.col("trace_step"), maintain_order=True).agg(
+    return known.group_by(step="trace_step", maintain_order=True).agg(
         tokens_per_request=tokens.mean(),
         acceptance=pl.when(drafts.sum() > 0).then(1 - pl.sum("rejected") / drafts.sum()),
     )

@@ -101,11 +101,7 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
     same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
     outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))
     outer = outer.sort("inner", "at", "length", "outer", descending=[False, False, True, False])
-    return (
-        outer.group_by("inner", maintain_order=True)
-        .agg(stack=pl.col("name"))
-        .rename({"inner": "span"})
-    )
+    return outer.group_by("inner", maintain_order=True).agg(stack="name").rename({"inner": "span"})
 
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
@@ -162,7 +158,7 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     named = samples.with_columns(pl.col("frame").fill_null("[unknown]")).sort(
         "sample", "depth", descending=[False, True]
     )
-    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack=pl.col("frame"))
+    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack="frame")
     return whole.select(
         "thread",
         "stack",

@@ -273,7 +273,7 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
             length=pl.len().cast(pl.Int64),
             total_ns=pl.sum("dur_ns"),
             gap_ns=(pl.col("start_ns").shift(-1) - END).clip(0).sum(),
-            events=pl.col("event"),
+            events="event",
             saved_bytes=pl.when(pl.col("bytes").is_not_null().all()).then(pl.sum("bytes")),
         )
         .filter(pl.col("length") <= _MAX_MEMBERS)

@@ -355,7 +355,7 @@ def _synchronisation_edges(recorded: Recording) -> Edges:
         "start_ns",
         "awaited_stream",
         end_ns=END,
-        noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
+        noted=pl.coalesce("awaited_ns", "start_ns"),
         recorded=pl.col("wait_recorded").fill_null(False)
         | pl.col("name").str.contains(WAITS_FOR_ALL),
     )

@@ -91,7 +91,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
             at=pl.col("start_ns") - shift,
             told="awaited_ns",
         )
-        .with_columns(noted=pl.coalesce(pl.col("told"), "at"))
+        .with_columns(noted=pl.coalesce("told", "at"))
     )
     if not waits.height:
         return _nothing()

@@ -126,7 +126,7 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
         "group_ranks",
         "kind",
         "world",
-        start=pl.col("start_ns"),
+        start="start_ns",
         end=END,
     )
     matches = Matches()

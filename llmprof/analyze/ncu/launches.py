@@ -230,9 +230,7 @@ def in_launch_order(events: pl.DataFrame) -> pl.DataFrame:
     """Rows in the order in which the host launched them; by their own start if the launch is
     unknown.
     """
-    return events.sort(
-        pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event")
-    )
+    return events.sort(pl.coalesce("launch_start_ns", "start_ns"), "start_ns", "event")
 
 
 _SPECIAL: Final = re.compile(r"([.^$*+?()\[\]{}|\\/])")

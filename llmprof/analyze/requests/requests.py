@@ -377,7 +377,7 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
         rank=pl.lit(rank, pl.Int64),
     )
     tokens = pl.col("prefill_tokens", "decode_tokens").fill_null(0).cast(pl.Int64)
-    return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
+    return after.with_columns(tokens, step="trace_step").select(*_STEPS)
 
 
 def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame:
@@ -440,7 +440,7 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     on_trace = seen.with_row_index("place").select(
         step_place=pl.col("place").cast(pl.Int64) + shift,
         trace_step=pl.col("step").cast(pl.Int64),
-        device_start_ns=pl.col("start_ns"),
+        device_start_ns="start_ns",
         device_end_ns=END,
     )
     both = whole.with_row_index("step_place").with_columns(pl.col("step_place").cast(pl.Int64))
@@ -587,8 +587,8 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
     """Time of the steps of a kind until each of some times."""
     dur = pl.when(kind).then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0)
     sums = steps.select(
-        when=pl.col("start_ns"),
-        end_ns=pl.col("end_ns"),
+        when="start_ns",
+        end_ns="end_ns",
         of_kind=kind,
         before=dur.cum_sum() - dur,
         dur=dur,
@@ -656,7 +656,7 @@ def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     carried = steps.with_columns(
         part=pl.when(pl.col("part") == "prefill").then(prefill).otherwise(beside),
         dur_ns=pl.col("end_ns") - pl.col("start_ns"),
-        step=pl.col("trace_step"),
+        step="trace_step",
     ).select(*columns, "preempted")
     left_out = (
         steps.with_columns(before=before, missed=missed)

@@ -360,7 +360,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         *("kernel_name", "group", "dtype", "bound_by", "bound_share", "intensity"),
         *(["kernel"] if "kernel" in rows.columns else []),  # a report finds its row by it
         rate=pl.col("flop_per_s") / plane.unit,
-        dur_ns=pl.col("dur_ns"),
+        dur_ns="dur_ns",
         time=draw.duration("dur_ns"),
         area=_area(rows),
     )

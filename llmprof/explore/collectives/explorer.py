@@ -21,7 +21,7 @@ from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent, log_bins
 from llmprof.explore.base.messages import FrameRow, MessageRecord, TimeRange
 from llmprof.explore.base.ranks import timeline_of
-from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, optional, request_handler
 from llmprof.text import counted, numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.schema import END
@@ -286,15 +286,15 @@ _COLOURS = {
 class Collectives(Explorer, room="collectives"):
     """Calls of one kind of collective. Made by :func:`collectives`."""
 
-    kind = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    kind = optional(traitlets.Unicode)
     """Kind of collective: all_reduce, all_gather …"""
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps whose calls are shown; all if None."""
 
     narrows = ("rank", "window", "phase")
 
-    call = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    call = optional(traitlets.Int)
     """Number of the picked call, which is the same on all its ranks."""
 
     spread = traitlets.Enum(list(MEASURES), default_value="late").tag(sync=True)

@@ -32,7 +32,14 @@ from llmprof.explore.base.messages import (
     TimeRange,
     pack,
 )
-from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler, sorted_by
+from llmprof.explore.base.widget import (
+    COLOURS,
+    Explorer,
+    Reply,
+    optional,
+    request_handler,
+    sorted_by,
+)
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.label.intervals import union_length
 from llmprof.names.readable import distinct_labels, readable
@@ -538,14 +545,14 @@ class Compare(Explorer, room="compare"):
     tolerance = traitlets.Float(0.05, min=0).tag(sync=True)
     """Largest relative change with the status ``same``."""
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase whose steps are compared; the one with the most time, once the widget is shown."""
 
     status = traitlets.Enum([*STATUSES, None], default_value=None, allow_none=True).tag(sync=True)
     search = traitlets.Unicode("").tag(sync=True)
     sort = traitlets.Unicode("-delta_ns").tag(sync=True)
 
-    picked: Any = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    picked: Any = optional(traitlets.Dict)
     """Labels of the row that is picked, such as ``{"phase": "decode", "stage": "norm"}``."""
 
     place = traitlets.Int(default_value=None, allow_none=True, min=0).tag(sync=True)

@@ -25,7 +25,7 @@ from llmprof.explore.base.messages import (
     array,
     pack,
 )
-from llmprof.explore.base.widget import PICKS, Explorer, Reply, request_handler, sorted_by
+from llmprof.explore.base.widget import PICKS, Explorer, Reply, optional, request_handler, sorted_by
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.names.mangled import demangled
@@ -500,7 +500,7 @@ def _values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, An
     """
     frame = profile.metrics.metrics.filter(kernel_id=kernel_id)
     words = pl.concat_str(
-        pl.col("metric"), pl.col("section").fill_null(""), separator=" "
+        "metric", pl.col("section").fill_null(""), separator=" "
     ).str.to_lowercase()
     fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
@@ -589,9 +589,9 @@ class Kernels(Explorer, room="kernels"):
 
     narrows = (*PICKS, "phase", "stream", "category", "search")
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
-    category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
-    stream = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
+    category = optional(traitlets.Unicode)
+    stream = optional(traitlets.Int)
     search = traitlets.Unicode("").tag(sync=True)
     """Text to search for in names, regardless of case."""
 
@@ -604,7 +604,7 @@ class Kernels(Explorer, room="kernels"):
     of = traitlets.Dict().tag(sync=True)
     """Labels of the picked row, if the table divides launches by labels."""
 
-    event = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    event = optional(traitlets.Int)
     """Row number of the picked launch in ``trace.events``."""
 
     hidden_columns = traitlets.List(traitlets.Unicode()).tag(sync=True)

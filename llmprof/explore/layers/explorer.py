@@ -15,7 +15,7 @@ from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.charts.subjects.heatmaps import kinds_in_words
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import colour_scale, placed_in_columns, scales_of
-from llmprof.explore.base.widget import Explorer, Reply, request_handler
+from llmprof.explore.base.widget import Explorer, Reply, optional, request_handler
 from llmprof.explore.layers.picture import MOST_RANKS, CellsPanel, cells_picture
 from llmprof.names import readable
 from llmprof.replay.slack import add_slack, unknown_slack
@@ -218,10 +218,10 @@ class Layers(Explorer, room="layers"):
     layer) or host.
     """
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
 
-    default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    default_rank = optional(traitlets.Int)
     """Rank that is shown while none is chosen."""
 
     narrows = ("stage", "phase")

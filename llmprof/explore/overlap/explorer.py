@@ -21,7 +21,7 @@ from llmprof.explore.base.messages import (
     array,
     pack,
 )
-from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, optional, request_handler
 from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
 from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
@@ -184,7 +184,7 @@ def window_summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     ``part, ns, share`` (of the window), then ``total``.
     """
     parts = overlap_within(trace, window, rank=rank, waits=True)
-    wide = parts.select(**PARTS, total=pl.col("total_ns"))
+    wide = parts.select(**PARTS, total="total_ns")
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
 
@@ -356,7 +356,7 @@ class Overlap(Explorer, room="overlap"):
 
     narrows = ("phase",)
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps whose bars are shown; all if None."""
 
     against = traitlets.Unicode("").tag(sync=True)
@@ -368,7 +368,7 @@ class Overlap(Explorer, room="overlap"):
     bars = traitlets.Enum(["time", "share"], default_value="time").tag(sync=True)
     """Whether the bars of steps show times or shares."""
 
-    default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    default_rank = optional(traitlets.Int)
     """Rank that is shown while none is chosen."""
 
     def __init__(self, trace: Trace, other: Trace | None = None, **traits: Any) -> None:

@@ -13,7 +13,7 @@ from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.subjects.heatmaps import MEANING
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
-from llmprof.explore.base.widget import Explorer, Reply, request_handler
+from llmprof.explore.base.widget import Explorer, Reply, optional, request_handler
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -105,7 +105,7 @@ class Ranks(Explorer, room="ranks"):
 
     narrows = ("phase",)
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
 
     picked = traitlets.List(traitlets.Int(), default_value=[]).tag(sync=True)

@@ -607,9 +607,7 @@ def _table(
             columns = {"name": lane.name[part], "code": lane.code(color_by)[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
-    inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(
-        pl.col("start"), pl.lit(lo)
-    )
+    inside = pl.min_horizontal("end", pl.lit(hi)) - pl.max_horizontal("start", pl.lit(lo))
     length_ns = pl.col("end") - pl.col("start")
     figures = _figures(length_ns) | {"total_ns": inside.clip(0).sum()}
     names = spans.group_by("name", maintain_order=True).agg(pl.first("code"), **figures)

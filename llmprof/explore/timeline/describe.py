@@ -218,7 +218,7 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
     if by == "stage":
         around = [pl.col("phase").fill_null("no step"), pl.col("stage").fill_null("other")]
         stack = pl.concat_list(*around, names)
-        stacked = events.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack)
+        stacked = events.select("rank", thread="launch_thread", value="dur_ns", stack=stack)
     else:
         rows = [row for row in data.rows if row.kind == _ROWS[by]]
         if not rows:
@@ -313,7 +313,7 @@ def _called(data: TimelineData, row: TimelineRow, events: pl.DataFrame) -> pl.Da
         *(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?")
     )
     return named.select(
-        "rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls()
+        "rank", thread="launch_thread", value="dur_ns", stack=stack.list.drop_nulls()
     )
 
 

@@ -13,7 +13,7 @@ from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
 from llmprof.charts.subjects.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Fact, MessageRecord, TimeRange
-from llmprof.explore.base.widget import Explorer, Reply, Trait, request_handler
+from llmprof.explore.base.widget import Explorer, Reply, Trait, optional, request_handler
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import HOST, TimelineData
@@ -238,7 +238,7 @@ def _percent(value: float | None) -> str | None:
 class Timeline(Explorer, room="timeline"):
     """Timeline of a trace; :func:`timeline` says how it is used."""
 
-    selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    selection: Trait = optional(traitlets.Dict)
     """Selected span: its ``row`` and its ``id`` in this row."""
 
     span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(
@@ -251,12 +251,12 @@ class Timeline(Explorer, room="timeline"):
     )
     """Numbers of the rows that the range was dragged over; all streams if None."""
 
-    span_kind = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    span_kind = optional(traitlets.Unicode)
     """Kind of rows of the range that is selected, where the rows are of several: a kind of row,
     or ``flows``.
     """
 
-    height = traitlets.Int(None, allow_none=True).tag(sync=True)
+    height = optional(traitlets.Int)
     """Greatest height of the overview and the rows (px); the height of the screen if None."""
 
     color_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
@@ -265,7 +265,7 @@ class Timeline(Explorer, room="timeline"):
     search = traitlets.Unicode("").tag(sync=True)
     """Search text: spans whose names contain it are highlighted."""
 
-    arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    arrangement: Trait = optional(traitlets.Dict)
     """How the rows are arranged:
 
     ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what rows are

@@ -538,7 +538,7 @@ def stream_rows(
         return
     made = events.select(
         *("rank", "device", "stream", "start_ns", "dur_ns"),
-        id=pl.col("event"),
+        id="event",
         name=texts.numbers(events["name"], None if on_host else names.readable),
         code=keys.codes("category", events["category"]),
         sent=events["category"] == "collective",
@@ -860,7 +860,7 @@ def request_rows(frame: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list
     )
     made = frame.with_row_index("id_").select(
         *("request", "start_ns", "dur_ns"),
-        id=pl.col("id_"),
+        id="id_",
         name=span_names.numbers(
             frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()
         ),

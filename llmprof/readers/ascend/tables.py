@@ -434,5 +434,5 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
         bytes=size,
         bytes_source=pl.when(size.is_not_null()).then(pl.lit("metadata")),
         on_device=pl.lit(True),
-        ascend_count=pl.col("count"),
+        ascend_count="count",
     )

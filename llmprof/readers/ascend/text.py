@@ -311,7 +311,7 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
     lanes = calls.select("_lane").unique().sort("_lane")
     pieces = pieces.with_columns(pl.col("thread").alias("_lane"))
     if lanes.height > 1:
-        of_threads = lanes.with_columns(thread=pl.col("_lane"))
+        of_threads = lanes.with_columns(thread="_lane")
         pieces = (
             pieces.drop("_lane")
             .sort("thread")

@@ -165,7 +165,7 @@ def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
     lanes, not streams.
     """
     in_graph = pl.col("graph_node").is_not_null()
-    lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
+    lane = pl.when(in_graph).then("stream").cast(pl.Int64)
     return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
 
 

@@ -261,7 +261,7 @@ def _in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
         )
         .join(table, on="unit", how="left", maintain_order="left")
         .with_columns(
-            unit=pl.col("_base"),
+            unit="_base",
             value=pl.col("value") * pl.col("_factor"),
             text=pl.when(pl.col("value").is_null() | raw.str.ends_with(")")).then(raw),
         )

@@ -441,7 +441,7 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         end=_int(raw, _END),
         name=pl.col("Function").fill_null("unnamed call"),
         correlation=_int(raw, "Correlation_Id"),
-        domain=pl.col("Domain"),
+        domain="Domain",
         marker=marker,
     )
     whole = _with_duration(frame)
@@ -491,7 +491,7 @@ def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     frame = raw.select(
         device=_agent(raw, "Agent_Id"),
         time_ns=_int(raw, _START),
-        name=pl.col("Counter_Name"),
+        name="Counter_Name",
         value=pl.col("Counter_Value").cast(pl.Float64, strict=False),
         unit=pl.lit("1"),
     )

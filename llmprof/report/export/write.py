@@ -146,7 +146,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
         "dur_ns",
         track=pl.lit("steps"),
         name=pl.format("step {} {}", "step", "phase"),
-        detail=pl.col("name"),
+        detail="name",
     )
 
 

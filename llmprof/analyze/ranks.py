@@ -254,7 +254,7 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     """Times of each step of each rank: ``analyze.ranks(trace, by="step")``."""
     timed = whole_steps(trace).drop_nulls("dur_ns")
     timed = timed.select("rank", "step", "phase", "start_ns", end_ns=END)
-    parts = overlap(trace).select("rank", "step", "exposed_communication_ns", "idle_ns")
+    parts = overlap(trace)[["rank", "step", "exposed_communication_ns", "idle_ns"]]
     if not timed.height:
         return pl.DataFrame(schema=_STEPS)
     waits = (
@@ -307,7 +307,7 @@ def late_groups(
 def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """The analysis of :func:`late_groups` on frames."""
     late = lateness(calls).drop_nulls("late_ns")
-    late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
+    late = late[["call", "rank", "late_ns", "last_rank", "wait_ns"]]
     place = groups.select("node", *DIMENSIONS)
     parted = [
         by

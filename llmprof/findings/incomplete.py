@@ -51,7 +51,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     judged = (
         "None of it gets a cause."
         if not of_steps
-        else f"No cause is given for them; what is said below is of {whole} complete steps."
+        else f"No cause is given for them. Explained below: {counted(whole, 'complete step')}."
         if whole
         else "No step is complete with the start of the next, so no cause is given."
     )

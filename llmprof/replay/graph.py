@@ -4,11 +4,11 @@ event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
@@ -77,8 +77,7 @@ WAITS_FOR_ALL: Final = r"(?i)(?:device|ctx|context)synchroni[sz]e|synchroni[sz]e
 Kinds = NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Events of a recording as nodes, and the chains and edges that order them.
 
     Every event has two nodes, its start (``2 * row``) and its end (``2 * row + 1``). Its chain is
@@ -333,7 +332,7 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
         return _none()
     last = member.group_by("call").agg(last=pl.max("start_ns"), count=pl.len())
     member = member.join(last.filter(pl.col("count") > 1), on="call")
-    pairs = member.select("call", "row", "last").join(member.select("call", other="row"), on="call")
+    pairs = member[["call", "row", "last"]].join(member.select("call", other="row"), on="call")
     pairs = pairs.filter(pl.col("row") != pl.col("other"))
     source, target = (
         2 * pairs["other"].to_numpy().astype(np.int64),
@@ -355,7 +354,7 @@ def _synchronisation_edges(recorded: Recording) -> Edges:
         "start_ns",
         "awaited_stream",
         end_ns=END,
-        noted=pl.coalesce("awaited_ns", "start_ns"),
+        noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
         recorded=pl.col("wait_recorded").fill_null(False)
         | pl.col("name").str.contains(WAITS_FOR_ALL),
     )
@@ -498,7 +497,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
         pl.DataFrame({"arrival": waits.target // 2, "work": waits.source // 2})
         .with_columns(rows[waits.source // 2].select(pl.col("step").alias("output")))
         .with_columns(rows[waits.target // 2].select("chain", time=END))
-        .with_columns(rows[waits.target // 2].select("launches"))
+        .with_columns(rows[waits.target // 2][["launches"]])
         .drop_nulls("output")
         # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())

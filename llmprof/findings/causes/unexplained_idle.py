@@ -4,7 +4,6 @@ file, or may have run, as none of its kind is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -18,8 +17,7 @@ from llmprof.units import format_share
 _UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND waited_kind IS NULL)"
 
 
-@dataclass(frozen=True)
-class UnexplainedIdle(Figures):
+class UnexplainedIdle(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float
@@ -47,9 +45,11 @@ class UnexplainedIdle(Figures):
         return text if self.around is None else f"{text} {self.around}."
 
     def advice(self, of: Context) -> str:
-        if self.around is not None or self.between_share >= MOSTLY:
+        if self.launched_share < MOSTLY and (self.around or self.between_share >= MOSTLY):
             where = "between steps" if self.around is None else f"in {self.around.name}"
             look = f"Look at what the host does {where}: the device may wait for it"
+        elif self.launched_share >= MOSTLY:
+            look = "The host is not late: it had launched what comes next"
         elif self.calls_known:
             look = "The host's calls are recorded, but not which of them the device waits for"
         else:
@@ -60,8 +60,7 @@ class UnexplainedIdle(Figures):
         )
 
 
-@dataclass(frozen=True)
-class LeftOut(Figures):
+class LeftOut(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float

@@ -87,13 +87,13 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     )
     rows = rows.unnest("dispatch", "combine")
     of_experts = (pl.col("stage") == "experts") | (pl.col("category") == "moe_experts")
-    inside = events.filter(of_experts & (pl.col("category") != "collective")).select(
-        "rank", "start_ns", "dur_ns"
-    )
+    inside = events.filter(of_experts & (pl.col("category") != "collective"))[
+        ["rank", "start_ns", "dur_ns"]
+    ]
     experts = (
         inside.sort("start_ns")
         .join_asof(
-            rows.select("rank", "turn", "start_ns", "_until").sort("start_ns"),
+            rows[["rank", "turn", "start_ns", "_until"]].sort("start_ns"),
             on="start_ns",
             by="rank",
             check_sortedness=False,
@@ -229,14 +229,14 @@ def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
     if not trace.has("ops"):
         return empty
-    operators = calls.select("rank", "op_id").drop_nulls().unique()
+    operators = calls[["rank", "op_id"]].drop_nulls().unique()
     ops = trace.ops.join(operators, on=["rank", "op_id"], how="semi").filter(
         pl.col("shapes").str.contains(_TWO)
     )
     if not ops.height:
         return empty
     shapes = (
-        ops.select("shapes", "name")
+        ops[["shapes", "name"]]
         .unique()
         .with_columns(
             both=pl.col("shapes")
@@ -264,7 +264,7 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 
 def rank_balance(trace: Trace) -> pl.DataFrame:
     """Work, waiting and idle time of each rank: ``analyze.ranks(trace)``."""
-    events = trace.events.select("rank", "step", "category", "start_ns", "dur_ns")
+    events = trace.events[["rank", "step", "category", "start_ns", "dur_ns"]]
     calls = collectives(trace)
     collective = (pl.col("category") == "collective").fill_null(value=False)
     lengths = union_lengths(

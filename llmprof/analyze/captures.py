@@ -313,7 +313,7 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     fits: dict[tuple[tuple[str, str], ...], tuple[list[int], float]] = {}
     of_replay: dict[int, tuple[list[int], float]] = {}
     for number, part in by_replay.items():
-        sequence = tuple(part.select("source", "name").iter_rows())
+        sequence = tuple(part[["source", "name"]].iter_rows())
         if sequence not in fits:
             fits[sequence] = _fitting(part, graphs)
         of_replay[number] = fits[sequence]
@@ -334,7 +334,7 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
         which = (chosen[number],) if number in chosen else tuple(fitting)
         if which and which not in common:
             common[which] = _common([content[graph] for graph in which])
-        part = part.select("event", "rank", "name", "place")
+        part = part[["event", "rank", "name", "place"]]
         whole = part.with_columns(
             graph=pl.lit(which[0] if len(which) == 1 else None, dtype=pl.Int64),
             confidence=pl.lit(confidence, dtype=pl.Float64),

@@ -108,7 +108,7 @@ def copies(
 def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     key = ["rank", *_ENDS]
     grid = time_bins(rows, key, bins=bins)
-    windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
+    windows = grid[["rank", "bin", "start_ns", "dur_ns"]].unique()
     parts = clip_intervals(rows.with_columns(_each=rate), windows, ["rank"])
     parts = parts.with_columns(
         windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns")

@@ -83,16 +83,14 @@ def coverage(trace: Trace) -> pl.DataFrame:
         impossible_count=pl.lit(0, dtype=pl.Int64),
         denominator=pl.lit("events that were launched"),
     )
-    rows = (
-        pl.concat(parts)
-        .with_columns(
-            share=pl.when(pl.col("total_ns") > 0).then(pl.col("_covered") / pl.col("total_ns")),
-            impossible_count=pl.col("rank").replace_strict(
-                impossible, default=0, return_dtype=pl.Int64
-            ),
-            denominator=pl.lit(denominator),
-        )
-        .select(
+    rows = pl.concat(parts).with_columns(
+        share=pl.when(pl.col("total_ns") > 0).then(pl.col("_covered") / pl.col("total_ns")),
+        impossible_count=pl.col("rank").replace_strict(
+            impossible, default=0, return_dtype=pl.Int64
+        ),
+        denominator=pl.lit(denominator),
+    )[
+        [
             "rank",
             "kind",
             "share",
@@ -101,8 +99,8 @@ def coverage(trace: Trace) -> pl.DataFrame:
             "missing_count",
             "impossible_count",
             "denominator",
-        )
-    )
+        ]
+    ]
     parts = [rows, launched, _unknown_labels(trace)]
     return pl.concat(parts, how="diagonal_relaxed").sort("rank", maintain_order=True)
 

@@ -282,7 +282,7 @@ def _text(kernels: pl.DataFrame, codes: pl.DataFrame) -> str:
     """A letter for each kernel, by its readable name; a list of them is found by the search for
     text.
     """
-    numbers = kernels.select("readable").join(
-        codes, on="readable", how="left", maintain_order="left"
-    )["code"]
+    numbers = kernels[["readable"]].join(codes, on="readable", how="left", maintain_order="left")[
+        "code"
+    ]
     return "".join(chr(0x100 + number) for number in numbers.to_list())

@@ -62,7 +62,7 @@ def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
         owner: [
             texts
             for *place, texts in zip(
-                *(part[of] for of in ("rank", "thread")), part.select(_TEXTS).rows(), strict=True
+                *(part[of] for of in ("rank", "thread")), part[list(_TEXTS)].rows(), strict=True
             )
             if place == [rank, thread] and texts[0] in needed[name]
         ]

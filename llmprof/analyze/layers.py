@@ -136,7 +136,7 @@ def host_times(trace: Trace) -> pl.DataFrame:
     """``rank, step, host_dur_ns`` of the layers of :func:`layers` whose host time is known."""
     events, groups = _events_of_layers(trace, _KEY)
     known = groups.join(_host_spans(events, trace), on="group", maintain_order="left")
-    return known.select("rank", "step", "host_dur_ns").drop_nulls("host_dur_ns")
+    return known[["rank", "step", "host_dur_ns"]].drop_nulls("host_dur_ns")
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:

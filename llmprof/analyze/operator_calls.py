@@ -150,7 +150,7 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     innermost = pairs.sort("_start", "outer").unique("_event", keep="last")
     own = innermost["outer"].unique()
-    about = events.select("_event", "name", "dur_ns", "layer", "phase")
+    about = events[["_event", "name", "dur_ns", "layer", "phase"]]
     launched = pairs.filter(pl.col("outer").is_in(own.implode())).join(
         about, on="_event", how="left"
     )
@@ -276,7 +276,7 @@ def _others(events: pl.DataFrame) -> pl.DataFrame:
     grouped = _summed(
         events, ["operator", "shapes", "dtypes", "replayed"], "dur_ns", pl.col("name")
     )
-    why = [_why(op, graph) for op, graph in grouped.select("operator", "replayed").iter_rows()]
+    why = [_why(op, graph) for op, graph in grouped[["operator", "replayed"]].iter_rows()]
     named = grouped.drop("replayed")
     return named.with_columns(reason=pl.Series(why, dtype=pl.String))
 

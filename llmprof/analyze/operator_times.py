@@ -65,7 +65,7 @@ def timed_calls(trace: Trace) -> pl.DataFrame:
     """Calls of the model, its layers, modules and functions, also of those with others inside
     (``nested``).
     """
-    steps = timed_steps(trace).select("rank", "step", "phase", "method")
+    steps = timed_steps(trace)[["rank", "step", "phase", "method"]]
     own = [column for column in trace.ops.columns if column.startswith("timer_")]
     calls = trace.ops.select(
         "rank",
@@ -162,7 +162,7 @@ def communication_times(trace: Trace) -> pl.DataFrame:
         _own_layers(trace) * pl.col("_steps") / pl.col("_pairs")
     )
     rows = trace.collectives.rename({"timer_step": "step"}).join(
-        steps.select("rank", "step", "phase"), on=["rank", "step"]
+        steps[["rank", "step", "phase"]], on=["rank", "step"]
     )
     rows = rows.join(pairs, on=of_phase, how="left").join(means, on=of_phase, how="left")
     rows = rows.with_columns(
@@ -281,18 +281,20 @@ def against_trace(timed: Trace, trace: Trace) -> pl.DataFrame:
     paired = paired.with_columns(ratio=pl.col("dur_ns") / pl.col("device_ns")).rename(
         {"dur_ns": "timed_ns"}
     )
-    return paired.select(
-        "rank",
-        "step",
-        "phase",
-        "method",
-        "layer",
-        "timed_ns",
-        "device_ns",
-        "span_ns",
-        "kernels_ns",
-        "ratio",
-    ).sort("rank", "step", "layer")
+    return paired[
+        [
+            "rank",
+            "step",
+            "phase",
+            "method",
+            "layer",
+            "timed_ns",
+            "device_ns",
+            "span_ns",
+            "kernels_ns",
+            "ratio",
+        ]
+    ].sort("rank", "step", "layer")
 
 
 DOMINATES: Final = 0.25

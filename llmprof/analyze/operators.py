@@ -321,9 +321,9 @@ def _of_model(
     made = made.join(stages, on="into", how="left", maintain_order="left")
     works = [
         CallWork(flops or None, read, written, unit or "", assumed, "model and step label")
-        for flops, read, written, unit, assumed in made.select(
-            "flops", "read_bytes", "written_bytes", "matrix", "assumed"
-        ).iter_rows()
+        for flops, read, written, unit, assumed in made[
+            ["flops", "read_bytes", "written_bytes", "matrix", "assumed"]
+        ].iter_rows()
     ]
     distinct = {each: n for n, each in enumerate(dict.fromkeys(works))}
     made = made.with_columns(
@@ -424,7 +424,7 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
     time = events["dur_ns"].to_numpy()
     total = np.zeros(len(some), dtype=np.int64)
     np.add.at(total, of_event, time)
-    calls = events.select("call", "rank", "step", "owner", "_event", "replayed")[some]
+    calls = events[["call", "rank", "step", "owner", "_event", "replayed"]][some]
     if labels:
         most = np.full(len(some), np.iinfo(np.int64).min)
         np.maximum.at(most, of_event, time)
@@ -634,7 +634,7 @@ def _rows(
         "main_ns",
         *launches.columns,
     ).join(each, on="row")
-    return _shares(rows, events, groups), coded.select("call", "row")
+    return _shares(rows, events, groups), coded[["call", "row"]]
 
 
 def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
@@ -780,7 +780,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     table, sums = _lengths_of_steps(trace)
     of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
     needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
-    given = calls.select("rank", "step")[needing].join(
+    given = calls[["rank", "step"]][needing].join(
         table, on=["rank", "step"], how="left", maintain_order="left"
     )
     return of_call.scatter(needing, given["lengths"]), sums

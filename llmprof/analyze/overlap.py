@@ -233,7 +233,7 @@ def overlap_within(
         events = events.filter(pl.col("rank") == rank)
     if waits:
         events = with_waits(trace, events)
-    found_ranks = events.select("rank").unique().sort("rank")
+    found_ranks = events[["rank"]].unique().sort("rank")
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )

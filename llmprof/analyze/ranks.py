@@ -255,7 +255,7 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     timed = timed.select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
-    parts = overlap(trace).select("rank", "step", "exposed_communication_ns", "idle_ns")
+    parts = overlap(trace)[["rank", "step", "exposed_communication_ns", "idle_ns"]]
     if not timed.height:
         return pl.DataFrame(schema=_STEPS)
     waits = (
@@ -308,7 +308,7 @@ def late_groups(
 def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """The analysis of :func:`late_groups` on frames."""
     late = lateness(calls).filter(pl.col("late_ns").is_not_null())
-    late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
+    late = late[["call", "rank", "late_ns", "last_rank", "wait_ns"]]
     place = groups.select("node", *DIMENSIONS)
     parted = [
         by

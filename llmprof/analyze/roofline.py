@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.passes import passes, with_passes
@@ -349,7 +349,7 @@ def stage_work(
         own.setdefault(step, set()).add(batch)
     replicas = max(map(len, own.values()))  # ranks with batches of their own are data parallel
     outside = passes(trace)
-    for rank, step, tokens in outside.select("rank", "step", "tokens").iter_rows():
+    for rank, step, tokens in outside[["rank", "step", "tokens"]].iter_rows():
         batch_of[rank, step] = ((Requests(tokens, 1, 1),), "padding")
     formats = (None, kv_cache_dtype)
     machine = _machine(
@@ -415,16 +415,16 @@ def _gathered(
     own = rows.select("rank", "step", middle)
     until = pl.col("start_ns") + pl.col("dur_ns")
     others = rows.select(other="rank", other_step="step", at="start_ns", until=until)
-    ranks = others.select("other").unique(maintain_order=True)
+    ranks = others[["other"]].unique(maintain_order=True)
     points = own.join(ranks, how="cross").filter(pl.col("rank") != pl.col("other"))
     last = last_before(points, others, ["other"], at="at")
-    beside = points.hstack(others.select("other_step", "until")[last]).filter(
+    beside = points.hstack(others[["other_step", "until"]][last]).filter(
         pl.col("at") < pl.col("until")
     )
     found = dict(batch_of)
-    for rank, step, other, other_step in beside.select(
-        "rank", "step", "other", "other_step"
-    ).iter_rows():
+    for rank, step, other, other_step in beside[
+        ["rank", "step", "other", "other_step"]
+    ].iter_rows():
         if (rank, step) in found and (more := batch_of.get((other, other_step))):
             batch, source = found[rank, step]
             found[rank, step] = (batch + more[0], source)

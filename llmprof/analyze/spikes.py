@@ -93,17 +93,18 @@ def spikes(
             gap_ns=pl.col("dur_ns") - pl.col("typical_ns"),
         )
         .filter(pl.col("ratio") >= min_ratio)
-        .sort("rank", "gap_ns", "step", "name", descending=[False, True, False, False])
-        .select(
-            "rank",
-            "step",
-            "phase",
-            "name",
-            "count",
-            "start_ns",
-            "dur_ns",
-            "typical_ns",
-            "ratio",
-            "gap_ns",
-        )
+        .sort("rank", "gap_ns", "step", "name", descending=[False, True, False, False])[
+            [
+                "rank",
+                "step",
+                "phase",
+                "name",
+                "count",
+                "start_ns",
+                "dur_ns",
+                "typical_ns",
+                "ratio",
+                "gap_ns",
+            ]
+        ]
     )

@@ -96,7 +96,7 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
     pairs = inside(spans, spans, _THREAD)
     around = spans.select(at="start_ns", length="dur_ns", name="name")[pairs["outer"]]
     own = spans.select(own_at="start_ns", own_length="dur_ns")[pairs["inner"]]
-    outer = pairs.select("inner", "outer").hstack(around).hstack(own)
+    outer = pairs[["inner", "outer"]].hstack(around).hstack(own)
     # of two that are the same interval, the one that comes first in the file holds the other
     same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
     outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))
@@ -135,7 +135,7 @@ def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.Data
         paths, on="span"
     )
     rows = events.select("rank", "op_id", "name", value="dur_ns").join(
-        operators.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
+        operators[["rank", "op_id", "thread", "stack"]], on=["rank", "op_id"]
     )
     if not rows.height:
         found = "no kernel of this trace is linked to an operator with a stack"
@@ -201,7 +201,7 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     NotCapturedError
         The trace has no stacks of that kind.
     """
-    rows = stacks(trace, of=of).select("rank", "stack", "value", "unit").with_row_index("row")
+    rows = stacks(trace, of=of)[["rank", "stack", "value", "unit"]].with_row_index("row")
     frames = rows.explode("stack").rename({"stack": "name"})
     whole = (
         frames.unique(["row", "name"])
@@ -280,20 +280,22 @@ def totals(trace: Trace) -> pl.DataFrame:
         flop_per_s=rate.then(pl.col("flops") / seconds),
         bytes_per_s=rate.then(pl.col("bytes") / seconds),
     )
-    return out.select(
-        "rank",
-        "device",
-        "kind",
-        "name",
-        "scope",
-        "category",
-        "count",
-        "total_ns",
-        "mean_ns",
-        "median_ns",
-        "min_ns",
-        "max_ns",
-        "share",
-        "flop_per_s",
-        "bytes_per_s",
-    ).sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])
+    return out[
+        [
+            "rank",
+            "device",
+            "kind",
+            "name",
+            "scope",
+            "category",
+            "count",
+            "total_ns",
+            "mean_ns",
+            "median_ns",
+            "min_ns",
+            "max_ns",
+            "share",
+            "flop_per_s",
+            "bytes_per_s",
+        ]
+    ].sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])

@@ -65,11 +65,11 @@ def slow_steps(
     """Decode steps with as many requests as the steady ones that, with the pause after them, take
     much longer than these.
     """
-    usual = windows.join(steady.select("rank", "step", "decode_requests"), on=["rank", "step"])
+    usual = windows.join(steady[["rank", "step", "decode_requests"]], on=["rank", "step"])
     usual = usual.group_by("rank").agg(
         pl.col("dur_ns").median().alias("usual_ns"), pl.col("decode_requests").first()
     )
-    long = windows.join(usual.select("rank", "usual_ns"), on="rank").filter(
+    long = windows.join(usual[["rank", "usual_ns"]], on="rank").filter(
         pl.col("phase") == "decode", pl.col("dur_ns") >= SLOW * pl.col("usual_ns")
     )
     rows = step_rows.join(long, on=["rank", "step"], how="semi", maintain_order="left")
@@ -92,7 +92,7 @@ def plain_steps(trace: Trace) -> list[float]:
     if not measured or decode is None or not decode.height:
         return []
     recorded = float(decode["dur_ns"].median())  # type: ignore[arg-type]
-    made = steps_of(trace).filter(phase="decode").select("decode_tokens", "decode_requests")
+    made = steps_of(trace).filter(phase="decode")[["decode_tokens", "decode_requests"]]
     one = (made["decode_tokens"] == made["decode_requests"]).all(ignore_nulls=False)
     by_labels = bool(one) and trace.meta.get("parallel", {}).get("pp") == 1
     alike = abs(measured["profiled_ns"] / recorded - 1) <= SAME
@@ -147,7 +147,7 @@ def step_time(trace: Trace) -> pl.DataFrame:
     >>> analyze.step_time(trace).columns
     ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
-    phases = steps_of(trace).select("rank", "step", "phase")
+    phases = steps_of(trace)[["rank", "step", "phase"]]
     rows = overlap(trace).join(phases.filter(pl.col("phase") != "empty"), on=["rank", "step"])
     sums = rows.group_by("phase").agg(
         *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
@@ -462,9 +462,9 @@ def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if not (events["category"] == "collective").any():
         return pl.DataFrame(schema=schema)
     calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
-    lanes = events.filter(pl.col("category") == "collective").select(
-        "rank", "device", "start_ns", "name"
-    )
+    lanes = events.filter(pl.col("category") == "collective")[
+        ["rank", "device", "start_ns", "name"]
+    ]
     calls = calls.join(
         lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner"
     )
@@ -508,9 +508,9 @@ def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.Data
         idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE
     )
     explained = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
-    whole = windows.with_row_index("window").select("window", "dur_ns")
+    whole = windows.with_row_index("window")[["window", "dur_ns"]]
     rest = (
-        whole.join(lengths.select("window", "busy"), on="window", how="left")
+        whole.join(lengths[["window", "busy"]], on="window", how="left")
         .join(explained.group_by("window").agg(known=pl.col("ns").sum()), on="window", how="left")
         .select(
             "window",
@@ -519,5 +519,5 @@ def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.Data
         )
     )
     return pl.concat(
-        [explained.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]
+        [explained[["window", "part", "ns"]], rest.cast({"ns": pl.Int64})]
     ).with_columns(kind=pl.lit("idle"))

@@ -155,7 +155,7 @@ def transfer_copies(trace: Trace) -> pl.DataFrame:
     rows = trace.copies.filter(~pl.col("kind").is_in(["memset", "DtoD"]))
     if trace.has("kernels"):
         rows = rows.join(trace.kernels.select(lane).unique(), on=lane, how="anti", nulls_equal=True)
-    rows = rows.select("rank", "start_ns", "dur_ns", "kind", "bytes").sort("rank", "start_ns")
+    rows = rows[["rank", "start_ns", "dur_ns", "kind", "bytes"]].sort("rank", "start_ns")
     peer = pl.col("kind") == "PtoP"
     lanes = [pl.col("rank"), peer]
     end = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(lanes)
@@ -182,7 +182,7 @@ def _bursts(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
     busy = union_length(copies, ["rank", "burst"]).rename({"busy_ns": "copy_ns"})
     rows = rows.join(busy, on=["rank", "burst"]).sort("rank", "start_ns")
     work = trace.kernels if trace.has("kernels") else copies.clear()
-    rows = length_within(rows, work.select("rank", "start_ns", "dur_ns"), ["rank"])
+    rows = length_within(rows, work[["rank", "start_ns", "dur_ns"]], ["rank"])
     gbps = pl.col("bytes") / pl.col("dur_ns")
     peak = pl.lit(link_peak_gbps(trace), dtype=pl.Float64)
     return rows.select(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
 
 from llmprof.analyze.requests.requests import slowest
 from llmprof.analyze.step_times import recorded_windows, step_windows
@@ -53,8 +53,7 @@ _ADVICE: Final = {
 """What to try, by the part of the time to the first token that is largest."""
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(Struct, frozen=True):
     """What the host did while the device was idle before the slowest first token."""
 
     host: HostActivity
@@ -69,8 +68,7 @@ class Why:
         return f"the host mostly {host_work_words(self.reason)}, {who}"
 
 
-@dataclass(frozen=True)
-class FirstTokens(Figures):
+class FirstTokens(Figures, frozen=True):
     """Mean times of the slowest requests."""
 
     slow: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.findings.cause import Context
 from llmprof.findings.scope import Scope, heaviest, max_of, sum_of
@@ -86,8 +87,7 @@ def advice_on(kind: str, of: Context) -> str:
     return _ADVICE[kind][0 if of.of_torch else -1]
 
 
-@dataclass(frozen=True)
-class RangeAround:
+class RangeAround(Struct, frozen=True):
     """A range of the host that recurs and holds most of some time, but launches little."""
 
     name: str
@@ -115,8 +115,7 @@ AS_MUCH: Final = 0.9
 _CHILDREN: Final = 3
 
 
-@dataclass(frozen=True)
-class HostActivity:
+class HostActivity(Struct, frozen=True):
     """The call or function in which the launching thread spent most of some gaps."""
 
     name: str | None = None
@@ -148,8 +147,7 @@ class HostActivity:
         return named if unrecorded is None else f"{blind}, then {named}"
 
 
-@dataclass(frozen=True)
-class OtherCall:
+class OtherCall(Struct, frozen=True):
     """A call or range that launches nothing (memory, code, files) and takes most of some gaps."""
 
     call: str
@@ -205,7 +203,7 @@ def range_around(
     own = ~pl.col("on_device") & ~name.is_in(scope.step_ranges.implode())
     ranges = scope.trace.markers.filter(own & ~name.str.contains(labels.ANY))
     ranges = length_within(
-        ranges.select("rank", "name", "start_ns", "dur_ns"), rows, ["rank"], name="ns"
+        ranges[["rank", "name", "start_ns", "dur_ns"]], rows, ["rank"], name="ns"
     )
     # ranges that differ in their numbers count together
     alike = name.str.replace_all(r"\b\d+\b", "*")

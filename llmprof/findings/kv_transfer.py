@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -25,8 +24,7 @@ FACTOR: Final = 4
 """How many times as large blocks are that the remedy proposes: 64 tokens in place of vLLM's 16."""
 
 
-@dataclass(frozen=True)
-class KvTransfer(Figures):
+class KvTransfer(Figures, frozen=True):
     """Sums over all bursts."""
 
     copies: int

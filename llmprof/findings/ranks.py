@@ -84,7 +84,7 @@ def kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
         .agg(pl.col("dur_ns").sum(), count=pl.len())
     )
     lanes = (
-        each.select("category")
+        each[["category"]]
         .unique()
         .join(parts, how="cross")
         .join(each, on=["rank", "category"], how="left")
@@ -129,7 +129,7 @@ def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> tuple[
     steps_of = scope.windows.group_by("rank").agg(parts=pl.len())
     each = sums.group_by("rule", "rank").agg(pl.col("ns").sum())
     each = (
-        each.select("rule")
+        each[["rule"]]
         .unique()
         .join(steps_of, how="cross")
         .join(each, on=["rule", "rank"], how="left")

@@ -5,11 +5,12 @@ recording.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.analyze.edge import LANE
 from llmprof.analyze.idle.gaps import idle_in_pieces
@@ -97,7 +98,8 @@ def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, 
     if not sums.height or not whole:
         return None, 0.0
     largest_sum = sums[weight].max()
-    return sums.filter(pl.col(weight) == largest_sum)[by].min(), float(largest_sum) / whole  # type: ignore[arg-type]
+    found = sums[by].filter(sums[weight] == largest_sum).min()
+    return found, float(largest_sum) / whole  # type: ignore[arg-type]
 
 
 def heaviest_name(rows: pl.DataFrame) -> tuple[str | None, float]:
@@ -154,8 +156,7 @@ UNEQUAL: Final = 3
 """Times of steps of which one is this many times another are told beside their mean."""
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True, dict=True):
     """The representative time of a run, as windows, and the events in it."""
 
     trace: Trace
@@ -234,9 +235,14 @@ class Scope:
         """The time of some ranks of it; of all with None."""
         if ranks is None:
             return self
-        return replace(
-            self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0
-        )
+        if (key := tuple(ranks)) not in self._of_ranks:
+            windows = self.windows.filter(pl.col("rank").is_in(ranks))
+            self._of_ranks[key] = replace(self, windows=windows, recorded_ns=0)
+        return self._of_ranks[key]
+
+    @cached_property
+    def _of_ranks(self) -> dict[tuple[int, ...], Scope]:
+        return {}
 
     @cached_property
     def denominator(self) -> str:
@@ -411,7 +417,7 @@ class Scope:
         """Whether the steps have the same batches on all ranks, as far as batches are known."""
         if self.steps is None:
             return True
-        keys = self.windows.select("rank", "step").unique()
+        keys = self.windows[["rank", "step"]].unique()
         batch = pl.concat_str(*_BATCH, separator="/", ignore_nulls=True)
         batches = (
             self.steps.join(keys, on=["rank", "step"])
@@ -493,7 +499,7 @@ class Scope:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
         if self.steps is None:
             return frame
-        return frame.join(self.steps.select("rank", "step"), on=["rank", "step"], how="semi")
+        return frame.join(self.steps[["rank", "step"]], on=["rank", "step"], how="semi")
 
 
 def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
@@ -548,7 +554,7 @@ def windows_of(words: str, windows: pl.DataFrame, chosen: pl.DataFrame | None) -
 def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
     return windows.join(
-        chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
+        chosen[["rank", "step"]], on=["rank", "step"], how="semi", maintain_order="left"
     )
 
 
@@ -622,7 +628,7 @@ def _usual_and_slow(
 
 
 def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    some = windows.select("rank", "step").unique()
+    some = windows[["rank", "step"]].unique()
     return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
 
 

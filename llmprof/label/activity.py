@@ -504,7 +504,7 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         calls = calls.unique(key, keep="first", maintain_order=True)
     row = last_with(events, calls, "correlation")
     events = events.hstack(
-        calls.select("launch_thread", "launch_start_ns", "launch_end_ns", "graph")[row]
+        calls[["launch_thread", "launch_start_ns", "launch_end_ns", "graph"]][row]
     )
     return events.with_columns(
         replayed=pl.col("replayed") | pl.col("graph").fill_null(value=False)

@@ -225,13 +225,13 @@ def incomplete_steps(trace: Trace) -> pl.DataFrame:
     """
     at_end = (pl.col("missing") == pl.col("missing_at_end")) & pl.col("begins")
     found = completeness(trace).select("rank", "step", "complete", "begins", at_end=at_end)
-    rows = steps_of(trace).filter(pl.col("phase") != "empty").select("rank", "step")
+    rows = steps_of(trace).filter(pl.col("phase") != "empty")[["rank", "step"]]
     rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
     rows = rows.with_columns(pl.col("complete", "begins", "at_end").fill_null(value=True))
     known = pl.col("begins") if len(trace.ranks) == 1 else pl.col("at_end")
     unknown_end = ~(pl.col("complete") | known).shift(-1).over("rank")
     bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
-    return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
+    return rows.filter(pl.col("step").is_in(bad.implode()))[["rank", "step"]]
 
 
 class LostEvents(NamedTuple):

@@ -46,7 +46,7 @@ def _module_names(trace: Trace) -> pl.DataFrame:
     if not trace.has("markers"):
         return empty
     marks = trace.markers.filter(~pl.col("on_device") & (pl.col("dur_ns") > 0))
-    distinct = marks.select("name", "domain").unique()
+    distinct = marks[["name", "domain"]].unique()
     name = pl.col("name")
     path = pl.coalesce(name.str.extract(pattern, 1) for pattern in purposes.PATHS)
     of_class = pl.when(pl.col("domain") == purposes.DOMAIN).then(name.str.extract(purposes.CALL, 1))
@@ -214,10 +214,8 @@ def _inherit_layers(calls: pl.DataFrame) -> pl.DataFrame:
     first = (
         pl.col("start_ns").filter(pl.col("layer").is_not_null()).min()
     )  # when the first layer of the call begins
-    return (
-        frame.with_columns(of_root)
-        .with_columns(first_layer_ns=first.over("root"))
-        .select(
+    return frame.with_columns(of_root).with_columns(first_layer_ns=first.over("root"))[
+        [
             "rank",
             "thread",
             "start_ns",
@@ -235,8 +233,8 @@ def _inherit_layers(calls: pl.DataFrame) -> pl.DataFrame:
             "first_layer_ns",
             "encodes",
             "depth",
-        )
-    )
+        ]
+    ]
 
 
 def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -277,7 +275,7 @@ def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     noted = trace.kernels.select(*key, path=path).drop_nulls("path")
     if not noted.height:
         return None
-    distinct = noted.select("path").unique()
+    distinct = noted[["path"]].unique()
     works = [
         [purposes.module_purpose(part) for part in str(path).split(".")]
         for path in distinct["path"]

@@ -47,13 +47,9 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
     ).filter(pl.col("first") < pl.col("stop"))
     pairs = spans.select("outer", "to", at=pl.int_ranges("first", "stop")).explode("at")
     point_row = pairs["at"]
-    return (
-        pairs.with_columns(
-            points["inner"].gather(point_row), points["to"].gather(point_row).alias("inner_to")
-        )
-        .filter(pl.col("inner_to") <= pl.col("to"))
-        .select("inner", "outer")
-    )
+    return pairs.with_columns(
+        points["inner"].gather(point_row), points["to"].gather(point_row).alias("inner_to")
+    ).filter(pl.col("inner_to") <= pl.col("to"))[["inner", "outer"]]
 
 
 def innermost(

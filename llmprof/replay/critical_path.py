@@ -151,7 +151,7 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     bound = last_waits(built)
     blocks = last.partition_by("block", maintain_order=True) or [last]
     rows = pl.concat([_pieces(built, bound, block) for block in blocks]).join(
-        ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
+        ends[["step", "phase"]].unique("step"), on="step", how="left", maintain_order="left"
     )
     if not collectives(trace)["wait_ns"].is_not_null().any():
         rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
@@ -183,11 +183,9 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
         pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block")
     )
     work = built.add_blocks(
-        built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row")
+        built.events.filter(pl.col("where") == "device")[["rank", "step", "chain", "row"]]
     )
-    cut = (
-        ends.filter(pl.col("block") < pl.col("block").max()).select("block", "last").unique("block")
-    )
+    cut = ends.filter(pl.col("block") < pl.col("block").max())[["block", "last"]].unique("block")
     work = work.group_by("chain", "block").agg(pl.col("row").last()).join(cut, on="block")
     free = []
     for some in (ends, ends.filter(pl.col("end_ns") == pl.col("last"))):
@@ -200,19 +198,20 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
         free.append(pl.Series(np.maximum(later, 0), dtype=pl.Int64))
     return (
         built.events.with_columns(slack_ns=free[0], pace_slack_ns=free[1], start_ns="recorded_ns")
-        .filter(pl.col("where") == "device")
-        .select(
-            "event",
-            "rank",
-            "step",
-            "name",
-            "layer",
-            "stage",
-            "start_ns",
-            "dur_ns",
-            "slack_ns",
-            "pace_slack_ns",
-        )
+        .filter(pl.col("where") == "device")[
+            [
+                "event",
+                "rank",
+                "step",
+                "name",
+                "layer",
+                "stage",
+                "start_ns",
+                "dur_ns",
+                "slack_ns",
+                "pace_slack_ns",
+            ]
+        ]
         .sort("event")
     )
 
@@ -317,19 +316,21 @@ def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataF
     end = np.clip(times[at], begin_of, end_of)
     rest = np.where(at > 0, np.minimum(built.rest[node], end - start), end - start)
     row = node // 2
-    events = built.events[row].select(
-        "rank",
-        "where",
-        "thread",
-        "stream",
-        "name",
-        "source",
-        "category",
-        "layer",
-        "stage",
-        "event",
-        "shift_ns",
-    )
+    events = built.events[row][
+        [
+            "rank",
+            "where",
+            "thread",
+            "stream",
+            "name",
+            "source",
+            "category",
+            "layer",
+            "stage",
+            "event",
+            "shift_ns",
+        ]
+    ]
     base = events.with_columns(
         step=last["step"].gather(number).cast(pl.Int32),
         kind=pl.Series(bound.kind[node]),

@@ -321,7 +321,7 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
     candidates = candidates.with_row_index("_candidate")
     members = candidates.select("_candidate", event="events").explode("event")
     return candidates, members.join(
-        linked.select("event", "chain"), on="event", how="left", maintain_order="left"
+        linked[["event", "chain"]], on="event", how="left", maintain_order="left"
     )
 
 
@@ -344,7 +344,7 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
             pl.lit(n, dtype=pl.UInt32).alias("_candidate"), pl.col(_GAINS).cast(pl.Float64)
         )
         for (n, phase), medians in zip(
-            candidates.select("_candidate", "phase").iter_rows(),
+            candidates[["_candidate", "phase"]].iter_rows(),
             means_of(trace, [_one_kernel(events) for events in each]),
             strict=True,
         )

@@ -4,11 +4,11 @@ event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
@@ -76,8 +76,7 @@ WAITS_FOR_ALL: Final = r"(?i)(?:device|ctx|context)synchroni[sz]e|synchroni[sz]e
 Kinds = NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Events of a recording as nodes, and the chains and edges that order them.
 
     Every event has two nodes, its start (``2 * row``) and its end (``2 * row + 1``). Its chain is
@@ -334,7 +333,7 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
         return _none()
     last = member.group_by("call").agg(last=pl.col("start_ns").max(), count=pl.len())
     member = member.join(last.filter(pl.col("count") > 1), on="call")
-    pairs = member.select("call", "row", "last").join(member.select("call", other="row"), on="call")
+    pairs = member[["call", "row", "last"]].join(member.select("call", other="row"), on="call")
     pairs = pairs.filter(pl.col("row") != pl.col("other"))
     source, target = (
         2 * pairs["other"].to_numpy().astype(np.int64),
@@ -505,7 +504,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
         .with_columns(
             rows[waits.target // 2].select("chain", time=pl.col("start_ns") + pl.col("dur_ns"))
         )
-        .with_columns(rows[waits.target // 2].select("launches"))
+        .with_columns(rows[waits.target // 2][["launches"]])
         .filter(pl.col("output").is_not_null())
         # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())

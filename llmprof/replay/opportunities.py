@@ -231,12 +231,12 @@ def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> p
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
-    place = found.events.select("event", "row", "call")
+    place = found.events[["event", "row", "call"]]
     work = built.events.filter(pl.col("where") == "device").select(
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
     work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
-    return add_keys(work.hstack(steps[work["window"]].select("phase")), found)
+    return add_keys(work.hstack(steps[work["window"]][["phase"]]), found)
 
 
 def _keys(work: pl.DataFrame) -> pl.DataFrame:
@@ -267,7 +267,7 @@ def _gains(
     made.set_duration(saved > 0, made.own_duration() * (1 - saved))
     numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []
-    shorter = periods_below(built, made, key)
+    shorter = periods_below(trace, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
         gain = recorded.with_columns(gain_ns=lasting_gains(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
@@ -320,7 +320,7 @@ def _table(
             **{name: pl.when(alone).then(pl.col(of).first()) for name, of in first.items()},
         )
     )
-    busy = union_length(work.select("window", "phase", "start_ns", "dur_ns"), ["window", "phase"])
+    busy = union_length(work[["window", "phase", "start_ns", "dur_ns"]], ["window", "phase"])
     sums = (
         of_phase.select("phase", whole=pl.col("step_ns") * pl.col("steps"))
         .join(

@@ -5,10 +5,11 @@ steps.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
@@ -39,8 +40,7 @@ until the next one begins.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedPart:
+class ReplayedPart(Struct, frozen=True):
     """What of a recording is replayed."""
 
     trace: Trace
@@ -202,4 +202,4 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
         f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than"
         f" {limit:,} events"
     )
-    return ReplayedPart(part, words, both, steps=worked.select("rank", "step", "phase"))
+    return ReplayedPart(part, words, both, steps=worked[["rank", "step", "phase"]])

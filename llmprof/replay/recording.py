@@ -4,11 +4,11 @@ clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
@@ -22,8 +22,7 @@ from llmprof.trace import Trace
 RowMask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """Events in the order of their chains, and the data for edges."""
 
     rows: pl.DataFrame

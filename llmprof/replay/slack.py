@@ -178,7 +178,7 @@ def add_slack(
     every = pl.col("slack_ns").null_count() == 0
     least = (
         events.select(*keys, "event")
-        .join(known_slack(trace).select("event", "slack_ns"), on="event", how="left")
+        .join(known_slack(trace)[["event", "slack_ns"]], on="event", how="left")
         .group_by(*keys)
         .agg(slack_ns=pl.when(every).then(pl.col("slack_ns").min()))
     )

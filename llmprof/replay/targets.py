@@ -67,7 +67,7 @@ def operators_with_bounds(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Operators by :data:`ROW_KEYS` against their bounds, and the events that they are made of."""
     rows, events = with_events(trace, ROW_KEYS, device, model)
-    return rows, events.select("rank", "device", "start_ns", "dur_ns", "event", "call", "row")
+    return rows, events[["rank", "device", "start_ns", "dur_ns", "event", "call", "row"]]
 
 
 ANY_STAGE: Final = ("other", "copy")
@@ -106,4 +106,4 @@ def saved_of(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     where it has one.
     """
     nodes = events.filter(pl.col("where") == "device").select("event", node="row")
-    return add_keys(nodes.join(found.events.select("event", "row"), on="event", how="inner"), found)
+    return add_keys(nodes.join(found.events[["event", "row"]], on="event", how="inner"), found)

@@ -158,6 +158,8 @@ def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
     if not trace.has("runtime"):
         return _nothing()
     calls = trace.runtime.filter(contains(trace.runtime["name"], f"{RECORDS}|{WAITS}"))
+    if calls.is_empty():
+        return _nothing()
     streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
         add_recorded_waits(calls)
@@ -247,7 +249,7 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
         .collect()
     )
     matched = begin.join_asof(
-        ends.select("rank", "time", "place"),
+        ends[["rank", "time", "place"]],
         on="time",
         by="rank",
         tolerance=MAX_AFTER_COLLECTIVE_NS,

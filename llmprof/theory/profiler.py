@@ -5,11 +5,11 @@ of times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import polars as pl
+from msgspec import Struct
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import memory as counted
@@ -92,8 +92,7 @@ _TIMES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """Theoretical profile of a model on a machine.
 
     All latencies are at the given efficiencies; at 1.0 they are lower bounds.

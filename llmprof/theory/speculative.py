@@ -5,11 +5,11 @@ and verifying.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError
 from llmprof.theory.bound import Machine

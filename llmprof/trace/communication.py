@@ -102,7 +102,7 @@ def _described(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in kind, algorithm and size of each row if they are null."""
     # The kind follows from the name of the collective if the profiler wrote one, else from the name
     # of the kernel.
-    distinct = rows.select("recorded_as", "name").unique()
+    distinct = rows[["recorded_as", "name"]].unique()
     own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]
     meaning = distinct.with_columns(
         _kind=names.collective_kinds(own), _algorithm=names.collective_algorithms(distinct["name"])

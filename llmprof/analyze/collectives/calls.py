@@ -104,7 +104,7 @@ class Matches:
             "reason": pl.lit(reason, dtype=pl.String),
             "_set": pl.lit(len(self.parts), dtype=pl.Int64),
         }
-        matched = pl.concat([pair.calls.select("_row", "call") for pair in members.values()])
+        matched = pl.concat([pair.calls[["_row", "call"]] for pair in members.values()])
         self.parts.append(matched.with_columns(pl.col("call") + self.calls, **columns))
         highest = self.parts[-1]["call"].max()
         self.calls = highest + 1 if isinstance(highest, int) else self.calls
@@ -170,7 +170,7 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
                 pairs = _closest(pairs)
             waiting = {rank: part for rank, part in waiting.items() if rank not in pairs}
             itself = _MatchedRank(
-                own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)),
+                own[["_row", "call"]].with_columns(difference=pl.lit(0, dtype=pl.Int64)),
                 Clock(),
                 0.0,
             )
@@ -232,7 +232,7 @@ def _paired(ordered: pl.DataFrame, clock: Clock | None) -> _MatchedRank:
         (rest - middle).abs().quantile(NEAR_SHARE) if isinstance(middle, int | float) else None
     )
     return _MatchedRank(
-        ordered.select("_row", "call").with_columns(difference=rest), clock, float(scatter or 0)
+        ordered[["_row", "call"]].with_columns(difference=rest), clock, float(scatter or 0)
     )
 
 
@@ -345,7 +345,7 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> _Match
     if len(agreeing) != 1:
         return None
     pair = agreeing[0]
-    rest = own.select("_row").join(pair.calls, on="_row", how="anti")
+    rest = own[["_row"]].join(pair.calls, on="_row", how="anti")
     unmatched = rest.with_columns(
         call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64)
     )
@@ -392,9 +392,9 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             op_calls=pl.lit(None, dtype=pl.Boolean),
         )
     calls = (
-        trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
+        trace.ops[["rank", "op_id", "name", "shapes", "dtypes"]]
         .join(
-            unsized.select("rank", "op_id").unique(),
+            unsized[["rank", "op_id"]].unique(),
             on=["rank", "op_id"],
             how="semi",
             maintain_order="left",
@@ -408,20 +408,20 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .unique(["rank", "op_id"], keep="first", maintain_order=True)
     )
     # the n-th list of the shapes belongs to the n-th type; scalars have an empty list
-    shapes = calls.select("shapes", "dtypes").unique().with_row_index("_call")
+    shapes = calls[["shapes", "dtypes"]].unique().with_row_index("_call")
     shapes = shapes.with_columns(
         shape=pl.col("shapes").str.json_decode(pl.List(pl.List(pl.Int64))),
         type=pl.col("dtypes").str.json_decode(pl.List(pl.String)),
     )
     tensors = (
-        shapes.select("_call", "shape")
+        shapes[["_call", "shape"]]
         .explode("shape")
         .with_columns(n=pl.int_range(pl.len()).over("_call"))
         .filter(pl.col("shape").list.len() > 0)
         .with_columns(elements=pl.col("shape").list.eval(pl.element().product()).list.first())
     )
     types = (
-        shapes.select("_call", "type")
+        shapes[["_call", "type"]]
         .explode("type")
         .with_columns(n=pl.int_range(pl.len()).over("_call"))
     )
@@ -432,7 +432,7 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .sort("_call", "size", descending=[False, True], maintain_order=True)
         .unique("_call", keep="first", maintain_order=True)
     )
-    sizes = shapes.select("_call", "shapes", "dtypes").join(
+    sizes = shapes[["_call", "shapes", "dtypes"]].join(
         best.select("_call", op_bytes="size", op_dtype="type"), on="_call"
     )
     by_op = calls.join(sizes.drop("_call"), on=["shapes", "dtypes"], nulls_equal=True).select(

@@ -138,9 +138,9 @@ def called_together(trace: Trace) -> pl.DataFrame:
     """
     calls = _recorded(trace, stages=False)
     if calls["kind"].is_in(VAGUE).any():
-        return collectives(trace).select("rank", "call")
+        return collectives(trace)[["rank", "call"]]
     return (
-        match_calls(calls).select("rank", "call")
+        match_calls(calls)[["rank", "call"]]
         if calls.height
         else calls.select("rank", call=pl.lit(None))
     )

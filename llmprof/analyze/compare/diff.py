@@ -435,7 +435,7 @@ def markdown(
             ),
             "|---|---|--:|--:|--:|--:|",
         ]
-        times = dict(judged.select("phase", "a_ns").iter_rows())
+        times = dict(judged[["phase", "a_ns"]].iter_rows())
         for row in parts.iter_rows(named=True):
             step_ns = times.get(row["phase"])
             sign = "+" if row["delta_ns"] > 0 else "-"

@@ -71,7 +71,7 @@ def run_names(*traces: Trace) -> tuple[str, ...]:
 def names_in(frame: pl.DataFrame) -> tuple[str, str]:
     """Names of the two runs of a comparison: those of the frame, or else ``a`` and ``b``."""
     if {"a_run", "b_run"} <= set(frame.columns) and frame.height:
-        first, second = frame.select("a_run", "b_run").row(0)
+        first, second = frame[["a_run", "b_run"]].row(0)
         return str(first), str(second)
     return "a", "b"
 
@@ -88,7 +88,7 @@ def compared_phases(frame: pl.DataFrame) -> list[str | None]:
 def waterfall_rows(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
     """Waterfall from the step time of one run to that of the other: bars that add up."""
     own, total = _phase_of(frame, phase)
-    named = [part_words(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
+    named = [part_words(kind, part) for kind, part in own[["kind", "part"]].iter_rows()]
     rows = own.with_columns(
         pl.Series("group", [group for group, _ in named], dtype=pl.String),
         pl.Series("label", [label for _, label in named], dtype=pl.String),
@@ -297,7 +297,7 @@ def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
     counts = _counts(frame) if phase is None else {}
     named = [
         (delta, part_words(kind, part)[1], counts.get(part) if kind == "compute" else None)
-        for kind, part, delta in sure.select("kind", "part", "delta_ns").iter_rows()
+        for kind, part, delta in sure[["kind", "part", "delta_ns"]].iter_rows()
     ]
     less, more = (
         [row for row in named if (row[0] > 0) is longer][:_MOST_SAID] for longer in (False, True)

@@ -128,8 +128,8 @@ def _steps(
     place = pl.int_range(pl.len()).over(*LANE, "phase")
     windows = windows.with_row_index("window").with_columns(place=place)
     lanes = windows.group_by("phase", "place").agg(lanes=pl.len(), step=pl.col("dur_ns").mean())
-    long = parts.join(windows.select("window", "phase", "place"), on="window").join(
-        lanes.select("phase", "place", "lanes"), on=["phase", "place"], nulls_equal=True
+    long = parts.join(windows[["window", "phase", "place"]], on="window").join(
+        lanes[["phase", "place", "lanes"]], on=["phase", "place"], nulls_equal=True
     )
     means = long.group_by("phase", "place", pl.format("{}|{}", "kind", "part").alias("column")).agg(
         ns=pl.col("ns").sum() / pl.col("lanes").first()
@@ -140,7 +140,7 @@ def _steps(
         wide = wide.pivot("column", index="place", values="ns").with_columns(
             pl.exclude("place").fill_null(0.0)
         )
-        table = own.select("place", "step").join(wide, on="place").sort("place").drop("place")
+        table = own[["place", "step"]].join(wide, on="place").sort("place").drop("place")
         by_phase[None if phase is None else str(phase)] = (table, int(own["lanes"].sum()))
     return by_phase
 
@@ -344,7 +344,7 @@ def diff_of(
 
 
 def _events_steps(events: pl.DataFrame) -> pl.DataFrame:
-    return events.filter(pl.col("step").is_not_null()).select("rank", "step", "phase").unique()
+    return events.filter(pl.col("step").is_not_null())[["rank", "step", "phase"]].unique()
 
 
 def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:

@@ -137,7 +137,7 @@ def longest_spans(windows: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFra
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
     coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
     distinct = (
-        spans.select("name", "kind")
+        spans[["name", "kind"]]
         .with_columns(coded["_key"])
         .filter(pl.col("_key").is_first_distinct())
     )
@@ -196,9 +196,9 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
     calls = spans.filter(~is_range & _meets(spans, lay(begins, by), by))
     ends = calls.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
-    within = innermost(ranges, calls, by, at="_before", name="_call").select(
-        "_call", "start_ns", "dur_ns"
-    )
+    within = innermost(ranges, calls, by, at="_before", name="_call")[
+        ["_call", "start_ns", "dur_ns"]
+    ]
     end, end_of_call = pl.col("start_ns") + pl.col("dur_ns"), pl.lit(ends).gather(pl.col("_call"))
     outlasts = within.select(
         ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(value=False)
@@ -377,7 +377,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
     found = pl.concat(named)
     events = length_within(found, idle, ["rank"], name="idle_ns")
     if by == "event":
-        events = events.select("rank", "kind", "thread", "start_ns", "dur_ns", "idle_ns", "name")
+        events = events[["rank", "kind", "thread", "start_ns", "dur_ns", "idle_ns", "name"]]
         return events.sort("rank", "dur_ns", "start_ns", descending=[False, True, False])
     key = ["rank", "kind"]
     whole = (

@@ -33,7 +33,7 @@ def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     by_type = pl.concat(
         [tensor.with_columns(unit=pl.lit("tensor")), scalar.with_columns(unit=pl.lit("scalar"))]
     )
-    ids = durations.select("kernel_id")
+    ids = durations[["kernel_id"]]
     has = [(pl.col("unit") == unit).any().alias(f"has_{unit}") for unit in ("tensor", "scalar")]
     busy = metrics.values(*_TENSOR_BUSY).rename({"value": "busy"})
     largest = (
@@ -47,7 +47,7 @@ def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
             on="kernel_id",
             how="left",
         )
-        .join(largest.select("kernel_id", "dtype"), on="kernel_id", how="left")
+        .join(largest[["kernel_id", "dtype"]], on="kernel_id", how="left")
         .join(busy, on="kernel_id", how="left")
         .sort("kernel_id")
     )
@@ -169,11 +169,9 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
     waiting = (
         ~pl.col("reason").is_in(_NO_STALL) & (pl.col("share") > 0) & pl.col("share").is_finite()
     )
-    return (
-        states.filter(waiting)
-        .sort("kernel_id", "share", "reason", descending=[False, True, False])
-        .select("kernel_id", "reason", "share")
-    )
+    return states.filter(waiting).sort(
+        "kernel_id", "share", "reason", descending=[False, True, False]
+    )[["kernel_id", "reason", "share"]]
 
 
 BUSY: Final = 0.6
@@ -271,7 +269,7 @@ def speed_of_light(
     if not durations.height and metrics.kernels.height:
         raise no_durations()
     given = None if device is None else hardware.device(device)
-    frame = metrics.kernels.select("kernel_id", "kernel_name", "device_name")
+    frame = metrics.kernels[["kernel_id", "kernel_name", "device_name"]]
     in_percent = Metrics(metrics.metrics.filter(pl.col("unit") == "%"))
     parts = {
         "sm_share": metrics.values(*_SM),

@@ -86,13 +86,13 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         function=names_kernels.function(launches["kernel_name"]),
     )
     matches: list[pl.DataFrame] = [pl.DataFrame(schema=_SCHEMA)]
-    groups = launches.select("kernel_id", "run", "process", "device").fill_null(-1)
+    groups = launches[["kernel_id", "run", "process", "device"]].fill_null(-1)
     for _, group in groups.group_by("run", "process", "device", maintain_order=True):
         part = launches.filter(pl.col("kernel_id").is_in(group["kernel_id"].implode()))
         of_ranks = [_of_rank(part, kernels) for kernels in timeline.partition_by("rank")]
         matches += sorted(of_ranks, key=lambda one: -float(one["confidence"].sum()))[:1]
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
-    of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
+    of_kernel = timeline[["event", "rank", "name", "start_ns", "dur_ns"]]
     matched = matched.rename({"dur_ns": "other_dur_ns"})
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
         *(
@@ -124,7 +124,7 @@ def _timeline(trace: Trace) -> pl.DataFrame:
         block=_size("block"),
     ).sort("rank", "start_ns", "stream", maintain_order=True)
     events = trace.events.filter(pl.col("source") == "kernel")
-    return kernels.hstack(events.select("event"))
+    return kernels.hstack(events[["event"]])
 
 
 def _size(side: str) -> pl.Expr:
@@ -373,7 +373,7 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
             f"the functions {functions} are those of collectives too, which must not be profiled"
         )
         raise AnalysisError(found, hint="choose another kernel")
-    places = of_rank.with_row_index("place").join(chosen.select("event"), on="event", how="semi")[
+    places = of_rank.with_row_index("place").join(chosen[["event"]], on="event", how="semi")[
         "place"
     ]
     if not len(places):

@@ -54,12 +54,12 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """
     tasks = trace.table("tasks")
     waits = tasks.filter((pl.col("kind") == "event_wait") & (pl.col("dur_ns") >= min_ns))
-    waits = waits.select("rank", "device", "stream", "start_ns", "dur_ns").with_row_index("wait")
+    waits = waits[["rank", "device", "stream", "start_ns", "dur_ns"]].with_row_index("wait")
     records = tasks.filter(pl.col("kind") == "event_record").select(
         "rank", _stream="stream", _record=pl.col("start_ns") + pl.col("dur_ns")
     )
     ends = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
-    signals = ends.select("wait", "rank", "stream", "start_ns", "_end").join(
+    signals = ends[["wait", "rank", "stream", "start_ns", "_end"]].join(
         records, on="rank", maintain_order="left"
     )
     fits = pl.col("_record").is_between(pl.col("_end") - SIGNAL_NS, pl.col("_end") + 1)
@@ -91,20 +91,22 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     rows = rows.sort("_end").join_asof(
         before.sort("_end"), on="_end", by=["rank", "waited_stream"], check_sortedness=False
     )
-    return rows.sort("rank", "start_ns", "stream").select(
-        "rank",
-        "device",
-        "stream",
-        "start_ns",
-        "dur_ns",
-        "waited_stream",
-        "step",
-        "next_event",
-        "next_name",
-        "next_category",
-        "waited_name",
-        "waited_category",
-    )
+    return rows.sort("rank", "start_ns", "stream")[
+        [
+            "rank",
+            "device",
+            "stream",
+            "start_ns",
+            "dur_ns",
+            "waited_stream",
+            "step",
+            "next_event",
+            "next_name",
+            "next_category",
+            "waited_name",
+            "waited_category",
+        ]
+    ]
 
 
 @Analysis(
@@ -195,19 +197,21 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     trace.table("kernels")
     calls = trace.table("runtime")
     events = trace.events.filter(pl.col("source") == "kernel")
-    rows = events.select(
-        "rank",
-        "step",
-        "event",
-        "stream",
-        "name",
-        "category",
-        "start_ns",
-        "dur_ns",
-        "op_id",
-        "launch_start_ns",
-        "launch_thread",
-    )
+    rows = events[
+        [
+            "rank",
+            "step",
+            "event",
+            "stream",
+            "name",
+            "category",
+            "start_ns",
+            "dur_ns",
+            "op_id",
+            "launch_start_ns",
+            "launch_thread",
+        ]
+    ]
     ops = trace.ops if trace.has("ops") else None
     if ops is None:
         nothing = {

@@ -123,7 +123,7 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     innermost = pairs.group_by("call").agg(pl.col("row").max())
     if by == "event":
         names = ranges.select("row", "range", "domain", "depth", range_name="name")
-        rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
+        rows = events[["event", "call"]].join(innermost.join(names, on="row"), on="call")
         every = trace.events.select("event", "rank", *_SPAN, "name", "source")
         every = every.join(rows, on="event", how="left", maintain_order="left")
         return every.select(

@@ -477,9 +477,9 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     returned = pl.col("_begin") + pl.col("_api")
     end = pl.col("start_ns") + pl.col("dur_ns")
     wait = pl.col("start_ns") - returned
-    launched = trace.kernels.select(
-        "rank", "device", "correlation", "start_ns", "dur_ns", "name"
-    ).join(calls, on=["rank", "correlation"])
+    launched = trace.kernels[["rank", "device", "correlation", "start_ns", "dur_ns", "name"]].join(
+        calls, on=["rank", "correlation"]
+    )
     keys, texts = ["rank", "process", "thread", "device"], pl.col("call", "name")
     return (
         launched.with_columns(
@@ -551,7 +551,7 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     """
     kernels = trace.kernels
     chosen = _heaviest(kernels) if name is None else name
-    runs = kernels.filter(pl.col("name") == chosen).select("rank", "start_ns", "dur_ns", "name")
+    runs = kernels.filter(pl.col("name") == chosen)[["rank", "start_ns", "dur_ns", "name"]]
     if runs.is_empty():
         found = f"no kernel has the name {chosen!r}"
         expected = "a whole name as in cuda_gpu_kern_sum"
@@ -567,8 +567,9 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
             pace_ns=(start - start.shift(1)).over("rank"),
         )
         .with_columns(late_ns=start - start.min().over("occurrence"))
-        .sort("occurrence", "rank")
-        .select("occurrence", "rank", "start_ns", "dur_ns", "gap_ns", "pace_ns", "late_ns", "name")
+        .sort("occurrence", "rank")[
+            ["occurrence", "rank", "start_ns", "dur_ns", "gap_ns", "pace_ns", "late_ns", "name"]
+        ]
     )
 
 

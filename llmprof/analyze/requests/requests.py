@@ -200,8 +200,8 @@ def _engines(run: RequestsRun, phase: str) -> list[RequestsRun]:
     noted = run.engine_steps.filter(phase=phase)
     if "engine" not in noted.columns or noted["engine"].n_unique() < 2:
         return [run]
-    identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
-    of_engine = _named(noted, identifiers).select("request", "engine").unique()
+    identifiers = run.requests.filter(phase=phase)[["request", "id", "prompt_tokens"]]
+    of_engine = _named(noted, identifiers)[["request", "engine"]].unique()
     engines = of_engine["engine"].unique().sort().to_list()
     runs: list[RequestsRun] = []
     for engine in engines:
@@ -323,12 +323,10 @@ def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         raise NotCapturedError(
             found, hint="run it again with this version of llmprof: engine vllm, mode torch or nsys"
         )
-    identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
+    identifiers = run.requests.filter(phase=phase)[["request", "id", "prompt_tokens"]]
     members = _named(noted, identifiers)
     whole = (
-        noted.join(
-            members.select("step", "engine_id", "part"), on=["step", "engine_id"], how="left"
-        )
+        noted.join(members[["step", "engine_id", "part"]], on=["step", "engine_id"], how="left")
         .group_by("step")
         .agg(
             start_epoch_ns=pl.col("start_epoch_ns").first(),
@@ -403,7 +401,7 @@ def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame
         raise AnalysisError(
             "no request of the client is among those of the engine's scheduler", hint=hint
         )
-    prompts = dict(requests_of_phase.select("request", "prompt_tokens").iter_rows())
+    prompts = dict(requests_of_phase[["request", "prompt_tokens"]].iter_rows())
     rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(
         request=pl.col("engine_id").replace_strict(request_of, return_dtype=pl.Int64)
     )
@@ -480,8 +478,8 @@ def _aligned(
     # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is
     # taken; of several such offsets, the one with the smallest difference of the clocks. A label
     # must lie within the worker's call; the clocks differ by the part of the label outside of it.
-    noted = whole.select("prefill_tokens", "decode_tokens").rows()
-    labels = seen.select("prefill_tokens", "decode_tokens").rows()
+    noted = whole[["prefill_tokens", "decode_tokens"]].rows()
+    labels = seen[["prefill_tokens", "decode_tokens"]].rows()
     begun = whole["start_epoch_ns"].to_list()
     host = (seen["host_start_ns"].fill_null(seen["start_ns"]) + epoch).to_list()
     ended = whole["end_epoch_ns"].to_list()
@@ -604,12 +602,10 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
 
 def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
     """Requests whose prefill ran while each waited for its first step, in order."""
-    prefills = (
-        members.filter(part="prefill").select("request", "start_ns", "end_ns").sort("start_ns")
-    )
+    prefills = members.filter(part="prefill")[["request", "start_ns", "end_ns"]].sort("start_ns")
     rows: list[tuple[Any, ...]] = prefills.rows()
     lists = []
-    for request, start, first in joined.select("request", "start_ns", "first_step_ns").iter_rows():
+    for request, start, first in joined[["request", "start_ns", "first_step_ns"]].iter_rows():
         others = [
             other
             for other, begin, end in rows
@@ -630,7 +626,7 @@ def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     joined = request_parts(run, phase)
     steps = (
         request_steps(run, phase=phase)
-        .join(joined.select("request", "id"), on="request")
+        .join(joined[["request", "id"]], on="request")
         .sort("request", "step")
     )
     shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (
@@ -835,7 +831,7 @@ def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     was served.
     """
     prefills = steps.filter(pl.col("prefill_tokens") > 0)
-    pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
+    pairs = timed[["queued", "first"]].gather_every(max(1, timed.height // _MOST_ASKED)).rows()
     edges: list[tuple[int, int]] = []
     for queued, first in pairs:
         spans = prefills.select(low=queued - pl.col("begin"), high=first - pl.col("end"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -27,8 +26,7 @@ KINDS: Final = {
 """Kinds of copies, by their names and memories."""
 
 
-@dataclass(frozen=True)
-class Copies(Figures):
+class Copies(Figures, frozen=True):
     """Counts and bytes are of one step or rank."""
 
     name: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -14,8 +13,7 @@ from llmprof.text import counted
 from llmprof.units import format_ns, format_share
 
 
-@dataclass(frozen=True)
-class DeviceHeld(Figures):
+class DeviceHeld(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     call: str

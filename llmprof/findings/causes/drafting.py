@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -11,8 +10,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, sum_of
 
 
-@dataclass(frozen=True)
-class Drafting(Figures):
+class Drafting(Figures, frozen=True):
     """Tokens are those of a request and step."""
 
     even_tokens: float
@@ -47,7 +45,7 @@ def _measure(scope: Scope) -> Measurement | None:
     drafted = None
     if scope.steps is not None:
         decodes = scope.steps.join(
-            scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
+            scope.windows[["rank", "step"]].unique(), on=["rank", "step"], how="semi"
         )
         requests = sum_of(decodes, "decode_requests")
         verified = sum_of(decodes, "decode_tokens") - requests

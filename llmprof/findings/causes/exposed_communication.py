@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -23,8 +22,7 @@ EQUAL: Final = 4
 """Least number of equal calls that tells how long such a call needs."""
 
 
-@dataclass(frozen=True)
-class ExposedCommunication(Figures):
+class ExposedCommunication(Figures, frozen=True):
     """Calls are of one step or rank."""
 
     hidden_share: float

@@ -4,7 +4,6 @@ without one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -19,8 +18,7 @@ from llmprof.text import shorten
 from llmprof.units import format_ns, format_share
 
 
-@dataclass(frozen=True)
-class RecordingEnds(Figures):
+class RecordingEnds(Figures, frozen=True):
     """Times are of one rank."""
 
     before_ns: float
@@ -90,8 +88,7 @@ def _measure(scope: Scope) -> Measurement | None:
 IDLE_AT_THE_ENDS: Final = Cause("idle_at_the_ends", _measure, "events", min_share=0.05, info=True)
 
 
-@dataclass(frozen=True)
-class WorkFromBefore(Figures):
+class WorkFromBefore(Figures, frozen=True):
     """Time of all ranks in which devices did what was launched before the recording."""
 
     before_ns: float

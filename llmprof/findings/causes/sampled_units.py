@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -31,8 +30,7 @@ MIN_OWN: Final = 0.5
 _MIN_BUSY: Final = 0.8
 
 
-@dataclass(frozen=True)
-class SampledUnits(Figures):
+class SampledUnits(Figures, frozen=True):
     """Busy shares of units while a stage computes."""
 
     stage: str

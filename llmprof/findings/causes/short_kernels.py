@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -26,8 +25,7 @@ MIN_SHORT: Final = 0.3
 """Least share of short kernels for a finding."""
 
 
-@dataclass(frozen=True)
-class ShortKernels(Figures):
+class ShortKernels(Figures, frozen=True):
     """Counts are of one step or rank."""
 
     short: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -13,8 +12,7 @@ from llmprof.findings.scope import Scope, sum_of
 from llmprof.units import format_share
 
 
-@dataclass(frozen=True)
-class SplitK(Figures):
+class SplitK(Figures, frozen=True):
     """Counts are of one step or rank."""
 
     reductions: float

@@ -4,7 +4,6 @@ file, or may have run, as none of its kind is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -18,8 +17,7 @@ from llmprof.units import format_share
 _UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND waited_kind IS NULL)"
 
 
-@dataclass(frozen=True)
-class UnexplainedIdle(Figures):
+class UnexplainedIdle(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float
@@ -62,8 +60,7 @@ class UnexplainedIdle(Figures):
         )
 
 
-@dataclass(frozen=True)
-class LeftOut(Figures):
+class LeftOut(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float

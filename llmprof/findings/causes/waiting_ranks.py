@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_places
@@ -28,8 +28,7 @@ _CLEARLY: Final = 0.9
 """From this share of the waiting on, one rank causes it."""
 
 
-@dataclass(frozen=True)
-class _Waiting(Figures):
+class _Waiting(Figures, frozen=True):
     """Calls of one kind: shares of them and of their time, medians of their times."""
 
     kind: str
@@ -80,7 +79,7 @@ class _Waiting(Figures):
         return text
 
 
-class ArrivalSkew(_Waiting):
+class ArrivalSkew(_Waiting, frozen=True):
     """Waiting for the rank that comes last."""
 
     def title(self, of: Context) -> str:
@@ -124,7 +123,7 @@ class ArrivalSkew(_Waiting):
         )
 
 
-class PipelineWait(_Waiting):
+class PipelineWait(_Waiting, frozen=True):
     """Waiting of one pipeline stage for another."""
 
     def title(self, of: Context) -> str:

@@ -69,8 +69,7 @@ def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     return (
         said.drop_nulls()
         .join(own, on="event")
-        .filter(pl.col("kind") != pl.col("own"))
-        .select("event", "kind")
+        .filter(pl.col("kind") != pl.col("own"))[["event", "kind"]]
     )
 
 
@@ -87,9 +86,7 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
         .unique(key, keep="first", maintain_order=True)
         .filter("_other")
     )
-    return (
-        events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
-    )
+    return events.join(rows, on=key, nulls_equal=True)[["event", "kind"]] if rows.height else None
 
 
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
@@ -351,7 +348,7 @@ def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         .rename({"layer": "module_layer"})
     )
     frame = events.join(rows, on="event", how="inner")
-    layered = frame.filter(pl.col("module_layer").is_not_null()).select("rank", "step").unique()
+    layered = frame.filter(pl.col("module_layer").is_not_null())[["rank", "step"]].unique()
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
     at, category, role = pl.col("launch_start_ns"), pl.col("category"), pl.col("role")
     attention_ns = at.filter(category == "attention").min().over("block_call")

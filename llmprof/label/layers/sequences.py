@@ -226,7 +226,7 @@ def _sequence_events(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame
         busiest = counts.sort("len", "stream", descending=[True, False]).unique(
             "rank", keep="first"
         )
-        (stream,) = group_values(frame, busiest.select("rank", "stream"), ["rank"])
+        (stream,) = group_values(frame, busiest[["rank", "stream"]], ["rank"])
         frame = frame.with_columns(stream=pl.coalesce("stream", stream, 0))
     streams = (
         frame.filter(pl.col("attends") | pl.col("backward"))
@@ -236,7 +236,7 @@ def _sequence_events(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame
         .sort("n", "stream", descending=[True, False])
     )
     (main,) = group_values(
-        frame, streams.unique("rank", keep="first").select("rank", "stream"), ["rank"]
+        frame, streams.unique("rank", keep="first")[["rank", "stream"]], ["rank"]
     )
     (own,) = group_values(
         frame, streams.select("rank", "stream", own=pl.lit(value=True)), ["rank", "stream"]
@@ -247,15 +247,13 @@ def _sequence_events(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame
         # before
         launched = pl.col("rank").is_in(several.implode()) & pl.col("launch_start_ns").is_not_null()
         order = frame.select("row", at=pl.when(own).then("stream")).hstack(
-            events.select("rank", "launch_thread", "launch_start_ns")
+            events[["rank", "launch_thread", "launch_start_ns"]]
         )
         order = order.filter(launched).sort("rank", "launch_thread", "launch_start_ns", "row")
         order = order.select(
             "row", before=pl.col("at").forward_fill().over("rank", "launch_thread")
         )
-        before = frame.select("row").join(order, on="row", how="left", maintain_order="left")[
-            "before"
-        ]
+        before = frame[["row"]].join(order, on="row", how="left", maintain_order="left")["before"]
         main = pl.select(pl.coalesce(before, main)).to_series()
     communicates = known.where(lambda k: k.kind in SEQUENCE_STAGES)
     return frame.with_columns(sequence=pl.when(own).then("stream").when(communicates).then(main))
@@ -313,9 +311,7 @@ def _stretches(sequence: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     )
     # only GEMMs since the attention before it: another part of the same attention, if separators
     # are recognised
-    starts = frame.filter("begins").select(
-        "rank", "at", "group", "gemms", "separators", "continues"
-    )
+    starts = frame.filter("begins")[["rank", "at", "group", "gemms", "separators", "continues"]]
     inner = pl.col("group") == pl.col("group").shift(1)
     separated = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
     is_part = (~separated & (separated.mean().over("rank") > _RECOGNISED)) | (
@@ -363,7 +359,7 @@ def _add_passes(frame: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     row = pl.col("row")
     embedded = row.filter("embedded").min()
     sampled = row.filter(pl.col("sampled") & (row < embedded.fill_null(1 << 62))).max()
-    seams = marked.join(inner.select("stretch"), on="stretch", how="semi")
+    seams = marked.join(inner[["stretch"]], on="stretch", how="semi")
     seams = seams.group_by("stretch", "step").agg(start=pl.coalesce(sampled + 1, embedded))
     counts = (
         inner.group_by("step").len("stretches").join(seams.group_by("step").len("seams"), on="step")
@@ -662,7 +658,7 @@ def _add_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Dat
         judge,
         {"reason": pl.List(REASONS)},
     )
-    by_group = steps.select("group", "reason").explode("group", "reason").sort("group")
+    by_group = steps[["group", "reason"]].explode("group", "reason").sort("group")
     return _add_unlike(stretches.with_columns(reason=by_group["reason"][stretches["group"]]))
 
 

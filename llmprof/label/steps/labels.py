@@ -430,7 +430,7 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         "thread", "start_ns", begin="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
     )
     inside = (
-        ops.select("thread", "start_ns", "op_id")
+        ops[["thread", "start_ns", "op_id"]]
         .sort("start_ns")
         .join_asof(calls.sort("start_ns"), on="start_ns", by="thread", check_sortedness=False)
         .filter(pl.col("start_ns") < pl.col("end"))
@@ -516,7 +516,7 @@ def _batch(embedding: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         on="launch_start_ns",
         strategy="backward",
     )
-    return joined.select("i", "batch", "length")
+    return joined[["i", "batch", "length"]]
 
 
 _NO_BATCH = pl.DataFrame(schema={"i": pl.Int64, "batch": pl.Int64, "length": pl.Int64})

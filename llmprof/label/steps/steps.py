@@ -40,9 +40,8 @@ def steps_of(trace: Trace) -> pl.DataFrame:
         return labelled
     bounds = _bounds(trace)
     spans = (
-        launched_events(trace)
-        .select("rank", "start_ns", "dur_ns")
-        .hstack(step_of_events(trace).select("step"))
+        launched_events(trace)[["rank", "start_ns", "dur_ns"]]
+        .hstack(step_of_events(trace)[["step"]])
         .filter(pl.col("step").is_not_null())
         .group_by("rank", "step")
         .agg(
@@ -74,7 +73,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.events
         return labelled.select("event", "rank", "step", step_by=pl.lit(None, dtype=pl.String))
-    events = launched_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+    events = launched_events(trace)[["event", "rank", "stream", "start_ns", "launch_start_ns"]]
     bounds = _bounds(trace)
     until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
         pl.col("host_start_ns") + pl.col("host_dur_ns")
@@ -90,7 +89,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         launch_start_ns=pl.when(after_empty).then(end).otherwise("host_start_ns"),
         until=until,
     )
-    by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
+    by_time = bounds.filter(on_device)[["rank", "step", "start_ns"]]
     launched = _last_step_before(events, by_launch, "launch_start_ns")
     launched = _drop_padding(trace, events, bounds.filter(~on_device), launched)
     started = _last_step_before(events, by_time, "start_ns")
@@ -160,14 +159,14 @@ def device_events_with_steps(trace: Trace) -> pl.DataFrame:
     """:func:`~llmprof.label.activity.launched_events` with ``step``, null where no step is
     known.
     """
-    return launched_events(trace).hstack(step_of_events(trace).select("step"))
+    return launched_events(trace).hstack(step_of_events(trace)[["step"]])
 
 
 @per_trace
 def events_with_steps(trace: Trace) -> pl.DataFrame:
     """Device activity with the step of each event and its phase."""
-    events = activity(trace).hstack(step_of_events(trace).select("step"))
-    phases = steps_of(trace).select("rank", "step", "phase")
+    events = activity(trace).hstack(step_of_events(trace)[["step"]])
+    phases = steps_of(trace)[["rank", "step", "phase"]]
     (phase,) = group_values(events, phases, ["rank", "step"])  # a step is never null there
     return events.with_columns(phase)
 

@@ -41,7 +41,7 @@ def stored_tokens(trace: Trace) -> pl.DataFrame:
         return nothing
     grids = trace.kernels.filter(pl.col("start_ns").is_in(events["start_ns"].implode()))
     found = add_recorded(events, grids.select(*EVENT_KEY, tokens=pl.col("grid_x").cast(pl.Int64)))
-    return found.select("event", "tokens").drop_nulls()
+    return found[["event", "tokens"]].drop_nulls()
 
 
 def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFrame:
@@ -64,7 +64,7 @@ def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     several read, nothing says which.
     """
     rows = steps.join(
-        tokens.select("rank", "step", "tokens"),
+        tokens[["rank", "step", "tokens"]],
         on=["rank", "step"],
         how="left",
         maintain_order="left",

@@ -10,11 +10,12 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.run.launch.run import process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -42,8 +41,7 @@ _ADVICE: Final = {
 }
 
 
-@dataclass(frozen=True)
-class SlowestRequest(Figures):
+class SlowestRequest(Figures, frozen=True):
     """The slowest request of the window of a capture."""
 
     request: str

@@ -142,8 +142,7 @@ class Metrics:
             self._metrics.filter(pl.col("value").is_not_null())
             .join(order, on="metric")
             .sort("kernel_id", "_order", maintain_order=True)
-            .unique("kernel_id", keep="first", maintain_order=True)
-            .select("kernel_id", "value")
+            .unique("kernel_id", keep="first", maintain_order=True)[["kernel_id", "value"]]
         )
 
     @checked

@@ -27,7 +27,7 @@ class UnexplainedIdle(Figures, frozen=True):
     """Share of it that lies between steps."""
     around: RangeAround | None = None
     calls_known: bool = False
-    """Whether at least as many calls of the host were recorded as there are pauses."""
+    """Whether calls of the host were recorded."""
 
     def title(self, of: Context) -> str:
         return f"{of.device_is} idle {of.amount}; its cause is not known."
@@ -98,7 +98,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
         launched / own_ns,
         sum_of(between, "dur_ns") / own_ns,
         range_around(scope, own),
-        scope.trace.has("runtime") and scope.trace.runtime.height >= gaps.height,
+        scope.trace.has("runtime"),
     )
     return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps, unsure=True)
 

@@ -164,10 +164,9 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
     sends = calls.drop_nulls("way").join(sizes, on=key, how="left", maintain_order="left")
     sends = sends.join(brought, on="call", how="left", maintain_order="left").with_columns(
         pl.coalesce("sent_rows", pl.col("in_elements") // pl.col("columns")),
-        pl.when(pl.col("kind") == "all_gather")
+        received_rows=pl.when(pl.col("kind") == "all_gather")
         .then("gathered")
-        .otherwise(pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns")))
-        .alias("received_rows"),
+        .otherwise(pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns"))),
     )
     dispatches = pl.col("way") == "dispatch"
     begins = dispatches & (pl.col("way").shift(1).over("rank") != "dispatch").fill_null(True)

@@ -146,7 +146,7 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     pairs = pairs.select(
         "outer",
         points["_event"].gather(pairs["inner"]),
-        calls_on_host["start_ns"].gather(pairs["outer"]).alias("_start"),
+        _start=calls_on_host["start_ns"].gather(pairs["outer"]),
     )
     innermost = pairs.sort("_start", "outer").unique("_event", keep="last")
     own = innermost["outer"].unique()

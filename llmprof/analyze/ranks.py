@@ -348,9 +348,7 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         _usual=pl.col("late_ns").quantile(0.5, interpolation="lower") / pl.max("late_ns")
     )
     lasts = pl.col("last_rank").filter("last")
-    members = place.group_by("group").agg(
-        pl.col("rank").sort().alias("ranks"), evidence=pl.first("_why")
-    )
+    members = place.group_by("group").agg(ranks=pl.col("rank").sort(), evidence=pl.first("_why"))
     return (
         per_call.group_by("group")
         .agg(

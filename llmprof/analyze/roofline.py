@@ -594,9 +594,7 @@ def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
         .first()
     )
     known_work = (pl.col("total_ns") * pl.col("explained")).sum() * 2 >= pl.sum("total_ns")
-    rolled = joined.group_by(keys).agg(
-        first, sums, longest_bound.alias("bound_by"), explained=known_work
-    )
+    rolled = joined.group_by(keys).agg(first, sums, bound_by=longest_bound, explained=known_work)
     empty = {"layer": pl.lit(None, pl.Int32)}
     if by == "step":
         empty["stage"] = pl.lit(None, pl.String)

@@ -205,7 +205,7 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
         .agg(total_value=pl.sum("value"), count=pl.len())
     )
     own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(
-        pl.sum("value").alias("own_value")
+        own_value=pl.sum("value")
     )
     sums = rows.group_by("rank", "unit").agg(all=pl.sum("value"))
     out = whole.join(own, on=["rank", "name", "unit"], how="left").join(sums, on=["rank", "unit"])

@@ -54,7 +54,7 @@ def by_name(names: pl.Series) -> pl.Series:
     def of(distinct: tuple[str, ...]) -> pl.Series:
         return (
             pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
-            .select(told.alias("told"))
+            .select(told=told)
             .to_series()
         )
 

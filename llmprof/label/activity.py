@@ -559,9 +559,9 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
             pl.lit(False).alias("replayed"),
             pl.lit(None, pl.Int64).alias("correlation"),
             "op_id",
-            pl.col("start_ns").alias("launch_start_ns"),
-            END.alias("launch_end_ns"),
-            pl.col("thread").alias("launch_thread"),
+            launch_start_ns="start_ns",
+            launch_end_ns=END,
+            launch_thread="thread",
         )
         .sort("rank", "start_ns", maintain_order=True)
     )

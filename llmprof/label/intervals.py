@@ -295,11 +295,7 @@ def clip_intervals(
             "two windows of one group overlap", expected="windows that do not overlap"
         )
     if not len(starts):
-        return (
-            require_columns(frame, by)
-            .clear()
-            .with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
-        )
+        return require_columns(frame, by).clear().with_columns(window=pl.lit(0, dtype=pl.UInt32))
     bounds = {
         "_low": pl.col("first_ns") + pl.col("_shift"),
         "_high": pl.col("last_ns") + pl.col("_shift"),

@@ -48,7 +48,7 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
     pairs = spans.select("outer", "to", at=pl.int_ranges("first", "stop")).explode("at")
     point_row = pairs["at"]
     return pairs.with_columns(
-        points["inner"].gather(point_row), points["to"].gather(point_row).alias("inner_to")
+        points["inner"].gather(point_row), inner_to=points["to"].gather(point_row)
     ).filter(pl.col("inner_to") <= pl.col("to"))[["inner", "outer"]]
 
 

@@ -218,9 +218,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
         (pl.col("line").str.strip_chars().str.len_bytes() > 0)
         & ~pl.col("line").str.starts_with("#")
     )
-    parsed = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest(
-        "row"
-    )
+    parsed = lines.with_columns(row=pl.col("line").str.extract_groups(_FOLDED)).unnest("row")
     rows = parsed.drop_nulls("count")
     frames = pl.col("stack").str.strip_chars_end().str.strip_chars(";").str.split(";")
     samples = rows.select(

@@ -495,7 +495,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
     )
     arrivals = (
         pl.DataFrame({"arrival": waits.target // 2, "work": waits.source // 2})
-        .with_columns(rows[waits.source // 2].select(pl.col("step").alias("output")))
+        .with_columns(rows[waits.source // 2].select(output="step"))
         .with_columns(rows[waits.target // 2].select("chain", time=END))
         .with_columns(rows[waits.target // 2][["launches"]])
         .drop_nulls("output")

@@ -86,7 +86,7 @@ def _table(
         else ""
     )
     shown = frame.head(_MOST_ROWS)
-    shown = shown.with_columns(displayed(shown["kernel_name"]).alias("function"))
+    shown = shown.with_columns(function=displayed(shown["kernel_name"]))
     return ReportTable(name, caption, shown_columns, shown, sortable=True, note=more)
 
 

@@ -450,14 +450,14 @@ def models_of(trace: Trace) -> list[str]:
 def _precision(events: pl.DataFrame) -> str | None:
     """Number format of most of the time of products that state one; of other work, if none does."""
     told = events.with_columns(
-        by_unique_name(
+        format=by_unique_name(
             # libraries code the format in a name that is read with it
             events.select(
                 pl.concat_str("name", readable(events["name"]), "dtypes", ignore_nulls=True)
             ).to_series(),
             PRECISIONS,
             None,
-        ).alias("format")
+        )
     ).drop_nulls("format")
     products = told.filter(
         pl.col("category").is_in(MATRIX_WORK) & (pl.col("category") != "attention")

@@ -131,7 +131,7 @@ def _steps(
     long = parts.join(windows[["window", "phase", "place"]], on="window").join(
         lanes[["phase", "place", "lanes"]], on=["phase", "place"], nulls_equal=True
     )
-    means = long.group_by("phase", "place", pl.format("{}|{}", "kind", "part").alias("column")).agg(
+    means = long.group_by("phase", "place", column=pl.format("{}|{}", "kind", "part")).agg(
         ns=pl.sum("ns") / pl.first("lanes")
     )
     by_phase: dict[str | None, tuple[pl.DataFrame, int]] = {}

@@ -64,9 +64,9 @@ def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
     name = pl.col("name")
     kinds = pl.struct(
         is_synchronising(name).alias("synchronises"),
-        holds_the_device(name).alias("holds"),
-        name.str.contains(WAITS_FOR_EVENT).alias("waits"),
-        name.str.contains(LAUNCHES_GRAPH).alias("replays"),
+        holds=holds_the_device(name),
+        waits=name.str.contains(WAITS_FOR_EVENT),
+        replays=name.str.contains(LAUNCHES_GRAPH),
     )
     return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(kinds).to_series()
 

@@ -314,7 +314,7 @@ def command(
             hint="AMD: rocprof-compute profile; Ascend: msprof op",
         )
     events = trace.events.filter(source="kernel")
-    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
+    events = events.with_columns(function=names_kernels.function(events["name"]))
     chosen = _chosen(
         events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank}
     )

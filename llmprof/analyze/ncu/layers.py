@@ -65,8 +65,8 @@ def layers(metrics: Metrics) -> pl.DataFrame:
         "kernel_name",
         labelled["category"],
         labelled["layer"],
-        stage.alias("stage"),
-        labelled["confidence"].scatter(at_end, _EDGE_CONFIDENCE).alias("confidence"),
+        stage=stage,
+        confidence=labelled["confidence"].scatter(at_end, _EDGE_CONFIDENCE),
     )
 
 

@@ -70,8 +70,8 @@ def kernel_limits(metrics: Metrics) -> pl.DataFrame:
         speed.sort(length, descending=True, nulls_last=True)
         .group_by("kernel_name", maintain_order=True)
         .agg(
-            pl.len().alias("count"),
-            length.sum().alias("total_ns"),
+            count=pl.len(),
+            total_ns=length.sum(),
             median_ns=length.median(),
             min_ns=length.min(),
             max_ns=length.max(),

@@ -152,7 +152,7 @@ def _nested(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with ``depth`` and ``parent``; of two equal ones the later is inside."""
     pairs = inside(ranges, ranges, _THREAD).filter(pl.col("outer") < pl.col("inner"))
     around = pairs.group_by("inner").agg(depth=pl.len().cast(pl.Int32), parent=pl.max("outer"))
-    around = around.with_columns(ranges["range"].gather(around["parent"]).alias("parent"))
+    around = around.with_columns(parent=ranges["range"].gather(around["parent"]))
     return ranges.join(
         around, left_on="row", right_on="inner", how="left", maintain_order="left"
     ).with_columns(pl.col("depth").fill_null(0))
@@ -361,8 +361,8 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
             pl.len().alias("count"),
             *statistics(projected, "ns"),
             pl.sum("launches"),
-            pl.mean("launches").alias("mean_launches"),
-            pl.mean("depth").alias("mean_depth"),
+            mean_launches=pl.mean("launches"),
+            mean_depth=pl.mean("depth"),
         )
         .sort(
             order,

@@ -365,7 +365,7 @@ def _parts(sums: pl.DataFrame) -> pl.DataFrame:
         hidden.alias("hidden communication"),
         *(pl.col(column).alias(name) for name, column in exposed.items()),
         pl.col("exposed_copy_ns").alias("exposed copy"),
-        pl.col("idle_ns").alias("idle"),
+        idle="idle_ns",
         row=pl.format("rank {}", "rank"),
     )
     names = [name for name in PARTS if name in wide.columns]

@@ -314,9 +314,7 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     if rest.is_empty():
         return kept
     name = pl.lit(f"other ({rest.height})").alias("row")
-    return pl.concat(
-        [kept, rest.select(name, pl.col(columns).sum(), pl.lit("gathered").alias("status"))]
-    )
+    return pl.concat([kept, rest.select(name, pl.col(columns).sum(), status=pl.lit("gathered"))])
 
 
 def _panel(

@@ -247,7 +247,7 @@ def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]
     base = alt.Chart(draw.inline(filled)).mark_rect()
     high = {"y": alt.YValue(-_PHASE_PX - 3), "y2": alt.Y2Value(-3)}
     strip = base.encode(x=x, fill=fill, tooltip=draw.tips("phase:N"), **high)
-    runs = by_step.group_by(pl.col("phase").rle_id().alias("run"), maintain_order=True).agg(
+    runs = by_step.group_by(run=pl.col("phase").rle_id(), maintain_order=True).agg(
         pl.first("phase"), "step"
     )
     marks: list[alt.Chart] = [strip]

@@ -148,7 +148,7 @@ def rank_histogram(
     if ranks is not None:
         rows = rows.filter(pl.col("rank").is_in(list(ranks)))
     last = (pl.col("last_rank") == pl.col("rank")).sum()
-    of_rank = rows.group_by("rank").agg(pl.col(column).median().alias("ns"), last=last).sort("rank")
+    of_rank = rows.group_by("rank").agg(ns=pl.col(column).median(), last=last).sort("rank")
     timed = of_rank.drop_nulls("ns")
     if timed.is_empty():
         return [], of_rank.height

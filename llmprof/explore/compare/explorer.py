@@ -272,7 +272,7 @@ def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]
         piece = (window[1] - window[0]) / _PIECES
         short = rows.filter(pl.col("dur_ns") < piece)
         longest = pl.col("label").sort_by("dur_ns", descending=True).first()
-        gathered = short.group_by("lane", (pl.col("start_ns") // piece).alias("_piece")).agg(
+        gathered = short.group_by("lane", _piece=pl.col("start_ns") // piece).agg(
             pl.min("start_ns"),
             pl.sum("dur_ns").clip(upper_bound=2 * piece),
             label=longest,

@@ -452,7 +452,7 @@ def _sampled(row: TimelineRow, span: Sequence[float]) -> pl.DataFrame:
         "time_ns",
         at["name"].alias("name"),
         "value",
-        at["unit"].alias("unit"),
+        unit=at["unit"],
     )
 
 

@@ -291,7 +291,7 @@ def _lanes(path: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[Lane]:
     if made["rank"].n_unique() == 1:
         return lanes
     run = pl.col("rank").rle_id()
-    of_rank = made.group_by(run.alias("run"), maintain_order=True).agg(
+    of_rank = made.group_by(run=run, maintain_order=True).agg(
         pl.col("rank", "start_ns", "id").first(), end=END.max()
     )
     odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))

@@ -71,7 +71,7 @@ def _measure(scope: Scope) -> Measurement | None:
     pieces, spans = innermost_within(
         before, host_spans(scope.trace).with_columns(thread=0), ["rank"]
     )
-    named = pieces.with_columns(spans["name"][pieces["span"]].alias("who"))
+    named = pieces.with_columns(who=spans["name"][pieces["span"]])
     who, share = heaviest(named, "who")
     in_who = share * sum_of(pieces, "dur_ns") / max(1.0, sum_of(before, "dur_ns"))
     figures = RecordingEnds(

@@ -49,9 +49,7 @@ def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFram
     key.
     """
     rows = passes.select("event", *key).join(stored_tokens(trace), on="event").drop_nulls()
-    rows = rows.group_by(key).agg(
-        pl.first("tokens"), pl.len().alias("stores"), n=pl.n_unique("tokens")
-    )
+    rows = rows.group_by(key).agg(pl.first("tokens"), stores=pl.len(), n=pl.n_unique("tokens"))
     return rows.filter((pl.col("n") == 1) & (pl.col("tokens") > 0)).drop("n")
 
 

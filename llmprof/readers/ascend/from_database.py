@@ -363,9 +363,9 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
                 )
                 for old, new in columns.items()
             ),
-            pl.col("blockDim").alias("ascend_block_dim"),
-            pl.col("mixBlockDim").alias("ascend_mix_block_dim"),
-            pl.col("waitNs").alias("ascend_wait_ns"),
+            ascend_block_dim="blockDim",
+            ascend_mix_block_dim="mixBlockDim",
+            ascend_wait_ns="waitNs",
         )
         info = info.drop(
             [c for c in info.columns if c.startswith("ascend_") and not info[c].count()]

@@ -194,8 +194,8 @@ def _host(source: timeline.AscendTimeline) -> Frames:
             "name",
             "kind",
             pl.col("op_id").cast(pl.Int64),
-            as_lists(shapes, numbers=True).alias("shapes"),
-            as_lists(pl.col("dtypes")).alias("dtypes"),
+            shapes=as_lists(shapes, numbers=True),
+            dtypes=as_lists(pl.col("dtypes")),
             ascend_stack=_stack(pl.col("stack")),
         )
         if not out["ops"]["ascend_stack"].count():
@@ -300,7 +300,7 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
         "dur_ns",
         "name",
         "count",
-        pl.col("thread").alias("_lane"),
+        _lane="thread",
         stream=pl.lit(None, pl.Int64),
         group=pl.lit(None, pl.String),
         algorithm=pl.col("algorithm").str.to_lowercase(),
@@ -309,7 +309,7 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
     )
     pieces = events.filter(~whole)
     lanes = calls.select("_lane").unique().sort("_lane")
-    pieces = pieces.with_columns(pl.col("thread").alias("_lane"))
+    pieces = pieces.with_columns(_lane="thread")
     if lanes.height > 1:
         of_threads = lanes.with_columns(thread="_lane")
         pieces = (
@@ -319,7 +319,7 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
         )
     elif lanes.height:
         pieces = pieces.with_columns(_lane=pl.lit(lanes["_lane"][0], dtype=pl.Int64))
-    latest = calls.select("_lane", "start_ns", pl.col("name").alias("collective")).sort("start_ns")
+    latest = calls.select("_lane", "start_ns", collective="name").sort("start_ns")
     pieces = pieces.sort("start_ns", maintain_order=True).join_asof(
         latest, on="start_ns", by="_lane", strategy="backward", check_sortedness=False
     )

@@ -632,9 +632,9 @@ def _match(run: PagePart, part: PagePart) -> pl.DataFrame | None:
     if all(processes) and not processes[0] & processes[1]:
         return None
     ours, theirs = (
-        one.launches.with_columns(
-            kernels.function(one.launches["kernel_name"]).alias("_base")
-        ).select("launch", *_SAME)
+        one.launches.with_columns(_base=kernels.function(one.launches["kernel_name"])).select(
+            "launch", *_SAME
+        )
         for one in (run, part)
     )
     matched = theirs.join(

@@ -180,7 +180,7 @@ def _stages(trace: Trace) -> pl.DataFrame:
     label = pl.coalesce(pl.when(pl.col("stage") != "other").then("stage"), "category")
     events = events.with_columns(name=label)
     run = pl.struct("rank", "device", "stream", "step", "layer", "name").rle_id()
-    sums = events.group_by(run.alias("_run"), maintain_order=True).agg(
+    sums = events.group_by(_run=run, maintain_order=True).agg(
         pl.col("rank", "stream", "name", "step", "layer").first(),
         start_ns=pl.min("start_ns"),
         end_ns=pl.max("end_ns"),

@@ -61,9 +61,7 @@ def survey(frame: pl.DataFrame, window: DrawnWindow, max_bars: int) -> pl.DataFr
     """
     wide = pl.max_horizontal("to_ns", pl.col("from_ns") + round(window.px_ns))
     lane = frame.sort("from_ns").group_by("rank", "key", maintain_order=True)
-    out = lane.agg(
-        _covered(pl.col("to_ns")).alias("busy"), _covered(wide).alias("drawn"), events=pl.len()
-    )
+    out = lane.agg(busy=_covered(pl.col("to_ns")), drawn=_covered(wide), events=pl.len())
     span = max(1, window.end_ns - window.start_ns)
     crowded = (pl.col("drawn") - pl.col("busy") > CROWDED * span) | pl.lit(frame.height > max_bars)
     return out.select("rank", "key", "events", busy=pl.col("busy") / span, crowded=crowded).sort(

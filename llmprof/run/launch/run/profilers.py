@@ -56,7 +56,7 @@ def choose_launches(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> 
     many seconds.
     """
     events = trace.events.filter(source="kernel")
-    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
+    events = events.with_columns(function=names_kernels.function(events["name"]))
     waits = events.filter(category="collective")["function"].unique()
     alone = events.filter(~pl.col("function").is_in(waits.implode()))
     if not alone.height:

@@ -85,7 +85,7 @@ class Rank:
             )
         ]
         starts = sorted(set(found))
-        ends = [*(start for start, _ in starts[1:]), self.events[-1].start]
+        ends = [start for start, _ in starts[1:]] + [self.events[-1].start] * bool(starts)
         return [(start, end) for (start, _), end in zip(starts, ends, strict=True)]
 
     def moved(self, times: np.ndarray[Any, Any], of_host: bool = False) -> np.ndarray[Any, Any]:
@@ -129,7 +129,11 @@ class Chrome:
 
     def __init__(self, folder: Path, pattern: str = "*.json.gz", named: str = "") -> None:
         self.files = sorted(folder.glob(pattern))
-        self.documents = [json.loads(gzip.decompress(file.read_bytes())) for file in self.files]
+        self.documents = [
+            json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+            for file in self.files
+            for data in [file.read_bytes()]
+        ]
         self.origin = int(
             min(
                 row["ts"]
@@ -213,7 +217,9 @@ class Chrome:
             ]
             rows += [row for row in document["traceEvents"] if "ts" not in row]
             text = json.dumps(document | {"traceEvents": rows})
-            (folder / file.name).write_bytes(gzip.compress(text.encode(), 1))
+            (folder / f"{file.name.removesuffix('.gz')}.gz").write_bytes(
+                gzip.compress(text.encode(), 1)
+            )
         return folder
 
 
@@ -627,8 +633,8 @@ def without_pauses(recording: Recording) -> None:
         rank.stretches += cut
         rank.of_host += cut
         rank.finish()
-    begin = after[0].start - PAUSE + 1
-    for rank in ranks:
+    begin = after[0].start - PAUSE + 1 if after else 0
+    for rank in ranks if after else ():
         rank.after_pause = after
         _only_decoding(rank, recording, begin)
 
@@ -1175,7 +1181,7 @@ def control(path: Path) -> Score:
     """What is said above low of a recording of the PyTorch profiler without its pauses."""
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as copied:
         shutil.copy(path, copied)
-        recording = Chrome(Path(copied))
+        recording = Chrome(Path(copied), "*")
         without_pauses(recording)
         rows = findings(recording.write(Path(name)))
     alarms = tuple(row["rule"] for row in rows if row["severity"] in ABOVE_LOW)

@@ -55,8 +55,8 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
         ``host_start_ns, host_dur_ns`` (of the label on the host; null where the label is on the
         device only, and where inferred without host data), ``prefill_requests, prefill_tokens,
         decode_requests, decode_tokens`` (null where not said), ``source`` (vllm, sglang,
-        atom, tensorrt_llm, capture, execute_model, profiler_step, onnxruntime, xla, optimizer,
-        inferred) and ``name``, the label.
+        atom, tensorrt_llm, capture, execute_model, profiler_step, onnxruntime, mindspore, xla,
+        optimizer, inferred) and ``name``, the label.
 
         With ``by``: its columns, ``count, total_ns, share`` (of all steps), ``mean_ns, median_ns,
         min_ns, max_ns`` (of ``dur_ns``).

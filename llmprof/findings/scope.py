@@ -275,22 +275,21 @@ class Scope:
         """How many of the steps it is of and their times, as a sentence, where that is not all of
         them or they are unlike.
         """
-        if self.steps is None or self.words not in ("steps", STEADY, USUAL_STEPS):
+        if self.steps is None:
             return ""
         number, times = self.windows["step"].n_unique(), self.windows["dur_ns"]
         least, most = (float(times.quantile(at) or 0) for at in (0, 1))
-        unlike = (
-            f" that take {format_ns(least)} to {format_ns(most)}" if most > UNEQUAL * least else ""
-        )
+        unlike = most > UNEQUAL * least and number > 1
+        times_said = f" The {number} steps take {format_ns(least)} to {format_ns(most)}." * unlike
         every = steps_of(self.trace).filter(pl.col("start_ns").is_not_null())
         every = every.filter(pl.col("phase") != "empty", pl.col("source") != "capture")
         whole = every["step"].n_unique()
         if self.words == "steps" and number < whole:
             return (
-                f" These are {number} of {counted(whole, 'step')}{unlike}; the others are first, or"
-                " not whole."
+                f" These are {number} of {counted(whole, 'step')}; the others are first, or not"
+                f" whole on every rank.{times_said}"
             )
-        return f" It is the mean of {number} steps{unlike}." if unlike else ""
+        return times_said
 
     @cached_property
     def spread(self) -> str:

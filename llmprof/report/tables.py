@@ -77,6 +77,7 @@ _SOURCES = {
     "capture": "labels of graph captures",
     "profiler_step": "the profiler's ProfilerStep labels",
     "onnxruntime": "the model_run ranges of ONNX Runtime",
+    "mindspore": "the iterations of MindSpore",
     "xla": "the runs of programs on XLA devices",
     "execute_model": "ranges around vLLM's execute_model",
     "optimizer": "the Optimizer.step ranges, each of which ends a step",

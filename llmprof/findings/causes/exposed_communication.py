@@ -13,6 +13,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, sum_of
 from llmprof.label.intervals import length_within, merge, union_length
+from llmprof.text import counted
 from llmprof.units import format_ns, format_share
 
 BESIDE: Final = 0.1
@@ -57,7 +58,7 @@ class ExposedCommunication(Figures):
             kinds = f"most time in {', '.join(self.kinds)}"
         text = (
             f"{format_share(self.hidden_share)} of all communication is hidden behind compute."
-            f" {self.calls:,.0f} calls {of.per}, {kinds}."
+            f" {counted(round(self.calls), 'call')} {of.per}, {kinds}."
         )
         if self.waits_known:
             return text
@@ -82,20 +83,20 @@ class ExposedCommunication(Figures):
         text = ""
         if not self.waits_known:
             text = (
-                "Record all ranks first, on one clock. Waiting for a rank that comes late is not"
-                " shortened by fewer or larger messages"
+                "Record all ranks first, on one clock. Waiting for a late rank is not shortened by"
+                " fewer or larger messages"
             )
             if self.slower_share > MOSTLY:
-                return f"{text}, and calls that take longer than larger ones mostly wait."
+                return f"{text}, and calls slower than equal or larger ones mostly wait."
             text += "; transfer is. "
+        if not self.has_layers:
+            return (
+                f"{text}Fewer or fused collectives, larger messages, or compute at the same time."
+            )
         if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
             return (
                 f"{text}Between stages of a pipeline keep a batch in flight for each. Where experts"
                 " exchange tokens, exchange them while others are computed."
-            )
-        if not self.has_layers:
-            return (
-                f"{text}Fewer or fused collectives, larger messages, or compute at the same time."
             )
         fuse = "" if self.is_fused else f"{of.words['fuse_communication']}, "
         return (

@@ -90,9 +90,8 @@ class HostBound(Figures):
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether short pauses between steps are most of it, and not the launches in them."""
-        between = self.between_share >= MOSTLY and not self.in_graphs
-        return between and self.long_share < MOSTLY
+        """Whether pauses between steps are most of it, and not the launches in them."""
+        return self.between_share >= MOSTLY and not self.in_graphs
 
     def detail(self, of: Context) -> str:
         text = (
@@ -159,7 +158,12 @@ class HostBound(Figures):
                 "Most of it is one pause: record more of the run, with functions of the host, to"
                 " see whether it comes again and what the host does then."
             )
-        if self.is_between_steps:
+        is_named = (self.host.share or 0) >= MOSTLY and self.host.kind in (
+            "range",
+            "ranges",
+            "call",
+        )
+        if self.is_between_steps and not (is_named and self.long_share >= MOSTLY):
             return (
                 "Prepare and launch the next step while the device works on this one: scheduling,"
                 " sampling and inputs. Fewer launches in a step do not shorten it."
@@ -169,7 +173,7 @@ class HostBound(Figures):
                 f"Fewer launches gain little: {format_share(self.long_share)} of the waiting is"
                 " pauses of 1 ms or more."
             )
-            if (self.host.share or 0) >= MOSTLY and self.host.kind in ("range", "ranges", "call"):
+            if is_named:
                 return f"{_do_meanwhile(f'what the thread is in ({self.host.innermost})')} {few}"
             return (
                 "Sample the CPU of the launching thread, or record its functions, to see what it"

@@ -47,9 +47,11 @@ class UnexplainedIdle(Figures):
         return text if self.around is None else f"{text} {self.around}."
 
     def advice(self, of: Context) -> str:
-        if self.around is not None or self.between_share >= MOSTLY:
+        if self.launched_share < MOSTLY and (self.around or self.between_share >= MOSTLY):
             where = "between steps" if self.around is None else f"in {self.around.name}"
             look = f"Look at what the host does {where}: the device may wait for it"
+        elif self.launched_share >= MOSTLY:
+            look = "The host is not late: it had launched what comes next"
         elif self.calls_known:
             look = "The host's calls are recorded, but not which of them the device waits for"
         else:

@@ -24,6 +24,7 @@ _CAPTURE = r"^capture_(\d+)_(\w+)"
 _PROFILER_STEP = r"^ProfilerStep#(\d+)"
 _EXECUTE_MODEL = r"\bexecute_model\b"
 _ONNX_RUNTIME = r"^model_run$"
+_MINDSPORE = r"^Iteration \d+$"
 _XLA = r"^(?:jit|pjit|pmap)_\w+\(\d+\)$|^SyncTensorsGraph[.\d]*\(\d+\)$"
 
 SOURCES = {
@@ -35,6 +36,7 @@ SOURCES = {
     "execute_model": _EXECUTE_MODEL,
     "profiler_step": _PROFILER_STEP,
     "onnxruntime": _ONNX_RUNTIME,
+    "mindspore": _MINDSPORE,
     "xla": _XLA,
 }
 """Pattern of each source's labels; where a rank has several, the first one counts."""
@@ -100,7 +102,8 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     with others. TensorRT-LLM writes ``_forward_step N: R ctx reqs, T ctx tokens, R gen reqs``, its
     older forms less. ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range
     around a forward pass of vLLM, ``ProfilerStep#N`` a step of the profiler's schedule,
-    ``model_run`` a run of a session of ONNX Runtime, ``jit_NAME(N)`` a run of a program on an XLA
+    ``model_run`` a run of a session of ONNX Runtime, ``Iteration N`` a step of MindSpore on the
+    device, ``jit_NAME(N)`` a run of a program on an XLA
     device.
     """
     name, source = pl.col("name"), pl.col("source")

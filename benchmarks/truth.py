@@ -1,6 +1,7 @@
 """How often the findings name a cause that is known, since it was planted.
 
-``python benchmarks/truth.py`` edits copies of the sample recordings: it inserts time into them where
+``python benchmarks/truth.py`` edits copies of recordings (samples, and one of ROCm and one of Ascend
+where ``../shared`` is at hand): it inserts time into them where
 a cause of that kind would have cost it (everything after it comes later, what runs then is longer),
 adds the calls or kernels that a profiler would have recorded, and asks llmprof for its findings. The
 table tells for each cause and size whether a finding of it stands first or among the first three,
@@ -23,6 +24,7 @@ import tempfile
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -430,7 +432,6 @@ class Ascend:
         self, tables: dict[str, list[dict[str, Any]]], strings: dict[int, str]
     ) -> Iterator[Event]:
         computing = {row["globalTaskId"]: row["name"] for row in tables["COMPUTE_TASK_INFO"]}
-        pieces = {row["globalTaskId"] for row in tables["COMMUNICATION_TASK_INFO"]}
         for step in range(self.STEPS):
             for table, (columns, kind) in self.TABLES.items():
                 for row in self._of_step(tables[table], columns, step) if kind else ():
@@ -439,11 +440,13 @@ class Ascend:
                     if table == "TASK":
                         number = row["globalTaskId"] - step * self.MANY
                         name = strings.get(computing.get(number, row["taskType"]), "")
-                        is_kernel = number in computing or (
-                            re.match("KERNEL|MIX|AI_CORE", strings[row["taskType"]])
-                            and number not in pieces
+                        what = (
+                            "kernel"
+                            if number in computing
+                            else "copy"
+                            if "MEMCPY" in name
+                            else "task"
                         )
-                        what = "kernel" if is_kernel else "copy" if "MEMCPY" in name else "task"
                     if name.startswith("Dequeue@"):
                         what = "queue"
                     if table == "COMMUNICATION_OP":
@@ -510,13 +513,7 @@ class Ascend:
 
     def kernel(self, like: Event, name: str, start: int, end: int) -> Event:
         """A kernel that the launch of another one launched, too."""
-        row = next(
-            event.row
-            for rank in self.ranks
-            for event in rank.events
-            if event.kind == "kernel" and event.row["table"] == "TASK" and "Mul" in event.name
-        )
-        row = row | {"connectionId": like.row["connectionId"]}
+        row = {"table": "TASK", "connectionId": like.row["connectionId"], "like": "Mul"}
         return Event(start, end, "aclnnMul_MulAiCore_Mul", "kernel", row)
 
     def copy(self, like: Event, call: Event, start: int, end: int, way: str) -> Event:
@@ -534,8 +531,9 @@ class Ascend:
             target = folder / source.relative_to(path.parent)
             target.parent.mkdir(parents=True)
             shutil.copyfile(source, target)
-            with sqlite3.connect(target) as base:
+            with closing(sqlite3.connect(target)) as base:
                 self._fill(base, *of)
+                base.commit()
         return folder
 
     def _fill(
@@ -562,11 +560,17 @@ class Ascend:
             for step in range(self.STEPS) if not kind else ():
                 filled[table] += self._of_step(tables[table], columns, step)
         numbers = {name: number for number, name in strings.items()}
+        tasks = [event for event in rank.events if event.row["table"] == "TASK"]
+        short = next(
+            event.row for event in tasks if event.kind == "kernel" and "MulAiCore" in event.name
+        )
         for event in rank.events:
             row = event.row | {
                 "startNs": event.start + self.origin,
                 "endNs": event.end + self.origin,
             }
+            if row.pop("like", None):
+                row = short | row
             for key in row.keys() & {"name", "opName"}:
                 row[key] = numbers.setdefault(event.name, max(strings) + 1 + len(numbers))
             if way := row.pop("way", None):

@@ -130,7 +130,7 @@ def advice(metrics: Metrics) -> pl.DataFrame:
         )
         .group_by("kernel_name", "section", "rule", "speedup_scope", maintain_order=True)
         .agg(
-            pl.col("kernel_id").n_unique().alias("count"),
+            pl.n_unique("kernel_id").alias("count"),
             pl.col("text", "estimated_speedup_pct").first(),
         )
         .select(

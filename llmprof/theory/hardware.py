@@ -11,11 +11,11 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct, field
 
 from llmprof.errors import AnalysisError, LlmprofError, checked, listed, one_of
 
@@ -37,8 +37,7 @@ _NOISE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """Peak rates and sizes of a device.
 
     Parameters

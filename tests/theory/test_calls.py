@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -22,8 +21,7 @@ def _of_tensors(shapes: str | None) -> str:
     return shorten(re.sub(r"(?<=\d), (?=\d)", ",", tensors), 80)
 
 
-@dataclass(frozen=True)
-class BelowBound(Figures):
+class BelowBound(Figures, frozen=True):
     """Times and calls are of one step or rank."""
 
     what: str
@@ -74,8 +72,7 @@ class BelowBound(Figures):
         )
 
 
-@dataclass(frozen=True)
-class AboveBound(Figures):
+class AboveBound(Figures, frozen=True):
     """Calls are of one step or rank; the operator is the one with most time."""
 
     operator: str | None
@@ -161,9 +158,9 @@ def _measure_above(scope: Scope) -> Measurement | None:
         longest["operator"],
         longest["bound_ns"] / longest["time_ns"],
         longest["bound_by"],
-        rows.select("operator", "shapes").n_unique(),
+        rows[["operator", "shapes"]].n_unique(),
         sum_of(rows, "count") / scope.parts,
-        bool(rows.select(BY_CACHE.fill_null(value=False).all()).item()),
+        bool(rows.select(BY_CACHE.fill_null(False).all()).item()),
         longest["shapes"],
         longest["kernel"],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -23,8 +22,7 @@ EQUAL: Final = 4
 """Least number of equal calls that tells how long such a call needs."""
 
 
-@dataclass(frozen=True)
-class ExposedCommunication(Figures):
+class ExposedCommunication(Figures, frozen=True):
     """Calls are of one step or rank."""
 
     hidden_share: float
@@ -118,7 +116,7 @@ def beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(
         [
             sized.select(ns=pl.col("dur_ns") - pl.col("dur_ns").cum_min().over(lane)),
-            equal.select(ns=pl.col("dur_ns") - pl.col("dur_ns").min().over(alike)),
+            equal.select(ns=pl.col("dur_ns") - pl.min("dur_ns").over(alike)),
         ]
     )
 
@@ -151,7 +149,7 @@ def _measure(scope: Scope) -> Measurement | None:
     kinds = (
         calls.with_columns(pl.col("kind").fill_null("other"))
         .group_by("kind")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "kind", descending=[True, False])
     )
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])

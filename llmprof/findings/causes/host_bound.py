@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
+from msgspec import field
 
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
@@ -53,8 +53,7 @@ has 10 to 50 between.
 """
 
 
-@dataclass(frozen=True)
-class HostBound(Figures):
+class HostBound(Figures, frozen=True):
     """Counts are of one step or rank; shares are of the waiting, but the last of all kernels."""
 
     launching_share: float
@@ -234,7 +233,7 @@ def _measure(scope: Scope) -> Measurement | None:
     once = steps is None and (max_of(whole, "dur_ns") or 0) >= MOSTLY * late_ns
     layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
-        launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
+        launching_share=sum_of(late.filter(cause="launch"), "dur_ns") / late_ns,
         long_share=long,
         replayed_share=replayed,
         host=host_activity(scope, late),
@@ -271,17 +270,13 @@ def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[int, float, bool
     """Number of replays, share of the kernels that a replayed graph launched, and whether most of
     the late time is in an eager part.
     """
-    kernels = scope.events.select("rank", "launch_start_ns").filter(
-        scope.events["source"] == "kernel"
-    )
+    kernels = scope.events[["rank", "launch_start_ns"]].filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
         return 0, 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
-    replays = (
-        calls.filter(call_kinds(calls["name"])["replays"])
-        .select("rank", "launch_start_ns")
-        .unique()
-    )
+    replays = calls.filter(call_kinds(calls["name"])["replays"])[
+        ["rank", "launch_start_ns"]
+    ].unique()
     launch = ["rank", "launch_start_ns"]
     in_graphs = kernels.join(replays, on=launch, how="semi")
     alone = kernels.height - in_graphs.height

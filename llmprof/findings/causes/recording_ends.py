@@ -4,7 +4,6 @@ without one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -16,11 +15,11 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import shorten
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 
-@dataclass(frozen=True)
-class RecordingEnds(Figures):
+class RecordingEnds(Figures, frozen=True):
     """Times are of one rank."""
 
     before_ns: float
@@ -57,14 +56,12 @@ class RecordingEnds(Figures):
 def _measure(scope: Scope) -> Measurement | None:
     if scope.steps is not None:
         return None
-    ends = scope.events.group_by("rank").agg(
-        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    )
+    ends = scope.events.group_by("rank").agg(first=pl.min("start_ns"), last=END.max())
     windows = recorded_windows(scope.trace)
     both = windows.join(ends, on="rank").select(
         "rank",
         before=pl.col("first") - pl.col("start_ns"),
-        after=pl.col("start_ns") + pl.col("dur_ns") - pl.col("last"),
+        after=END - pl.col("last"),
         start_ns="start_ns",
         dur_ns=pl.col("first") - pl.col("start_ns"),
     )
@@ -90,8 +87,7 @@ def _measure(scope: Scope) -> Measurement | None:
 IDLE_AT_THE_ENDS: Final = Cause("idle_at_the_ends", _measure, "events", min_share=0.05, info=True)
 
 
-@dataclass(frozen=True)
-class WorkFromBefore(Figures):
+class WorkFromBefore(Figures, frozen=True):
     """Time of all ranks in which devices did what was launched before the recording."""
 
     before_ns: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -24,8 +23,7 @@ from llmprof.text import counted
 from llmprof.units import format_share
 
 
-@dataclass(frozen=True)
-class UnnamedTime(Figures):
+class UnnamedTime(Figures, frozen=True):
     """Events are all of the scope."""
 
     events: int

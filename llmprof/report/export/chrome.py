@@ -162,7 +162,7 @@ def _line(phase: str = "X", *, several: bool) -> pl.Expr:
         pieces += [pl.lit(',"dur":'), _us(pl.col("dur_ns"))]
     elif phase == "i":
         pieces.append(pl.lit(',"s":"t"'))
-    return pl.concat_str(*pieces, pl.lit(',"args":'), pl.col("args"), pl.lit("}"))
+    return pl.concat_str(*pieces, pl.lit(',"args":'), "args", pl.lit("}"))
 
 
 # --- tables ---

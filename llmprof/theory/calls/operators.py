@@ -11,13 +11,13 @@ import inspect
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct, field
 
 from llmprof import plugins
 from llmprof.errors import LlmprofError, checked, listed
@@ -39,8 +39,7 @@ Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
 ``("ones",)``: ones; ``("fa3_metadata",)``: the plan of FlashAttention 3."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeable:
+class Timeable(Struct, frozen=True):
     """How an operator can be called alone, with tensors of random numbers."""
 
     stored: tuple[int, ...] = ()
@@ -59,8 +58,7 @@ class Timeable:
     """Assumption about facts that the recording lacks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """A line of the table of operators.
 
     Parameters
@@ -123,7 +121,7 @@ its own source.
 def _operator(given: Mapping[str, Any]) -> Operator:
     """The operator of an entry of a table; what no field says is an option of its rule."""
     options = dict(given)
-    line = {name: options.pop(name) for name in Operator.__slots__ if name in options}
+    line = {name: options.pop(name) for name in Operator.__struct_fields__ if name in options}
     if "timed" in line:
         timed = line["timed"]
         for name in ("holds", "usual"):

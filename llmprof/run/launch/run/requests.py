@@ -98,7 +98,7 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
     sums = frame.group_by("phase", "repeat").agg(
         pl.len().cast(pl.Int64).alias("requests"),
         pl.col("prompt_tokens", "output_tokens").sum(),
-        pl.col("wall_ns").first(),
+        pl.first("wall_ns"),
         *(
             pl.col(name).explode().mean() if name == "itl_ns" else pl.col(name).mean()
             for name in LATENCIES

@@ -17,8 +17,9 @@ from llmprof.trace.schema import END
 REASONS: Final = {
     "allocation": (
         ("call",),
-        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:Mem|Host|Array|Pool)*"
-        r"(?:Malloc|Free|Alloc|Register|Unregister|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)",
+        r"^(?:(?:\w+@)?(?:cuda|cu|hip|mu|musa|aclrt)_?|Runtime@(?:Dev)?)"
+        r"(?:(?:Mem|Host|Array|Pool)+Create|(?:Mem|Host|Array|Pool)*"
+        r"(?:Malloc|Free|Alloc|Register|Unregister|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess))",
     ),
     "compilation": (
         ("call", "op", "python", "range"),
@@ -27,10 +28,10 @@ REASONS: Final = {
         r"|\(dynamo_timed\)|^PythonDispatchMode$"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
-    "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),
+    "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|BinaryLoad|ModuleGet|LibraryGet"),
     "device_set_up": (
         ("call",),
-        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:(?:Stream|Event|Ctx|Context)Create|Init|SetDevice$"
+        r"^(?:\w+@)?(?:cuda|cu|hip|mu|musa|aclrt)_?(?:(?:Stream|Event|Ctx|Context)Create|Create(?:Stream|Event|Context)|Init|SetDevice$"
         r"|DeviceGetStreamPriority|DevicePrimaryCtx|DeviceEnablePeer|DeviceReset)",
     ),
     "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),

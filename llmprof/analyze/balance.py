@@ -76,7 +76,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema=_EXCHANGE)
     sends = _exchanges(trace, every, in_layers)
     rows = sends.group_by("rank", "turn", maintain_order=True).agg(
-        pl.col("step", "phase", "layer").first(),
+        pl.first("step", "phase", "layer"),
         pl.min("call").alias("call"),
         pl.max("ranks"),
         pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kind"),
@@ -253,7 +253,7 @@ def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     return (
         ops.join(shapes.drop("both", "swaps"), on=["shapes", "name"])
         .group_by("rank", "op_id")
-        .agg(pl.col("sent_rows", "received_rows", "columns").first())
+        .agg(pl.first("sent_rows", "received_rows", "columns"))
     )
 
 

@@ -126,7 +126,7 @@ def _unknown_labels(trace: Trace) -> pl.DataFrame:
 
 def recorded_shares(trace: Trace) -> pl.DataFrame:
     """How many of the events that calls launched on the device each rank's recording has."""
-    sums = completeness(trace).group_by("rank").agg(pl.col("launched", "missing").sum())
+    sums = completeness(trace).group_by("rank").agg(pl.sum("launched", "missing"))
     return sums.select(
         "rank",
         share=1 - pl.col("missing") / pl.col("launched"),

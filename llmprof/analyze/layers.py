@@ -92,7 +92,7 @@ def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFr
     """
     if by:
         rows = layers(trace, stages=stages or not {"stage", "occurrence"}.isdisjoint(by))
-        return sums_of_groups(rows, by, pl.col("busy_ns", "kernels").sum())
+        return sums_of_groups(rows, by, pl.sum("busy_ns", "kernels"))
     key = [*_KEY, *(["stage"] if stages else [])]
     events, groups = _events_of_layers(trace, key)
     counts = events.group_by("group", maintain_order=True).agg(
@@ -300,9 +300,9 @@ def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
         rows.filter(stage=stage)
         .group_by(*_KEY, maintain_order=True)
         .agg(
-            pl.col("phase", "kind").first(),
+            pl.first("phase", "kind"),
             pl.min("start_ns"),
-            pl.col("dur_ns", "busy_ns").sum(),
+            pl.sum("dur_ns", "busy_ns"),
             end_ns=END.max(),
             host_dur_ns=pl.when(host.is_not_null().all()).then(host.sum()),
         )

@@ -78,7 +78,7 @@ def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.Data
     if by == "class":
         calls = calls.with_columns(pl.col("path").str.replace_all(r"\.\d+\b", ".*"))
     key = ["rank", "path", *(["layer"] if by == "layer" else [])]
-    sums = pl.col("host_ns", "device_ns", "own_device_ns", "kernels").sum()
+    sums = pl.sum("host_ns", "device_ns", "own_device_ns", "kernels")
     return (
         calls.rename({"dur_ns": "host_ns"})
         .sort("rank", "start_ns", maintain_order=True)

@@ -298,7 +298,7 @@ def _of_model(
         stages.join(into.drop_nulls("into"), on="own")
         .group_by("into")
         .agg(
-            pl.col("flops", "read_bytes", "written_bytes").sum(),
+            pl.sum("flops", "read_bytes", "written_bytes"),
             matrix,
             pl.first("assumed"),
             stage_name=main_stage,
@@ -582,7 +582,7 @@ def _rows(
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
         pl.len().cast(pl.Int64).alias("count"),
-        pl.col("owner", "_event", "replayed", "eager", "inside").first(),
+        pl.first("owner", "_event", "replayed", "eager", "inside"),
         total_ns=time.sum(),
         median_ns=time.median(),
         p10_ns=time.quantile(0.1, "linear"),

@@ -445,7 +445,7 @@ def _moved(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
     frame = pl.DataFrame(rows, schema={**names, "matrix": pl.String()}, orient="row")
     matrix = pl.col("matrix").sort_by("flops", descending=True).first()
     return frame.group_by("stage", maintain_order=True).agg(
-        pl.col("flops", "read_bytes", "written_bytes").sum(),
+        pl.sum("flops", "read_bytes", "written_bytes"),
         matrix=pl.when(pl.sum("flops") > 0).then(matrix),
     )
 
@@ -544,7 +544,7 @@ def _summed(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
         frame.sort("bound_ns", descending=True, maintain_order=True)
         .group_by("stage", maintain_order=True)
         .agg(
-            pl.col("flops", "memory_bytes", "message_bytes", "bound_ns").sum(),
+            pl.sum("flops", "memory_bytes", "message_bytes", "bound_ns"),
             pl.first("bound_by"),
         )
     )
@@ -583,10 +583,10 @@ def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
     if by == "layer":
         return joined
     keys = ["rank", "step", "phase", *(["stage"] if by == "stage" else [])]
-    first = pl.col("tokens", "requests", "source").first()
-    sums = pl.col(
+    first = pl.first("tokens", "requests", "source")
+    sums = pl.sum(
         "flops", "memory_bytes", "message_bytes", "bound_ns", "total_ns", "kernels", "waits_ns"
-    ).sum()
+    )
     longest_bound = (
         pl.col("bound_by")
         .sort_by("bound_ns", descending=True, nulls_last=True)

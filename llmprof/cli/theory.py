@@ -243,7 +243,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         )
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
     sums = joined.group_by("phase", "stage").agg(
-        pl.col("total_ns", "bound_ns", "flops", "memory_bytes").sum(),
+        pl.sum("total_ns", "bound_ns", "flops", "memory_bytes"),
         reason=pl.col("reason").sort_by("total_ns").last(),
         mfu=(pl.col("mfu") * pl.col("total_ns")).sum() / pl.sum("total_ns"),
         mbu=(pl.col("mbu") * pl.col("total_ns")).sum() / pl.sum("total_ns"),

@@ -312,7 +312,7 @@ def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[
         .agg(
             pl.sum("gain").alias("sum"),
             pl.len().alias("launches"),
-            pl.col("text", "kernel_name").first(),
+            pl.first("text", "kernel_name"),
         )
         .filter(pl.col("sum") >= _MIN_ESTIMATE * total)
         .sort("sum", "rule", descending=[True, False])

@@ -57,7 +57,7 @@ def cause_of_kinds(kinds: pl.DataFrame) -> str:
     # small kinds count as one
     small = pl.col("others") < (1 - NEARLY_ALL) / 4 * pl.sum("others")
     kind = pl.when(small).then(None).otherwise("category")
-    alike = kinds.filter("as_often").group_by(kind).agg(pl.col("own", "others").sum())
+    alike = kinds.filter("as_often").group_by(kind).agg(pl.sum("own", "others"))
     alike = alike.filter(pl.col("others") >= (1 - NEARLY_ALL) / 4 * sum_of(kinds, "others"))
     of_all = sum_of(alike, "own") / max(1.0, sum_of(alike, "others")) - 1
     each = alike.select(pl.col("own") / pl.col("others") - 1).to_series()

@@ -101,8 +101,8 @@ def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
         calls.with_columns(outer=(ended < END).cum_sum())
         .group_by("rank", "thread", "outer", maintain_order=True)
         .agg(
-            pl.col("start_ns", "kind").first(),
-            pl.col("recorded", "names").sum(),
+            pl.first("start_ns", "kind"),
+            pl.sum("recorded", "names"),
             pl.max("nodes"),
         )
         .sort("rank", "start_ns")

@@ -146,7 +146,7 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     last = (
         ends.sort("end_ns")
         .group_by("step", maintain_order=True)
-        .agg(pl.col("rank", "block", "node", "end_ns").last(), pl.col("start_ns", "since_ns").min())
+        .agg(pl.last("rank", "block", "node", "end_ns"), pl.min("start_ns", "since_ns"))
         .sort("end_ns")
     )
     bound = last_waits(built)

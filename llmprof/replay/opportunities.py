@@ -310,7 +310,7 @@ def _table(
             maintain_order=True,
         )
         .agg(
-            pl.col("total_ns", "bound_ns", "gap_ns").sum(),
+            pl.sum("total_ns", "bound_ns", "gap_ns"),
             count=pl.sum("call"),
             **{name: pl.when(alone).then(pl.col(of).first()) for name, of in first.items()},
         )
@@ -325,7 +325,7 @@ def _table(
             nulls_equal=True,
         )
         .join(
-            rows.group_by("phase").agg(pl.col("total_ns", "gap_ns").sum()),
+            rows.group_by("phase").agg(pl.sum("total_ns", "gap_ns")),
             on="phase",
             how="left",
             nulls_equal=True,

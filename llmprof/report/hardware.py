@@ -131,7 +131,7 @@ def advice(metrics: Metrics) -> pl.DataFrame:
         .group_by("kernel_name", "section", "rule", "speedup_scope", maintain_order=True)
         .agg(
             pl.n_unique("kernel_id").alias("count"),
-            pl.col("text", "estimated_speedup_pct").first(),
+            pl.first("text", "estimated_speedup_pct"),
         )
         .select(
             "kernel_name",

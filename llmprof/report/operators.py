@@ -151,7 +151,7 @@ def operators_of_a_step(trace: Trace) -> pl.DataFrame:
     share``; without those that contain others.
     """
     rows = operator_times(trace).filter(~pl.col("nested"))
-    means = rows.group_by("phase", "operator").agg(pl.col("step_ns", "share").mean())
+    means = rows.group_by("phase", "operator").agg(pl.mean("step_ns", "share"))
     return means.sort("phase", "step_ns", descending=[False, True])
 
 

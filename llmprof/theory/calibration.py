@@ -65,8 +65,8 @@ _START: Final = json.loads(
 PRIORS: Final[dict[str, tuple[float, float]]] = {
     name: (value, deviation) for name, (value, deviation) in _START["priors"].items()
 }
-"""Starting values and prior standard deviations, as the logarithm of a factor, chosen from recordings
-of vLLM 0.26 on an H200.
+"""Starting values and prior standard deviations (of the logarithm of a factor), chosen from
+recordings of vLLM 0.26 on an H200.
 """
 
 _GROUPS: Final[dict[str, str]] = _START["groups"]

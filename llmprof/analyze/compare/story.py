@@ -109,7 +109,7 @@ def waterfall_rows(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
         part=pl.when(pl.len().over("group") == 1).then("part"),
     )
     gathered = gathered.group_by("group", "label", "part", maintain_order=True).agg(
-        pl.col("a_ns", "b_ns", "delta_ns").sum(), beyond_noise=pl.lit(None, pl.Boolean)
+        pl.sum("a_ns", "b_ns", "delta_ns"), beyond_noise=pl.lit(None, pl.Boolean)
     )
     columns = ["group", "label", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"]
     place = pl.col("group").replace_strict(
@@ -313,7 +313,7 @@ def _counts(frame: pl.DataFrame) -> dict[str, tuple[float, float]]:
     events = (
         frame.filter(level="kernels")
         .group_by(pl.coalesce("stage", "category"))
-        .agg(pl.col("a_count", "b_count").sum())
+        .agg(pl.sum("a_count", "b_count"))
     )
     return {
         part: (a, b)

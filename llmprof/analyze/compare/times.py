@@ -363,7 +363,7 @@ def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     )
     return (
         padded.group_by("rank", *keys)
-        .agg(pl.col("busy_ns", "count").median())
+        .agg(pl.median("busy_ns", "count"))
         .group_by(keys)
         .agg(
             pl.mean("busy_ns").alias(f"{side}_ns"),

@@ -377,9 +377,9 @@ def _overlap_headline(sums: pl.DataFrame, frame: pl.DataFrame) -> str:
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
     if not draw.float_of(
-        sums.select(
-            pl.col("exposed_communication_ns", "hidden_communication_ns").sum()
-        ).sum_horizontal()[0]
+        sums.select(pl.sum("exposed_communication_ns", "hidden_communication_ns")).sum_horizontal()[
+            0
+        ]
     ):
         columns[0] = ("compute_ns", "compute")
     if "exposed_wait_ns" in sums.columns and draw.float_of(sums["exposed_wait_ns"].sum()) > 0:

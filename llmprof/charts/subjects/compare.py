@@ -459,7 +459,7 @@ def opportunities(
     )
     small = pl.sum("gap_ns").over("row") < _LEAST * gap
     kinds = kinds.with_columns(row=pl.when(small).then(pl.lit(_SMALLER)).otherwise("row"))
-    sums = kinds.group_by("row").agg(pl.col("total_ns", "bound_ns", "gap_ns").sum())
+    sums = kinds.group_by("row").agg(pl.sum("total_ns", "bound_ns", "gap_ns"))
     sums = sums.sort(pl.col("row") == _SMALLER, "gap_ns", "row", descending=[False, True, False])
     left = whole - sums["gap_ns"].cum_sum()
     parts = sums.select(

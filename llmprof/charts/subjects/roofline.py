@@ -551,7 +551,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         else rows["step"].n_unique()
     )
     sums = rows.group_by("stage").agg(
-        pl.col("total_ns", "bound_ns").sum() / steps,
+        pl.sum("total_ns", "bound_ns") / steps,
         reason=pl.col("reason").sort_by("total_ns").last(),
     )
     sums = sums.sort("total_ns", "stage", descending=[True, False])

@@ -81,7 +81,7 @@ def _merged(rows: pl.DataFrame) -> pl.DataFrame:
     collectives of a layer.
     """
     order = pl.int_range(pl.len())
-    sums = pl.col("layers", "flops", "memory_bytes", "message_bytes", "latency_s").sum()
+    sums = pl.sum("layers", "flops", "memory_bytes", "message_bytes", "latency_s")
     nodes = rows.with_columns(order=order, inside=pl.col("layers") > 1).with_columns(
         occurrence=pl.int_range(pl.len()).over("component", "layers")
     )
@@ -364,7 +364,7 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
         A column is missing, or there are no rows.
     """
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
-        pl.col("parameters", "active_parameters").sum()
+        pl.sum("parameters", "active_parameters")
     )
     rows = rows.sort("parameters", descending=True)
     total, used = (

@@ -235,10 +235,10 @@ def _listed(rows: pl.DataFrame) -> pl.DataFrame:
         rows.drop_nulls("call")
         .group_by("call")
         .agg(
-            pl.col("step", "phase", "layer", "bytes").first(),
+            pl.first("step", "phase", "layer", "bytes"),
             pl.min("start_ns"),
-            pl.col("arrival_skew_ns", "last_rank").first(),
-            pl.col("transfer_ns", "bus_gbps").median(),
+            pl.first("arrival_skew_ns", "last_rank"),
+            pl.median("transfer_ns", "bus_gbps"),
         )
         .sort("arrival_skew_ns", "call", descending=[True, False], nulls_last=True)
         .head(MAX_LISTED)

@@ -148,7 +148,7 @@ def _stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFram
     alike = pl.col("kind").eq_missing(pl.col("kind").filter(layer=layer).first())
     rows = rows.filter(alike)
     sums = rows.group_by("layer", "stage").agg(
-        pl.min("start_ns"), pl.col("dur_ns", "busy_ns").sum(), pl.sum("kernels")
+        pl.min("start_ns"), pl.sum("dur_ns", "busy_ns"), pl.sum("kernels")
     )
     typical = sums.group_by("stage").agg(typical_ns=pl.median("dur_ns"))
     mine = sums.filter(layer=layer).sort("start_ns", "stage")

@@ -292,7 +292,7 @@ def _lanes(path: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[Lane]:
         return lanes
     run = pl.col("rank").rle_id()
     of_rank = made.group_by(run=run, maintain_order=True).agg(
-        pl.col("rank", "start_ns", "id").first(), end=END.max()
+        pl.first("rank", "start_ns", "id"), end=END.max()
     )
     odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
     ranks = of_rank.with_columns(

@@ -220,7 +220,7 @@ def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     begun = (
         activity(trace)
         .group_by("rank")
-        .agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
+        .agg(first=pl.min_horizontal(pl.min("launch_start_ns", "start_ns")))
     )
     start = pl.coalesce(END.shift(1).over("rank"), "first")
     return _without_phase(ends.join(begun, on="rank"), start, END - start, "optimizer")

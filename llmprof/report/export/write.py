@@ -181,7 +181,7 @@ def _stages(trace: Trace) -> pl.DataFrame:
     events = events.with_columns(name=label)
     run = pl.struct("rank", "device", "stream", "step", "layer", "name").rle_id()
     sums = events.group_by(_run=run, maintain_order=True).agg(
-        pl.col("rank", "stream", "name", "step", "layer").first(),
+        pl.first("rank", "stream", "name", "step", "layer"),
         start_ns=pl.min("start_ns"),
         end_ns=pl.max("end_ns"),
         events=pl.len(),

@@ -335,7 +335,7 @@ def hardware_section(measured: Bandwidth, grades: Grades) -> Section:
 
 def _links_in_words(measured: Bandwidth, grades: Grades) -> list[str]:
     one_way = measured.links.filter(~pl.col("both"))
-    best, share, peak = one_way.select(pl.col("gb_per_s", "share", "peak_gb_per_s").max()).row(0)
+    best, share, peak = one_way.select(pl.max("gb_per_s", "share", "peak_gb_per_s")).row(0)
     if measured.document["platform"] != "cuda":
         return [
             f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between"

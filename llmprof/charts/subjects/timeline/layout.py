@@ -231,8 +231,8 @@ def step_strip(frame: pl.DataFrame, heads: pl.DataFrame, window: DrawnWindow) ->
     run = (pl.col("phase") != pl.col("phase").shift()).fill_null(True).cum_sum().over("rank")
     spans = spans.with_columns(run=run, label=_own(spans, "step"))
     runs = spans.group_by("rank", "run", maintain_order=True).agg(
-        pl.col("phase", "layer", "step", "start", "top", "bottom").first(),
-        pl.col("end", "to_step").last(),
+        pl.first("phase", "layer", "step", "start", "top", "bottom"),
+        pl.last("end", "to_step"),
         unlabelled=pl.col("px").filter(pl.col("label").is_null()).sum() / pl.sum("px"),
         px=pl.sum("px"),
     )

@@ -158,7 +158,7 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
         .with_columns(name=pl.coalesce("name", "kernel_name"))
         .group_by("name", maintain_order=True)
         .agg(
-            pl.col("ratio", "compute_share", "memory_share", "bound_share", "confidence").mean(),
+            pl.mean("ratio", "compute_share", "memory_share", "bound_share", "confidence"),
             launches=pl.len(),
             ncu_mean_ns=pl.mean("other_dur_ns"),
             bound_by=pl.col("bound_by").mode().sort().first(),

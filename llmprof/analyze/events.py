@@ -92,7 +92,7 @@ def typical_step(trace: Trace) -> int:
         raise AnalysisError(
             "no step with work on the device was found", hint="see analyze.coverage(trace)"
         )
-    spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
+    spans = rows.group_by("step").agg(pl.max("dur_ns")).sort("dur_ns", "step")
     return int(spans["step"][(spans.height - 1) // 2])
 
 

@@ -67,7 +67,7 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
         raise NotCapturedError("this trace holds no call stacks", hint=hint, table="ops")
     if of == "device":
         return _sorted(_launched(trace, spans, paths))
-    pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.col("dur_ns").sum())
+    pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.sum("dur_ns"))
     timed = paths.join(pieces, on="span").join(spans.select("span", *_THREAD), on="span")
     return _sorted(timed.with_columns(unit=pl.lit("ns")))
 
@@ -76,7 +76,7 @@ def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of equal stacks merged, the largest first."""
     return (
         rows.group_by(*_THREAD, "stack", "unit")
-        .agg(pl.col("value").sum(), count=pl.len())
+        .agg(pl.sum("value"), count=pl.len())
         .filter(pl.col("value") > 0)
         .with_columns(_text=pl.col("stack").list.join("\n"))
         .sort(
@@ -101,18 +101,14 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
     same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
     outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))
     outer = outer.sort("inner", "at", "length", "outer", descending=[False, False, True, False])
-    return (
-        outer.group_by("inner", maintain_order=True)
-        .agg(stack=pl.col("name"))
-        .rename({"inner": "span"})
-    )
+    return outer.group_by("inner", maintain_order=True).agg(stack="name").rename({"inner": "span"})
 
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
     """``span, stack``: the recorded stack of the outermost operator that has one, then the
     nested operators.
     """
-    stacked = spans.filter(pl.col("ascend_stack").is_not_null())
+    stacked = spans.drop_nulls("ascend_stack")
     pairs = inside(spans, stacked, _THREAD)
     outer = pairs.with_columns(
         length=stacked["dur_ns"].gather(pairs["outer"]),
@@ -162,7 +158,7 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     named = samples.with_columns(pl.col("frame").fill_null("[unknown]")).sort(
         "sample", "depth", descending=[False, True]
     )
-    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack=pl.col("frame"))
+    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack="frame")
     return whole.select(
         "thread",
         "stack",
@@ -206,12 +202,12 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     whole = (
         frames.unique(["row", "name"])
         .group_by("rank", "name", "unit")
-        .agg(total_value=pl.col("value").sum(), count=pl.len())
+        .agg(total_value=pl.sum("value"), count=pl.len())
     )
     own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(
-        pl.col("value").sum().alias("own_value")
+        own_value=pl.sum("value")
     )
-    sums = rows.group_by("rank", "unit").agg(all=pl.col("value").sum())
+    sums = rows.group_by("rank", "unit").agg(all=pl.sum("value"))
     out = whole.join(own, on=["rank", "name", "unit"], how="left").join(sums, on=["rank", "unit"])
     out = out.with_columns(pl.col("own_value").fill_null(0))
     return out.select(
@@ -268,7 +264,7 @@ def totals(trace: Trace) -> pl.DataFrame:
     category = names.categories(sums["name"]) if sums.height else pl.Series([], dtype=pl.String)
     seconds = pl.col("total_ns") / 1e9
     rate = pl.when(pl.col("total_ns") > 0)
-    whole = pl.col("total_ns").sum().over("rank", "kind")
+    whole = pl.sum("total_ns").over("rank", "kind")
     on_device = pl.col("kind").is_in(["kernel", "copy"])
     out = sums.with_columns(category=category.cast(pl.String)).with_columns(
         category=pl.when(pl.col("kind") == "copy")

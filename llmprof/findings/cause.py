@@ -151,7 +151,7 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     if not rows.height:
         return None, None
     longest = pl.col("start_ns", "dur_ns").get(pl.col("dur_ns").arg_max().fill_null(0))
-    ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum().alias("ns"), longest)
+    ranks = rows.group_by("rank").agg(pl.sum("dur_ns").alias("ns"), longest)
     rank, _, start, length = min(ranks.iter_rows(), key=lambda row: (-row[1], row[0]))
     return rank, (start, start + length)
 

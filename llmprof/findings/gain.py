@@ -126,7 +126,7 @@ def _gain(
     ]
     times = [pl.col(name) for name in ("recorded_ns", *names)]
     means = rows.select(
-        (time * pl.col("weight")).sum().alias(str(n)) / pl.col("weight").sum()
+        (time * pl.col("weight")).sum().alias(str(n)) / pl.sum("weight")
         for n, time in enumerate(times)
     )
     profiled, recorded, *after = means.row(0)

@@ -219,7 +219,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
     return (
         by_time.group_by("kernel_name", "bound_by", maintain_order=True)
         .agg(
-            pl.col("dur_ns").sum().alias("bound_ns"),
+            pl.sum("dur_ns").alias("bound_ns"),
             *(pl.col(name).first() for name in ("memory_level", "stall")),
             *(
                 pl.col(name).median()
@@ -234,7 +234,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
 def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """A row for each kernel that takes enough of the time."""
     whole = speed.group_by("kernel_name", maintain_order=True).agg(
-        ns=pl.col("dur_ns").sum(), launches=pl.len(), bounds=pl.col("bound_by").n_unique()
+        ns=pl.sum("dur_ns"), launches=pl.len(), bounds=pl.n_unique("bound_by")
     )
     typical = typical_limit(speed)
     large = whole.filter(pl.col("ns") >= _MIN_SHARE * total)
@@ -310,9 +310,9 @@ def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[
         once.sort("gain", descending=True)
         .group_by("rule", maintain_order=True)
         .agg(
-            pl.col("gain").sum().alias("sum"),
+            pl.sum("gain").alias("sum"),
             pl.len().alias("launches"),
-            pl.col("text", "kernel_name").first(),
+            pl.first("text", "kernel_name"),
         )
         .filter(pl.col("sum") >= _MIN_ESTIMATE * total)
         .sort("sum", "rule", descending=[True, False])

@@ -29,7 +29,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     launched, missing, _ = lost_events(trace)
     of_steps = steps_of(trace)["step"].n_unique()
     lacking = rows.filter(~pl.col("complete"))["step"].drop_nulls().n_unique()
-    first_ns = rows.select(pl.col("first_ns").min()).item()
+    first_ns = rows.select(pl.min("first_ns")).item()
     worst = rows.sort("missing", descending=True).row(0, named=True)
     began = (
         "How much of this rank is gone is not known."

@@ -148,8 +148,8 @@ def _launches_of_layers(trace: Trace, phases: tuple[str, ...] | None) -> pl.Data
     layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
     phase = plan.events["phase"]
     if phases is not None:
-        layered &= phase.is_in(list(phases)).fill_null(value=False).to_numpy()
-    layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).to_numpy()
+        layered &= phase.is_in(list(phases)).fill_null(False).to_numpy()
+    layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(False).to_numpy()
     if not layered.any():
         raise AnalysisError(
             "no kernel of this recording is known to belong to a layer of a step"
@@ -293,7 +293,7 @@ def transfer(
     def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
         new = new_transfer(rows, bandwidth, latency, like)
-        changed = new.filter(pl.col("new_ns").is_not_null())
+        changed = new.drop_nulls("new_ns")
         if not changed.height:
             raise AnalysisError(
                 "no collective of this recording can be given another transfer time",
@@ -335,7 +335,7 @@ def at_bound(
             (pl.col("bound_ns") > 0) & (pl.col("total_ns") > 0)
         )
         if stage is not None:
-            joined = joined.filter(pl.col("stage") == stage)
+            joined = joined.filter(stage=stage)
         if not joined.height:
             found = "no stage of this recording has a bound" + (
                 f" named {stage!r}" if stage else ""
@@ -473,7 +473,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
             "experts",
         )
         rows = (
-            plan.events["stage"].is_in(spread).fill_null(value=False).to_numpy()
+            plan.events["stage"].is_in(spread).fill_null(False).to_numpy()
             & plan.device
             & ~plan.collectives()
         )
@@ -500,9 +500,9 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
         ends = (
             plan.events.with_columns(
                 last=pl.col("stage").is_in(["o_proj", "down_proj"])
-                & (pl.col("stage") != pl.col("stage").shift(-1).over("chain")).fill_null(value=True)
+                & (pl.col("stage") != pl.col("stage").shift(-1).over("chain")).fill_null(True)
             )["last"]
-            .fill_null(value=False)
+            .fill_null(False)
             .to_numpy()
             & plan.device
         )

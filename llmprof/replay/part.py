@@ -125,12 +125,10 @@ def waiting_groups(trace: Trace) -> list[list[int]]:
     calls = None
     if len(trace.ranks) > 1:
         with contextlib.suppress(NotCapturedError):
-            calls = called_together(trace).filter(pl.col("call").is_not_null())
+            calls = called_together(trace).drop_nulls("call")
     if calls is not None:
         pairs = (
-            calls.select("rank", other=pl.col("rank").min().over("call"))
-            .unique()
-            .sort("rank", "other")
+            calls.select("rank", other=pl.min("rank").over("call")).unique().sort("rank", "other")
         )
         for rank, other in pairs.iter_rows():
             low, high = sorted((of(rank), of(other)))

@@ -81,7 +81,7 @@ class ReplayPlan:
             mask = self._name_matches(
                 what, f"{what!r} is no stage, no category and no regular expression"
             )
-        chosen: RowMask = mask.fill_null(value=False).to_numpy() & self.device
+        chosen: RowMask = mask.fill_null(False).to_numpy() & self.device
         if not chosen.any():
             raise AnalysisError(
                 f"the change {what!r} matches nothing in this recording",
@@ -93,7 +93,7 @@ class ReplayPlan:
     def calls(self, name: str) -> RowMask:
         """Calls of the host whose name matches a regular expression."""
         mask = self._name_matches(name, f"{name!r} is no regular expression")
-        chosen: RowMask = mask.fill_null(value=False).to_numpy() & ~self.device
+        chosen: RowMask = mask.fill_null(False).to_numpy() & ~self.device
         if not chosen.any():
             found = f"no call of the host in this recording is named {name!r}"
             raise AnalysisError(found, expected="part of the name of a call")
@@ -162,7 +162,7 @@ class ReplayPlan:
         calls: pl.DataFrame = self.events[source][["chain", "row"]].with_columns(
             step=self.events["step"][target]
         )
-        first, last = pl.col("row").min().cast(pl.Int64), pl.col("row").max().cast(pl.Int64)
+        first, last = pl.min("row").cast(pl.Int64), pl.max("row").cast(pl.Int64)
         spans = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
         return spans.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
@@ -222,7 +222,7 @@ class ReplayPlan:
         """Events whose name matches a pattern and that are directly before one of some events in
         their chain.
         """
-        named = contains(self.events["name"], pattern).fill_null(value=False).to_numpy() & rows
+        named = contains(self.events["name"], pattern).fill_null(False).to_numpy() & rows
         chain = self.events["chain"].to_numpy()
         out = np.zeros(len(rows), dtype=bool)
         out[:-1] = named[1:] & (chain[1:] == chain[:-1])
@@ -385,17 +385,15 @@ class _Steps(NamedTuple):
 def _steps(trace: Trace) -> _Steps:
     """The steps of the graph of a trace."""
     built = graph(trace)
-    work = built.events.filter(pl.col("where") == "device")[["rank", "step", "phase", "row"]]
+    work = built.events.filter(where="device")[["rank", "step", "phase", "row"]]
     if work["step"].null_count() == work.height:
-        work = work.with_columns(
-            step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String)
-        )
-    work = work.filter(pl.col("step").is_not_null())
+        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, pl.String))
+    work = work.drop_nulls("step")
     steps = (
         work.group_by("rank", "step").agg(pl.col("phase").drop_nulls().first()).sort("rank", "step")
     )
     follows = pl.struct("rank", "block") == pl.struct("rank", "block").shift(-1)
-    steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(value=False))
+    steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(False))
     cut = pl.lit(built.blocks is not None)
     steps = steps.with_columns(alone=~cut | pl.col("last").all().over("rank"))
     named = steps.select("rank", "step", number=pl.int_range(pl.len()))
@@ -430,9 +428,9 @@ def new_transfer(
             collectives(like)
             .filter(pl.col("transfer_ns").is_not_null() & pl.col("wait_ns").is_not_null())
             .group_by("call", "kind", "bytes")
-            .agg(pl.col("transfer_ns").min())
+            .agg(pl.min("transfer_ns"))
             .group_by("kind", "bytes")
-            .agg(new_ns=pl.col("transfer_ns").median())
+            .agg(new_ns=pl.median("transfer_ns"))
         )
         return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
     factor = bus_factor(pl.coalesce("world", "ranks"))

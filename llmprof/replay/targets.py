@@ -55,7 +55,7 @@ def operators_below_target(
         best = pl.concat(frame.select(*of, target="bound_share") for frame in seen).filter(
             pl.col("target") <= 1
         )
-        best = best.group_by(of).agg(pl.col("target").max())
+        best = best.group_by(of).agg(pl.max("target"))
         rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
     rows = rows.with_columns(saved=(1 - pl.col("bound_share") / target).clip(0))
     return TargetOperators(rows, events)
@@ -105,5 +105,5 @@ def saved_of(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events of a replay (their ``row`` is ``node``) with the columns of their operator,
     where it has one.
     """
-    nodes = events.filter(pl.col("where") == "device").select("event", node="row")
+    nodes = events.filter(where="device").select("event", node="row")
     return add_keys(nodes.join(found.events[["event", "row"]], on="event", how="inner"), found)

@@ -111,7 +111,7 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     without = without.select(
         "phase", pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns").name.prefix("plain_")
     )
-    moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("moved").sum())
+    moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.sum("moved"))
     return (
         _with_intervals(rows)
         .join(moved, on="phase", nulls_equal=True)
@@ -148,7 +148,7 @@ def means_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFrame
 def typical_periods(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of the steps that a mean step is of, where a phase has any."""
     key = ["rank", "step"]
-    named = mean_windows(trace).select(key).unique().with_columns(mean=pl.lit(value=True))
+    named = mean_windows(trace).select(key).unique().with_columns(mean=pl.lit(True))
     rows = rows.join(named, on=key, how="left", maintain_order="left")
     chosen = pl.col("mean").is_not_null()
     return rows.filter(chosen | ~chosen.any().over("phase")).drop("mean")
@@ -294,7 +294,7 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
-            .filter(~pl.col("phase").is_in(sorted(plans[0].left_out)).fill_null(value=False))
+            .filter(~pl.col("phase").is_in(sorted(plans[0].left_out)).fill_null(False))
             .rename({"period_ns": "recorded_ns"})
             .drop("end_ns")
         )

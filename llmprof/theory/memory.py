@@ -41,7 +41,7 @@ def parameters(shape: Shape) -> pl.DataFrame:
         frame.group_by(
             "component", "stage", "parameters_per_layer", "quantizable", maintain_order=True
         )
-        .agg(pl.col("layers", "parameters", "active_parameters").sum())
+        .agg(pl.sum("layers", "parameters", "active_parameters"))
         .select(list(SCHEMA))
     )
 

@@ -183,7 +183,7 @@ class Profile(Struct, frozen=True):
         return self.batch_size * self.generate_len * self.plan.dp / self.total_latency_s
 
     def _sum(self, phase: str, column: str) -> float:
-        return float(self.components.filter(pl.col("phase") == phase)[column].sum())
+        return float(self.components.filter(phase=phase)[column].sum())
 
     def totals(self) -> pl.DataFrame:
         """Sums of each phase on one rank.
@@ -195,7 +195,7 @@ class Profile(Struct, frozen=True):
         moved = ("bytes_read", "bytes_written", "memory_bytes", "message_bytes")
         names = ["flops", *moved, "compute_s", "memory_s", "communication_s", "latency_s"]
         sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
-        bound = self.components.group_by("phase", "bound").agg(pl.col("latency_s").sum())
+        bound = self.components.group_by("phase", "bound").agg(pl.sum("latency_s"))
         bound = bound.sort("latency_s", descending=True).unique(
             "phase", keep="first", maintain_order=True
         )

@@ -109,7 +109,7 @@ def speculate(
         step = k * each + verify
         rows.append((k, tokens, k * each, verify, step, step / tokens))
     frame = pl.DataFrame(rows, schema=list(SCHEMA)[:-1], orient="row")
-    return frame.with_columns(speedup=pl.col("token_s").first() / pl.col("token_s")).cast(
+    return frame.with_columns(speedup=pl.first("token_s") / pl.col("token_s")).cast(
         pl.Schema(SCHEMA)
     )
 

@@ -17,6 +17,7 @@ import polars as pl
 
 from llmprof.names import element_bytes
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 LEAVES_EARLY = ("send_recv", "broadcast", "reduce")
 """Kinds in which one rank may end before another one begins (it has sent into a buffer)."""
@@ -126,7 +127,7 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
         "kind",
         "world",
         start=pl.col("start_ns"),
-        end=pl.col("start_ns") + pl.col("dur_ns"),
+        end=END,
     )
     matches = Matches()
     early = pl.col("kind").is_in(LEAVES_EARLY)
@@ -346,9 +347,7 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> _Match
         return None
     pair = agreeing[0]
     rest = own[["_row"]].join(pair.calls, on="_row", how="anti")
-    unmatched = rest.with_columns(
-        call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64)
-    )
+    unmatched = rest.with_columns(call=pl.lit(None, pl.Int64), difference=pl.lit(None, pl.Int64))
     return _MatchedRank(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
 
 
@@ -387,9 +386,9 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     unsized = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null())
     if not trace.has("ops") or not frame["bytes"].is_null().any():
         return frame.with_columns(
-            op_bytes=pl.lit(None, dtype=pl.Int64),
-            op_dtype=pl.lit(None, dtype=pl.String),
-            op_calls=pl.lit(None, dtype=pl.Boolean),
+            op_bytes=pl.lit(None, pl.Int64),
+            op_dtype=pl.lit(None, pl.String),
+            op_calls=pl.lit(None, pl.Boolean),
         )
     calls = (
         trace.ops[["rank", "op_id", "name", "shapes", "dtypes"]]
@@ -428,7 +427,7 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     best = (
         tensors.join(types, on=["_call", "n"], how="left")
         .with_columns(size=pl.col("elements") * element_bytes(pl.col("type")))
-        .filter(pl.col("size").is_not_null())
+        .drop_nulls("size")
         .sort("_call", "size", descending=[False, True], maintain_order=True)
         .unique("_call", keep="first", maintain_order=True)
     )
@@ -456,11 +455,7 @@ def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     )
     size = (
         pl.when(parts)
-        .then(
-            pl.when(pl.col("call").is_not_null() & whole).then(
-                pl.col("op_bytes").sum().over("call")
-            )
-        )
+        .then(pl.when(pl.col("call").is_not_null() & whole).then(pl.sum("op_bytes").over("call")))
         .when(pl.col("kind") == "all_gather")
         .then(pl.col("op_bytes") * pl.col("world"))
         .otherwise("op_bytes")

@@ -123,7 +123,7 @@ def _timeline(trace: Trace) -> pl.DataFrame:
         grid=_size("grid"),
         block=_size("block"),
     ).sort("rank", "start_ns", "stream", maintain_order=True)
-    events = trace.events.filter(pl.col("source") == "kernel")
+    events = trace.events.filter(source="kernel")
     return kernels.hstack(events[["event"]])
 
 
@@ -313,8 +313,8 @@ def command(
             f"ncu profiles kernels of NVIDIA, and these are of {trace.meta.get('device')}",
             hint="AMD: rocprof-compute profile; Ascend: msprof op",
         )
-    events = trace.events.filter(pl.col("source") == "kernel")
-    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
+    events = trace.events.filter(source="kernel")
+    events = events.with_columns(function=names_kernels.function(events["name"]))
     chosen = _chosen(
         events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank}
     )
@@ -339,10 +339,10 @@ def _chosen(
         [pl.col(name) == value for name, value in where.items() if value is not None] or True
     )
     if isinstance(kernel, int):
-        rows = rows.filter(pl.col("event") == kernel)
+        rows = rows.filter(event=kernel)
     elif kernel is not None:
-        exact = rows.filter(pl.col("name") == kernel)
-        rows = exact if exact.height else rows.filter(pl.col("function") == kernel)
+        exact = rows.filter(name=kernel)
+        rows = exact if exact.height else rows.filter(function=kernel)
     if not rows.height:
         found = f"no kernel of this trace has {wording}"
         raise AnalysisError(found, hint="trace.events lists kernels with their layers and stages")
@@ -366,9 +366,9 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
     """Which launches to profile, and how."""
     rank = chosen["rank"][0]
     functions = chosen["function"].unique().sort().to_list()
-    of_rank = counted_launches(events.filter(pl.col("rank") == rank), recorded=launches_recorded)
+    of_rank = counted_launches(events.filter(rank=rank), recorded=launches_recorded)
     of_rank = of_rank.filter(pl.col("function").is_in(functions))
-    if of_rank.filter(pl.col("category") == "collective").height:
+    if of_rank.filter(category="collective").height:
         found = (
             f"the functions {functions} are those of collectives too, which must not be profiled"
         )

@@ -70,15 +70,15 @@ def kernel_limits(metrics: Metrics) -> pl.DataFrame:
         speed.sort(length, descending=True, nulls_last=True)
         .group_by("kernel_name", maintain_order=True)
         .agg(
-            pl.len().alias("count"),
-            length.sum().alias("total_ns"),
+            count=pl.len(),
+            total_ns=length.sum(),
             median_ns=length.median(),
             min_ns=length.min(),
             max_ns=length.max(),
         )
         .join(limit, on="kernel_name", how="left", nulls_equal=True, maintain_order="left")
         .sort("total_ns", descending=True, maintain_order=True)
-        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .with_columns(share=pl.col("total_ns") / pl.sum("total_ns"))
         .select(
             *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
             *("bound_by", "compute_share", "memory_share", "bound_share", "stall"),

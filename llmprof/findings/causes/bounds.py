@@ -120,7 +120,7 @@ def _measure_below(scope: Scope) -> Measurement | None:
     short = pl.col("operator").str.split("::").list.last()
     known = pl.col("stage").is_not_null() & ~pl.col("stage").is_in(ANY_STAGE)
     rows = rows.with_columns(what=pl.when(known).then("stage").otherwise(short), known=known)
-    sums = rows.group_by("what", "known").agg(pl.col("time_ns", "bound_ns", "gap_ns").sum())
+    sums = rows.group_by("what", "known").agg(pl.sum("time_ns", "bound_ns", "gap_ns"))
     sums = sums.filter(pl.col("gap_ns") > 0).sort("gap_ns", "what", descending=[True, False])
     if not sums.height:
         return None
@@ -160,7 +160,7 @@ def _measure_above(scope: Scope) -> Measurement | None:
         longest["bound_by"],
         rows[["operator", "shapes"]].n_unique(),
         sum_of(rows, "count") / scope.parts,
-        bool(rows.select(BY_CACHE.fill_null(value=False).all()).item()),
+        bool(rows.select(BY_CACHE.fill_null(False).all()).item()),
         longest["shapes"],
         longest["kernel"],
     )

@@ -110,13 +110,13 @@ class Copies(Figures, frozen=True):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    rows = scope.times.filter(pl.col("kind") == "copy")
+    rows = scope.times.filter(kind="copy")
     if not rows.height:
         return None
     name, share = heaviest(rows, "part", "ns")
     events = scope.events.filter(pl.col("category").is_in(["copy", "fill"]))
     of_name = events.filter(pl.col("name").eq_missing(name))
-    shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
+    shown = of_name if of_name.height else events.filter(source="kernel")
     moved = None
     if of_name.height and "copies" in scope.trace.table_names:
         moved = scope.begun(scope.trace.copies.filter(pl.col("name").eq_missing(name)))

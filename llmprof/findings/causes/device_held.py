@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import polars as pl
-
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, longest_in
 from llmprof.findings.host import CALLS, advice_on, first_match
 from llmprof.findings.scope import Scope, change_without, heaviest, max_of, whole_pauses
@@ -38,7 +36,7 @@ class DeviceHeld(Figures, frozen=True):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    gaps = scope.idle("queued").filter(pl.col("waited_kind") == "call")
+    gaps = scope.idle("queued").filter(waited_kind="call")
     if not gaps.height:
         return None
     call, share = heaviest(gaps, "waited_name")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import polars as pl
-
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, sum_of
 
@@ -38,7 +36,7 @@ class Drafting(Figures, frozen=True):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    drafts = scope.events.filter(pl.col("stage") == "draft")
+    drafts = scope.events.filter(stage="draft")
     if not drafts.height:
         return None
     ns, whole = sum_of(drafts, "dur_ns"), sum_of(scope.events, "dur_ns")

@@ -116,7 +116,7 @@ def beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(
         [
             sized.select(ns=pl.col("dur_ns") - pl.col("dur_ns").cum_min().over(lane)),
-            equal.select(ns=pl.col("dur_ns") - pl.col("dur_ns").min().over(alike)),
+            equal.select(ns=pl.col("dur_ns") - pl.min("dur_ns").over(alike)),
         ]
     )
 
@@ -149,7 +149,7 @@ def _measure(scope: Scope) -> Measurement | None:
     kinds = (
         calls.with_columns(pl.col("kind").fill_null("other"))
         .group_by("kind")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "kind", descending=[True, False])
     )
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])

@@ -91,12 +91,8 @@ class HeaviestStage(Figures, frozen=True):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    compute = scope.times.filter(pl.col("kind") == "compute")
-    stages = (
-        compute.group_by("part")
-        .agg(pl.col("ns").sum())
-        .sort("ns", "part", descending=[True, False])
-    )
+    compute = scope.times.filter(kind="compute")
+    stages = compute.group_by("part").agg(pl.sum("ns")).sort("ns", "part", descending=[True, False])
     if not stages.height:
         return None
     whole = sum_of(stages, "ns")

@@ -233,7 +233,7 @@ def _measure(scope: Scope) -> Measurement | None:
     once = steps is None and (max_of(whole, "dur_ns") or 0) >= MOSTLY * late_ns
     layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
-        launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
+        launching_share=sum_of(late.filter(cause="launch"), "dur_ns") / late_ns,
         long_share=long,
         replayed_share=replayed,
         host=host_activity(scope, late),

@@ -111,7 +111,7 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
     def measure(scope: Scope) -> Measurement | None:
         if scope.trace.capture.on_host:
             return None
-        gaps = scope.pauses.filter(pl.col("reason") == reason)
+        gaps = scope.pauses.filter(reason=reason)
         if not gaps.height:
             return None
         of, own = worst_ranks(scope, gaps)

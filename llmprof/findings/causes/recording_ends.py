@@ -15,6 +15,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import shorten
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 
@@ -55,14 +56,12 @@ class RecordingEnds(Figures, frozen=True):
 def _measure(scope: Scope) -> Measurement | None:
     if scope.steps is not None:
         return None
-    ends = scope.events.group_by("rank").agg(
-        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    )
+    ends = scope.events.group_by("rank").agg(first=pl.min("start_ns"), last=END.max())
     windows = recorded_windows(scope.trace)
     both = windows.join(ends, on="rank").select(
         "rank",
         before=pl.col("first") - pl.col("start_ns"),
-        after=pl.col("start_ns") + pl.col("dur_ns") - pl.col("last"),
+        after=END - pl.col("last"),
         start_ns="start_ns",
         dur_ns=pl.col("first") - pl.col("start_ns"),
     )
@@ -72,7 +71,7 @@ def _measure(scope: Scope) -> Measurement | None:
     pieces, spans = innermost_within(
         before, host_spans(scope.trace).with_columns(thread=0), ["rank"]
     )
-    named = pieces.with_columns(spans["name"][pieces["span"]].alias("who"))
+    named = pieces.with_columns(who=spans["name"][pieces["span"]])
     who, share = heaviest(named, "who")
     in_who = share * sum_of(pieces, "dur_ns") / max(1.0, sum_of(before, "dur_ns"))
     figures = RecordingEnds(

@@ -55,7 +55,7 @@ class ShortKernels(Figures, frozen=True):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    kernels = scope.events.filter(pl.col("source") == "kernel")
+    kernels = scope.events.filter(source="kernel")
     if kernels.height < MIN_KERNELS:
         return None
     short = kernels.filter(

@@ -38,7 +38,7 @@ class SplitK(Figures, frozen=True):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    linear = scope.events.filter(pl.col("category") == "gemm")
+    linear = scope.events.filter(category="gemm")
     reduce = linear.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
     if not reduce.height:
         return None

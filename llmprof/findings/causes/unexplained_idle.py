@@ -27,7 +27,7 @@ class UnexplainedIdle(Figures, frozen=True):
     """Share of it that lies between steps."""
     around: RangeAround | None = None
     calls_known: bool = False
-    """Whether at least as many calls of the host were recorded as there are pauses."""
+    """Whether calls of the host were recorded."""
 
     def title(self, of: Context) -> str:
         return f"{of.device_is} idle {of.amount}; its cause is not known."
@@ -90,7 +90,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
     if not gaps.height:
         return None
     of, own = worst_ranks(scope, gaps)
-    launched = sum_of(own.filter(pl.col("cause") == "queued"), "dur_ns")
+    launched = sum_of(own.filter(cause="queued"), "dur_ns")
     ns, own_ns = sum_of(gaps, "dur_ns"), max(1.0, sum_of(own, "dur_ns"))
     between = own.clear() if scope.steps is None else own.remove("in_step")
     figures = UnexplainedIdle(
@@ -98,7 +98,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
         launched / own_ns,
         sum_of(between, "dur_ns") / own_ns,
         range_around(scope, own),
-        scope.trace.has("runtime") and scope.trace.runtime.height >= gaps.height,
+        scope.trace.has("runtime"),
     )
     return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps, unsure=True)
 

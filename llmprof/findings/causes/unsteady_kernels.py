@@ -74,7 +74,7 @@ def _measure(scope: Scope) -> Measurement | None:
         by_name,
         slow,
         every.height,
-        float(own.select(pl.col("ratio").median()).item()),
+        float(own.select(pl.median("ratio")).item()),
         sum_of(rows, "dur_ns") / rows[["rank", "step"]].n_unique(),
     )
     each_ns = sum_of(rows, "dur_ns") / every.height

@@ -49,9 +49,7 @@ def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFram
     key.
     """
     rows = passes.select("event", *key).join(stored_tokens(trace), on="event").drop_nulls()
-    rows = rows.group_by(key).agg(
-        pl.col("tokens").first(), pl.len().alias("stores"), n=pl.col("tokens").n_unique()
-    )
+    rows = rows.group_by(key).agg(pl.first("tokens"), stores=pl.len(), n=pl.n_unique("tokens"))
     return rows.filter((pl.col("n") == 1) & (pl.col("tokens") > 0)).drop("n")
 
 
@@ -77,11 +75,11 @@ def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     heavy = some & (pl.col("tokens") > HEAVIER * pl.col("tokens").filter(some).min().over("rank"))
     light = some & ~heavy
     rows = rows.with_columns(
-        _reads=(heavy & (light.cum_sum().over("rank") == 0)).fill_null(value=False),
-        _light=light.fill_null(value=False),
+        _reads=(heavy & (light.cum_sum().over("rank") == 0)).fill_null(False),
+        _light=light.fill_null(False),
     )
     first = pl.col("tokens").filter("_light").first().over("rank")
-    reads = pl.col("_reads") & (pl.col("_reads").sum().over("rank") == 1) & first.is_not_null()
+    reads = pl.col("_reads") & (pl.sum("_reads").over("rank") == 1) & first.is_not_null()
     generates = pl.col("_light") & heavy.any().over("rank")
     known, zero = reads | generates, pl.lit(0, dtype=pl.Int64)
     made = {

@@ -301,7 +301,7 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
             continue
         if series.dtype == pl.Binary or column not in _TEXTS:
             ledger.leave_out(name, "values of an unexpected type", series.count())
-            frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias(column))
+            frame = frame.with_columns(pl.lit(None, pl.Int64).alias(column))
             continue
         texts = series.cast(pl.String, strict=False)
         cleaned = {

@@ -169,7 +169,7 @@ def timeline(
 
 def step_window(trace: Trace, step: int) -> Window | None:
     """Time of a step on all ranks, until the next one begins; None if nothing ran in it."""
-    rows = whole_steps(trace).filter(pl.col("step") == step).drop_nulls("start_ns")
+    rows = whole_steps(trace).filter(step=step).drop_nulls("start_ns")
     return draw.extent(rows) if rows.height else None
 
 

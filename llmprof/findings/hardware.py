@@ -15,7 +15,6 @@ from llmprof.findings.rows import severity_of
 from llmprof.names import kernels
 from llmprof.text import counted, shorten
 from llmprof.trace import Trace
-from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
 from llmprof.trace.schema import TABLES, conform
 from llmprof.units import format_ns, format_share
@@ -249,6 +248,8 @@ def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
             row["memory_share"],
             row["bound_share"],
         )
+        from llmprof.trace.metrics import explain
+
         state = explain(row["stall"]) if row["stall"] is not None else None
         figures = LimitedKernel(
             short_name(row["kernel_name"]),
@@ -353,6 +354,8 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         return []
     row = hottest.row(0, named=True)
     share = row["ns"] / total
+    from llmprof.trace.metrics import explain
+
     state = explain(row["reason"]) if row["reason"] else None
     figures = HotLine(
         row["line"],

@@ -11,7 +11,6 @@ from llmprof.errors import AtLeastOne
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
 from llmprof.trace import Trace
-from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns
 
@@ -302,6 +301,8 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
         notes[0] += (
             f" The {'longest ' if timed else 'first '}{bars.height} of {count:,} {what} are shown."
         )
+    from llmprof.trace.metrics import explain
+
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"

@@ -129,9 +129,7 @@ def _operator(given: Mapping[str, Any]) -> Operator:
             timed = timed | {name: by_place}
         line["timed"] = Timeable(**timed)
     if "rule" in options:
-        rule, places = RULES[options.pop("rule")], options.pop("places", ())
-        inspect.signature(rule).bind(None, *places, **options)
-        line["work"] = Cost(rule, places, options)
+        line["work"] = Cost(RULES[options.pop("rule")], options.pop("places", ()), options)
     return Operator(**line)
 
 
@@ -180,8 +178,9 @@ def _own() -> list[Operator]:
     for name, given in plugins.own()["operators"].items():
         try:
             line = _operator({"names": name, **given})
-            if not line.work or line.kind not in kinds:
+            if not isinstance(line.work, Cost) or line.kind not in kinds:
                 raise ValueError(f"no rule, or the kind {line.kind!r} is none of {listed(kinds)}")
+            inspect.signature(line.work.rule).bind(None, *line.work.places, **line.work.named)
             found.append(line)
         except (KeyError, TypeError, ValueError) as error:
             raise LlmprofError(

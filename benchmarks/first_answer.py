@@ -7,7 +7,8 @@ of Nsight Systems, to read its rows. HTA reads traces, and nsys-ai diagnoses exp
 ``make bench`` installed them. ``--other`` names another checkout, whose commands run beside these.
 
 ``warm`` is the CPU time of findings alone in a process that has answered before. Beside it stand
-as many collections of one row as Polars made for them, and one sort of all recorded rows.
+those of a sixth of the recorded time, by the same calls: what is left is what the calls take, however
+few the rows. And as many collections of one row as Polars made, and one sort of all recorded rows.
 ``--without-bytecode`` compiles every module in each process.
 """
 
@@ -84,7 +85,7 @@ def measure(
             )
         for name in ("findings", *["report"] * report):
             contenders[f"llmprof {name}{of}"] = partial(_command, name, path, tree.resolve())
-        for part in ("findings", "collections", "sort"):
+        for part in ("findings", "findings of a sixth", "collections", "sort"):
             contenders[f"warm: {part}{of}"] = partial(run, "warm", path, part, tree=tree.resolve())
     alternate(contenders, 1)  # writes the byte code
     return alternate(contenders, rounds)

@@ -1,6 +1,7 @@
 """How often the findings name a cause that is known, since it was planted.
 
-``python benchmarks/truth.py`` edits copies of the sample recordings: it inserts time into them where
+``python benchmarks/truth.py`` edits copies of recordings (samples, and one of ROCm and one of Ascend
+where ``../shared`` is at hand): it inserts time into them where
 a cause of that kind would have cost it (everything after it comes later, what runs then is longer),
 adds the calls or kernels that a profiler would have recorded, and asks llmprof for its findings. The
 table tells for each cause and size whether a finding of it stands first or among the first three,
@@ -22,7 +23,8 @@ import sqlite3
 import tempfile
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -34,9 +36,10 @@ import llmprof
 ROOT: Final = Path(__file__).resolve().parent.parent
 SAMPLES: Final = ROOT / "sample_traces"
 STEP: Final = re.compile(r"execute_context_\d+\((\d+)\)_generation_\d+\((\d+)\)")
-PRODUCT: Final = "gemm|nvjet"
-ATTENTION: Final = "flash"
+PRODUCT: Final = "gemm|nvjet|Cijk|MatMul|Conv2D"
+ATTENTION: Final = "flash|paged_attention"
 NORM: Final = "norm"
+DEVICE: Final = ("kernel", "copy", "task")
 PAUSE: Final = 1_000
 """What is left of the pauses of a device, in nanoseconds."""
 SIZES: Final = (0.3, 1.0, 3.0)
@@ -65,6 +68,8 @@ class Rank:
     added: list[Event] = field(default_factory=list)
     after_pause: list[Event] = field(default_factory=list)
     """The event after the longest pause of all devices in each step of decoding."""
+    named: str = ""
+    """Ranges of which each begins a step; those of vLLM's steps of decoding by default."""
 
     def device(self) -> list[Event]:
         """Kernels, copies and memsets."""
@@ -76,12 +81,13 @@ class Rank:
             (event.start, event.end)
             for event in self.events
             if event.kind == "range"
-            and (names := STEP.match(event.name))
-            and names[1] == "0"
-            and names[2] != "0"
+            and (
+                (self.named and self.named in event.name)
+                or ((names := STEP.match(event.name)) and names[1] == "0" and names[2] != "0")
+            )
         ]
         starts = sorted(set(found))
-        ends = [*(start for start, _ in starts[1:]), self.events[-1].start]
+        ends = [start for start, _ in starts[1:]] + [self.events[-1].start] * bool(starts)
         return [(start, end) for (start, _), end in zip(starts, ends, strict=True)]
 
     def moved(self, times: np.ndarray[Any, Any], of_host: bool = False) -> np.ndarray[Any, Any]:
@@ -104,7 +110,7 @@ class Rank:
 
     def finish(self) -> None:
         """Move all events by what was inserted; what was added has its times already."""
-        on_device = np.array([event.kind in ("kernel", "copy") for event in self.events])
+        on_device = np.array([event.kind in DEVICE for event in self.events])
         edges = []
         for times in ([event.start for event in self.events], [event.end for event in self.events]):
             known = np.array(times, dtype=np.int64)
@@ -118,11 +124,18 @@ class Rank:
 
 
 class Chrome:
-    """A folder of the PyTorch profiler's files, one a rank."""
+    """The PyTorch profiler's files of a folder, one a rank."""
 
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(folder.glob("*.json.gz"))
-        self.documents = [json.loads(gzip.decompress(file.read_bytes())) for file in self.files]
+    names: Mapping[str, str] = {}
+    """Other names of calls than CUDA's."""
+
+    def __init__(self, folder: Path, pattern: str = "*.json.gz", named: str = "") -> None:
+        self.files = sorted(folder.glob(pattern))
+        self.documents = [
+            json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+            for file in self.files
+            for data in [file.read_bytes()]
+        ]
         self.origin = int(
             min(
                 row["ts"]
@@ -131,7 +144,9 @@ class Chrome:
                 if "dur" in row
             )
         )
-        self.ranks = [Rank(list(self._events(document))) for document in self.documents]
+        self.ranks = [
+            Rank(list(self._events(document)), named=named) for document in self.documents
+        ]
 
     def _events(self, document: dict[str, Any]) -> Iterator[Event]:
         kinds = {
@@ -182,7 +197,11 @@ class Chrome:
 
     def copy(self, like: Event, call: Event, start: int, end: int, way: str) -> Event:
         """A copy that a call asked for, such as ``DtoH``."""
-        args = {key: like.row["args"][key] for key in ("device", "context", "stream")}
+        args = {
+            key: value
+            for key, value in like.row["args"].items()
+            if key in ("device", "context", "stream")
+        }
         args |= {"correlation": call.row["args"]["correlation"], "bytes": (end - start) * 10}
         places = {"D": "Device", "H": "Pageable"}
         name = f"Memcpy {way} ({places[way[0]]} -> {places[way[-1]]})"
@@ -200,7 +219,9 @@ class Chrome:
             ]
             rows += [row for row in document["traceEvents"] if "ts" not in row]
             text = json.dumps(document | {"traceEvents": rows})
-            (folder / file.name).write_bytes(gzip.compress(text.encode(), 1))
+            (folder / f"{file.name.removesuffix('.gz')}.gz").write_bytes(
+                gzip.compress(text.encode(), 1)
+            )
         return folder
 
 
@@ -215,12 +236,13 @@ class Nsys:
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "other",
         "NVTX_EVENTS": "range",
     }
+    names: Mapping[str, str] = {}
 
     def __init__(self, folder: Path) -> None:
         self.file = next(folder.glob("*.sqlite"))
         with sqlite3.connect(f"file:{self.file}?mode=ro", uri=True) as base:
             base.row_factory = sqlite3.Row
-            self.names = dict(map(tuple, base.execute("SELECT id, value FROM StringIds")))
+            self.strings = dict(map(tuple, base.execute("SELECT id, value FROM StringIds")))
             ranks: dict[int, list[Event]] = {}
             for table, kind in self.TABLES.items():
                 for row in map(dict, base.execute(f"SELECT rowid AS row_id, * FROM {table}")):
@@ -237,7 +259,7 @@ class Nsys:
                         Event(
                             row["start"],
                             end,
-                            str(self.names.get(name, name)),
+                            str(self.strings.get(name, name)),
                             kind,
                             row | {"table": table},
                         )
@@ -249,8 +271,8 @@ class Nsys:
         ]
 
     def _name(self, name: str) -> int:
-        number = max(self.names) + 1
-        self.names[number] = name
+        number = max(self.strings) + 1
+        self.strings[number] = name
         return number
 
     def link(self, event: Event) -> int | None:
@@ -308,7 +330,7 @@ class Nsys:
         shutil.copyfile(self.file, path)
         with sqlite3.connect(path) as base:
             known = {row[0] for row in base.execute("SELECT id FROM StringIds")}
-            new = [(number, name) for number, name in self.names.items() if number not in known]
+            new = [(number, name) for number, name in self.strings.items() if number not in known]
             base.executemany("INSERT INTO StringIds VALUES (?, ?)", new)
             kept = {name: set[int]() for name in self.TABLES}
             for event in (event for rank in self.ranks for event in rank.events):
@@ -336,7 +358,239 @@ class Nsys:
         return path
 
 
-Recording = Chrome | Nsys
+class Hip(Chrome):
+    """A file of the PyTorch profiler on ROCm; its steps of decoding begin after the gathered logits."""
+
+    names: Mapping[str, str] = {
+        "cudaMemcpyAsync": "hipMemcpyWithStream",
+        "cudaMalloc": "hipMalloc",
+        "cudaFree": "hipFree",
+        "cudaHostAlloc": "hipHostMalloc",
+        "cuMemCreate": "hipMemCreate",
+        "cuModuleLoadData": "hipModuleLoadData",
+        "cuLinkComplete": "hiprtcCompileProgram",
+    }
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "tracemap_mi300x*.json.gz", "nccl:_all_gather_base")
+        gathers = [event for event in self.ranks[0].events if event.kind == "range"]
+        max(gathers, key=lambda event: event.start).kind = "other"  # nothing decodes after it
+
+
+class Ascend:
+    """Databases of torch_npu, one a rank, with their one step several times."""
+
+    STEPS: Final = 8
+    TABLES: Final = {
+        "TASK": (("connectionId", "globalTaskId"), "task"),
+        "COMMUNICATION_OP": (("connectionId", "opId"), "kernel"),
+        "CANN_API": (("connectionId",), "call"),
+        "PYTORCH_API": (("connectionId",), "operator"),
+        "STEP_TIME": ((), "range"),
+        "COMPUTE_TASK_INFO": (("globalTaskId",), ""),
+        "COMMUNICATION_TASK_INFO": (("globalTaskId", "opId"), ""),
+        "CONNECTION_IDS": (("id", "connectionId"), ""),
+    }
+    """Columns that hold an identifier of the step, and what the rows with times are."""
+    KEPT: Final = ("STRING_IDS", "NPU_INFO", "RANK_DEVICE_MAP", "META_DATA", "PYTORCH_CALLCHAINS")
+    MANY: Final = 10**6
+    names: Mapping[str, str] = {
+        "cudaMemcpyAsync": "aclrtMemcpy",
+        "cudaMalloc": "aclrtMalloc",
+        "cudaFree": "aclrtFree",
+        "cudaHostAlloc": "aclrtMallocHost",
+        "cuMemCreate": "aclrtMallocPhysical",
+        "cuModuleLoadData": "aclrtBinaryLoadFromFile",
+        "cuLinkComplete": "opCompile",
+    }
+
+    def __init__(self, folder: Path) -> None:
+        self.folders = sorted(folder.glob("*_ascend_pt"))
+        self.tables: list[dict[str, list[dict[str, Any]]]] = []
+        self.strings: list[dict[int, str]] = []
+        for path in self.folders:
+            with sqlite3.connect(f"file:{self._database(path)}?mode=ro", uri=True) as base:
+                base.row_factory = sqlite3.Row
+                rows = {name: base.execute(f"SELECT * FROM {name}") for name in self.TABLES}
+                self.tables.append({name: list(map(dict, found)) for name, found in rows.items()})
+                found = base.execute("SELECT id, value FROM STRING_IDS")
+                self.strings.append(dict(map(tuple, found)))
+        steps = [tables["STEP_TIME"][0] for tables in self.tables]
+        self.origin = min(row["startNs"] for row in steps)
+        self.period = max(row["endNs"] for row in steps) - self.origin
+        self.ranks = [
+            Rank(sorted(self._events(*of), key=lambda event: event.start), named="step")
+            for of in zip(self.tables, self.strings, strict=True)
+        ]
+        self._without_first_use()
+
+    @staticmethod
+    def _database(folder: Path) -> Path:
+        return next(folder.glob("ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler*.db"))
+
+    def _events(
+        self, tables: dict[str, list[dict[str, Any]]], strings: dict[int, str]
+    ) -> Iterator[Event]:
+        computing = {row["globalTaskId"]: row["name"] for row in tables["COMPUTE_TASK_INFO"]}
+        for step in range(self.STEPS):
+            for table, (columns, kind) in self.TABLES.items():
+                for row in self._of_step(tables[table], columns, step) if kind else ():
+                    name = strings.get(row.get("name", row.get("opName", -1)), "step")
+                    what = kind
+                    if table == "TASK":
+                        number = row["globalTaskId"] - step * self.MANY
+                        name = strings.get(computing.get(number, row["taskType"]), "")
+                        what = (
+                            "kernel"
+                            if number in computing
+                            else "copy"
+                            if "MEMCPY" in name
+                            else "task"
+                        )
+                    if name.startswith("Dequeue@"):
+                        what = "queue"
+                    if table == "COMMUNICATION_OP":
+                        name = re.sub(r"(__\d+_)(\d+)_", rf"\g<1>{step}0\2_", name)
+                    if name == "ProfilerStep#50":
+                        name = f"ProfilerStep#{50 + step}"
+                    start, end = (
+                        int(row[key]) - self.origin + step * self.period
+                        for key in ("startNs", "endNs")
+                    )
+                    yield Event(start, end, name, what, row | {"table": table})
+
+    def _of_step(
+        self, rows: list[dict[str, Any]], columns: Sequence[str], step: int
+    ) -> Iterator[dict[str, Any]]:
+        for row in rows:
+            known = {key: row[key] for key in columns if row[key] not in (None, 0xFFFF_FFFF)}
+            yield row | {key: value + step * self.MANY for key, value in known.items()}
+
+    def _without_first_use(self) -> None:
+        """Cut what the first collective of a step waits for between kernels and after them."""
+        cut = []
+        begins = [rank.steps() for rank in self.ranks]
+        for step in range(self.STEPS):
+            kernels = [
+                event
+                for rank, steps in zip(self.ranks, begins, strict=True)
+                for event in rank.events
+                if event.kind == "kernel" and steps[step][0] <= event.start < steps[step][1]
+            ]
+            first = [e for e in kernels if _is_collective(e) and e.name.endswith("00_1")]
+            begin, end = max(e.start for e in first), min(e.end for e in first)
+            reach = begin
+            inside = sorted(
+                (e for e in kernels if not _is_collective(e) and begin < e.start < end),
+                key=lambda event: event.start,
+            )
+            for event in inside:
+                if event.start - reach > PAUSE:
+                    cut.append((reach, event.start, PAUSE))
+                reach = max(reach, event.end)
+            cut.append((reach, end - 1, 500_000))
+        for rank in self.ranks:
+            rank.stretches += cut
+            rank.of_host += cut
+            rank.finish()
+
+    def link(self, event: Event) -> int | None:
+        """The number that a launch shares with what it launched."""
+        number: int | None = event.row.get("connectionId")
+        return None if number == 0xFFFF_FFFF else number
+
+    def call(self, like: Event, name: str, start: int, end: int) -> Event:
+        """A call of the host beside another one's thread."""
+        number = 10**9 + start % 10**9
+        row = like.row | {"connectionId": number, "type": 20000}  # AscendCL's level
+        return Event(start, end, name, "call", row)
+
+    def range(self, like: Event, name: str, start: int, end: int) -> Event:
+        """A range that a program has marked, on the thread of a call."""
+        row = next(e.row for e in self.ranks[0].events if e.kind == "operator")
+        row = row | {"globalTid": like.row["globalTid"], "type": 50004, "connectionId": None}
+        return Event(start, end, name, "range", row)
+
+    def kernel(self, like: Event, name: str, start: int, end: int) -> Event:
+        """A kernel that the launch of another one launched, too."""
+        row = {"table": "TASK", "connectionId": like.row["connectionId"], "like": "Mul"}
+        return Event(start, end, "aclnnMul_MulAiCore_Mul", "kernel", row)
+
+    def copy(self, like: Event, call: Event, start: int, end: int, way: str) -> Event:
+        """A copy that a call asked for, such as ``DtoH``."""
+        number = call.row["connectionId"]
+        places = {"D": "device", "H": "host"}
+        row = like.row | {"connectionId": number, "globalTaskId": number}
+        row["way"] = f"{places[way[0]]} to {places[way[-1]]}"
+        return Event(start, end, "copy", "copy", row)
+
+    def write(self, folder: Path) -> Path:
+        """Write the recording into a folder."""
+        for path, *of in zip(self.folders, self.tables, self.strings, self.ranks, strict=True):
+            source = self._database(path)
+            target = folder / source.relative_to(path.parent)
+            target.parent.mkdir(parents=True)
+            shutil.copyfile(source, target)
+            with closing(sqlite3.connect(target)) as base:
+                self._fill(base, *of)
+                base.commit()
+        return folder
+
+    def _fill(
+        self,
+        base: sqlite3.Connection,
+        tables: dict[str, list[dict[str, Any]]],
+        strings: dict[int, str],
+        rank: Rank,
+    ) -> None:
+        found = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (name,) in found:
+            if name in self.TABLES:
+                base.execute(f"DELETE FROM {name}")
+            elif name not in self.KEPT and not name.startswith(("ENUM", "sqlite")):
+                base.execute(f"DROP TABLE {name}")
+        base.execute("CREATE TABLE MEMCPY_INFO (globalTaskId, size, memcpyOperation)")
+        base.execute("CREATE TABLE ENUM_MEMCPY_OPERATION (id, name)")
+        ways = ("host to device", "device to host", "device to device")
+        base.executemany("INSERT INTO ENUM_MEMCPY_OPERATION VALUES (?, ?)", enumerate(ways))
+        filled: dict[str, list[dict[str, Any]]] = {
+            name: [] for name in (*self.TABLES, "MEMCPY_INFO")
+        }
+        for table, (columns, kind) in self.TABLES.items():
+            for step in range(self.STEPS) if not kind else ():
+                filled[table] += self._of_step(tables[table], columns, step)
+        numbers = {name: number for number, name in strings.items()}
+        tasks = [event for event in rank.events if event.row["table"] == "TASK"]
+        short = next(
+            event.row for event in tasks if event.kind == "kernel" and "MulAiCore" in event.name
+        )
+        for event in rank.events:
+            row = event.row | {
+                "startNs": event.start + self.origin,
+                "endNs": event.end + self.origin,
+            }
+            if row.pop("like", None):
+                row = short | row
+            for key in row.keys() & {"name", "opName"}:
+                row[key] = numbers.setdefault(event.name, max(strings) + 1 + len(numbers))
+            if way := row.pop("way", None):
+                size = (event.end - event.start) * 10
+                copied = {"globalTaskId": row["globalTaskId"], "size": size}
+                filled["MEMCPY_INFO"].append(copied | {"memcpyOperation": ways.index(way)})
+            if row["table"] == "STEP_TIME":
+                row["id"] = len(filled["STEP_TIME"])
+            filled[row.pop("table")].append(row)
+        new = [(number, name) for name, number in numbers.items() if number not in strings]
+        base.executemany("INSERT INTO STRING_IDS VALUES (?, ?)", new)
+        for table, rows in filled.items():
+            if rows:
+                marks = ", ".join(f":{key}" for key in rows[0])
+                base.executemany(
+                    f"INSERT OR REPLACE INTO {table} ({', '.join(rows[0])}) VALUES ({marks})", rows
+                )
+
+
+Recording = Chrome | Nsys | Ascend
 
 
 @dataclass(frozen=True)
@@ -383,8 +637,8 @@ def without_pauses(recording: Recording) -> None:
         rank.stretches += cut
         rank.of_host += cut
         rank.finish()
-    begin = after[0].start - PAUSE + 1
-    for rank in ranks:
+    begin = after[0].start - PAUSE + 1 if after else 0
+    for rank in ranks if after else ():
         rank.after_pause = after
         _only_decoding(rank, recording, begin)
 
@@ -395,9 +649,7 @@ def _only_decoding(rank: Rank, recording: Recording, begin: int) -> None:
     launches = [e.start for e in rank.events if e.kind == "call" and recording.link(e) in kept]
     before = min(begin, *launches)
     rank.events = [
-        event
-        for event in rank.events
-        if event.start >= (begin if event.kind in ("kernel", "copy") else before)
+        event for event in rank.events if event.start >= (begin if event.kind in DEVICE else before)
     ]
 
 
@@ -407,7 +659,7 @@ def _launch(rank: Rank) -> Event:
     return next(
         event
         for event in rank.events
-        if event.kind == "call" and event.start >= start and "Launch" in event.name
+        if event.kind == "call" and event.start >= start and "launch" in event.name.lower()
     )
 
 
@@ -441,7 +693,8 @@ def _each_step(
     """Time in which the host does something else before it launches and the device waits, in the
     longest pause of each step, on all ranks.
     """
-    places = _pauses(recording.ranks[0])[int(every > 1) :: every]
+    pauses = _pauses(recording.ranks[0])  # the first one is at the edge
+    places = pauses[(len(pauses) + 1) // 2 :][:1] if every == len(pauses) else pauses[1::every]
     halts = [[_halt(rank, recording, place, ns) for place in places] for rank in recording.ranks]
     _wait_for_each_other(recording)
     for rank, of_rank in zip(recording.ranks, halts, strict=True):
@@ -463,8 +716,17 @@ def _launched(rank: Rank, recording: Recording, place: int) -> int:
     """When the host launches what the device does next from a place on; the place if unknown."""
     first = min((e for e in rank.device() if e.start >= place), key=lambda event: event.start)
     link = recording.link(first)
-    return next(
-        (e.start for e in rank.events if e.kind == "call" and recording.link(e) == link), place
+    calls = [event for event in rank.events if event.kind in ("call", "queue")]
+    call = next((e for e in calls if e.kind == "call" and recording.link(e) == link), None)
+    if call is None:
+        return place
+    thread = call.row.get("globalTid", call.row.get("tid"))
+    return min(
+        event.start
+        for event in calls
+        if event.start <= call.start
+        and event.end >= call.end
+        and thread == event.row.get("globalTid", event.row.get("tid"))
     )
 
 
@@ -597,11 +859,13 @@ def late_rank(recording: Recording, ns: float, every: int = 1) -> Planted:
     return Planted(mean_ns, rules, rank=last, every=ns * every / mean_ns)
 
 
-def uneven_work(recording: Recording, ns: float, names: str = PRODUCT) -> Planted:
+def uneven_work(recording: Recording, ns: float, names: str = PRODUCT) -> Planted | None:
     """Kernels of the last rank take longer, and the others wait in the next all-reduce."""
     last = len(recording.ranks) - 1
     rank = recording.ranks[last]
     chosen = _kernels(rank, _named(names))
+    if not chosen:
+        return None
     total = sum(event.end - event.start for event in chosen) / len(rank.after_pause)
     for event in chosen:
         rank.insert(event.end - 1, ns * (event.end - event.start) / total)
@@ -644,7 +908,8 @@ def short_kernels(recording: Recording, ns: float) -> Planted:
     return Planted(ns, ("short_kernels",), is_alone=False)
 
 
-Cause = Callable[[Recording, float], Planted]
+Cause = Callable[[Recording, float], Planted | None]
+"""Plants a cause of so many nanoseconds a step; None if the recording has no kernel of its kind."""
 
 
 def in_each_step(
@@ -654,8 +919,10 @@ def in_each_step(
 
     def plant(recording: Recording, ns: float) -> Planted:
         every = more.get("every", 1) or len(recording.ranks[0].after_pause)
-        mean_ns = _each_step(recording, ns * every, call, **more | {"every": every})
-        return Planted(mean_ns, rules, (words,), every=ns * every / mean_ns)
+        own = None if call is None else recording.names.get(call, call)
+        mean_ns = _each_step(recording, ns * every, own, **more | {"every": every})
+        named = str(own) if words == call else words
+        return Planted(mean_ns, rules, (named,), every=ns * every / mean_ns)
 
     return plant
 
@@ -663,10 +930,12 @@ def in_each_step(
 def slower(rules: tuple[str, ...], names: str = "", every: int = 1, words: str = "") -> Cause:
     """Kernels take longer in each step, or in one of so many; those with most time by default."""
 
-    def plant(recording: Recording, ns: float) -> Planted:
+    def plant(recording: Recording, ns: float) -> Planted | None:
         chosen = _named(names or re.escape(_heaviest(recording)))
         if rules == LINK:
             chosen = _is_collective
+        if not _kernels(recording.ranks[0], chosen):
+            return None
         mean_ns = _slower(recording, ns, chosen, every)
         return Planted(mean_ns, rules, (words,), is_alone=rules != LINK)
 
@@ -726,12 +995,17 @@ OF_RANKS: Final[dict[str, Cause]] = {
     "uneven_attention": lambda recording, ns: uneven_work(recording, ns, ATTENTION),
     "slow_device": lambda recording, ns: uneven_work(recording, ns, ".*"),
 }
-BASES: Final = {  # whose other pauses can be cut out: eager ranks wait for each other in kernels
-    "torch_tp1_cudagraph": Chrome,
-    "torch_tp4_cudagraph": Chrome,
-    "nsys_tp2_cudagraph": Nsys,
-    "torch_tp1_eager": Chrome,
+SHARED: Final = ROOT.parent / "shared"
+BASES: Final[dict[str, tuple[Callable[[Path], Recording], Path]]] = {
+    # whose other pauses can be cut out: eager ranks wait for each other in kernels
+    "torch_tp1_cudagraph": (Chrome, SAMPLES / "torch_tp1_cudagraph"),
+    "torch_tp4_cudagraph": (Chrome, SAMPLES / "torch_tp4_cudagraph"),
+    "nsys_tp2_cudagraph": (Nsys, SAMPLES / "nsys_tp2_cudagraph"),
+    "torch_tp1_eager": (Chrome, SAMPLES / "torch_tp1_eager"),
+    "rocm": (Hip, SHARED / "strangers/chrome"),
+    "ascend": (Ascend, SHARED / "real/ascend/msinsight_level1/db"),
 }
+"""Classes and folders; those of others are left out where they are not at hand."""
 ABOVE_LOW: Final = ("medium", "high")
 
 
@@ -823,11 +1097,14 @@ def score(
     )
 
 
-def edited(bases: Sequence[str], causes: Sequence[str]) -> Iterator[Score]:
+def edited(bases: Sequence[str], causes: Sequence[str], sizes: Sequence[float]) -> Iterator[Score]:
     """Scores of planted causes in copies of the samples."""
     for base in bases:
+        of_class, folder = BASES[base]
+        if not folder.exists():
+            continue
         with tempfile.TemporaryDirectory() as name:
-            control = BASES[base](SAMPLES / base)
+            control = of_class(folder)
             without_pauses(control)
             ns = busy(control)
             is_ahead = launches_ahead(control)
@@ -848,10 +1125,12 @@ def edited(bases: Sequence[str], causes: Sequence[str]) -> Iterator[Score]:
         several = OF_RANKS if len(control.ranks) > 1 else {}
         planted_causes = ({} if is_ahead else OF_HOST) | OF_DEVICE | several
         for cause, plant in planted_causes.items():
-            for size in SIZES if not causes or cause in causes else ():
-                recording = BASES[base](SAMPLES / base)
+            for size in sizes if not causes or cause in causes else ():
+                recording = of_class(folder)
                 without_pauses(recording)
                 planted = plant(recording, ns * size)
+                if planted is None:
+                    continue
                 with tempfile.TemporaryDirectory() as name:
                     rows = findings(recording.write(Path(name)))
                 yield score((base, cause, size), rows, planted, usual, before)
@@ -906,7 +1185,7 @@ def control(path: Path) -> Score:
     """What is said above low of a recording of the PyTorch profiler without its pauses."""
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as copied:
         shutil.copy(path, copied)
-        recording = Chrome(Path(copied))
+        recording = Chrome(Path(copied), "*")
         without_pauses(recording)
         rows = findings(recording.write(Path(name)))
     alarms = tuple(row["rule"] for row in rows if row["severity"] in ABOVE_LOW)
@@ -919,12 +1198,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bases", nargs="*", default=list(BASES))
     parser.add_argument("--causes", nargs="*", default=[])
+    parser.add_argument("--sizes", nargs="*", type=float, default=SIZES)
     parser.add_argument("--controls", nargs="*", type=Path, help="files, in place of samples")
     parser.add_argument("--gpu", type=Path, help="recordings of truth_gpu.py, in place of samples")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     scores = []
-    given = map(control, args.controls) if args.controls else edited(args.bases, args.causes)
+    given = (
+        map(control, args.controls)
+        if args.controls
+        else edited(args.bases, args.causes, args.sizes)
+    )
     for one in recorded(args.gpu) if args.gpu else given:
         scores.append(one)
         said = "-" if one.said_ns is None else f"{one.said_ns / 1e6:.3f}"

@@ -2,7 +2,6 @@
 and says no number but those of its figures.
 """
 
-import dataclasses
 import itertools
 import re
 import types
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
+from msgspec import Struct, structs
 
 import llmprof
 from llmprof import analyze, text
@@ -90,7 +90,7 @@ def values(owner, name, kind):
         return [tuple(values(owner, name, of)[0] for of in inside)]
     if origin in (dict, Mapping):
         return [{"tensor cores": 0.3125, "device memory": 0.90625}, {"tensor cores": 0.875}]
-    if dataclasses.is_dataclass(kind):
+    if issubclass(kind, Struct):
         return list(variants(kind))
     number = next(numbers)
     usual = {
@@ -107,8 +107,7 @@ def variants(kind):
     than it must have.
     """
     hints = get_type_hints(kind)
-    fields = [field for field in dataclasses.fields(kind) if field.init]
-    of = {field.name: values(kind, field.name, hints[field.name]) for field in fields}
+    of = {name: values(kind, name, hints[name]) for name in kind.__struct_fields__}
     usual = {name: given[0] for name, given in of.items()}
     yield kind(**usual)
     for name, given in of.items():
@@ -136,8 +135,8 @@ def contexts():
 
 def written(value):
     """How a sentence may write the numbers of a record."""
-    if dataclasses.is_dataclass(value):
-        value = vars(value)
+    if isinstance(value, Struct):
+        value = structs.asdict(value)
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -188,9 +187,11 @@ def test_a_sentence_is_said_whatever_is_known(kind):
             assert said
             assert not re.search(r"None|\bnan\b|  |\.\.|\{|\}| [,;]| \.$", said), said
         quotients = [
-            of.time_ns / value for value in vars(figures).values() if type(value) in (int, float)
+            of.time_ns / value
+            for value in structs.asdict(figures).values()
+            if type(value) in (int, float)
         ]
-        known = made_of([vars(figures), of.on or [], of.time_ns, of.share], *quotients)
+        known = made_of([structs.asdict(figures), of.on or [], of.time_ns, of.share], *quotients)
         for number in NUMBER.findall(f"{title} {detail}"):
             assert number in known, (number, title, detail)
 

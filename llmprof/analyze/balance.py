@@ -68,7 +68,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     """
     events = trace.events
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
-    every = events.filter(pl.col("category") == "collective").with_columns(way=ways)
+    every = events.filter(category="collective").with_columns(way=ways)
     in_layers = every.filter(
         pl.col("way").is_not_null() & pl.col("step").is_not_null() & pl.col("layer").is_not_null()
     )
@@ -76,40 +76,40 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema=_EXCHANGE)
     sends = _exchanges(trace, every, in_layers)
     rows = sends.group_by("rank", "turn", maintain_order=True).agg(
-        pl.col("step", "phase", "layer").first(),
-        pl.col("call").min().alias("call"),
-        pl.col("ranks").max(),
+        pl.first("step", "phase", "layer"),
+        pl.min("call").alias("call"),
+        pl.max("ranks"),
         pl.col("kind").drop_nulls().unique(maintain_order=True).str.join(" and ").alias("kind"),
         *(_of_way(way) for way in ("dispatch", "combine")),
-        pl.col("arrival_skew_ns").max(),
-        start_ns=pl.col("start_ns").min(),
-        _until=pl.col("start_ns").max(),
+        pl.max("arrival_skew_ns"),
+        start_ns=pl.min("start_ns"),
+        _until=pl.max("start_ns"),
     )
     rows = rows.unnest("dispatch", "combine")
     of_experts = (pl.col("stage") == "experts") | (pl.col("category") == "moe_experts")
-    inside = events.filter(of_experts & (pl.col("category") != "collective")).select(
-        "rank", "start_ns", "dur_ns"
-    )
+    inside = events.filter(of_experts & (pl.col("category") != "collective"))[
+        ["rank", "start_ns", "dur_ns"]
+    ]
     experts = (
         inside.sort("start_ns")
         .join_asof(
-            rows.select("rank", "turn", "start_ns", "_until").sort("start_ns"),
+            rows[["rank", "turn", "start_ns", "_until"]].sort("start_ns"),
             on="start_ns",
             by="rank",
             check_sortedness=False,
         )
         .filter(pl.col("start_ns") <= pl.col("_until"))
         .group_by("rank", "turn")
-        .agg(experts_ns=pl.col("dur_ns").sum())
+        .agg(experts_ns=pl.sum("dur_ns"))
     )
     rows = rows.join(experts, on=["rank", "turn"], how="left", maintain_order="left")
     together = pl.col("call").is_not_null() & (pl.len().over("call") > 1)
-    longest = pl.col("experts_ns").max().over("call")
+    longest = pl.max("experts_ns").over("call")
     return (
         rows.with_columns(
-            imbalance=pl.when(together).then(longest / pl.col("experts_ns").mean().over("call")),
+            imbalance=pl.when(together).then(longest / pl.mean("experts_ns").over("call")),
             last_rank=pl.when(together).then(
-                pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("call")
+                pl.col("rank").filter(experts_ns=longest).min().over("call")
             ),
         )
         .sort("rank", "start_ns")
@@ -143,7 +143,7 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
     of_call = (
         calls.drop_nulls(["call", "own_way"])
         .group_by("call")
-        .agg(layer=pl.col("own_layer").min(), way=pl.col("own_way").min())
+        .agg(layer=pl.min("own_layer"), way=pl.min("own_way"))
     )
     calls = calls.join(of_call, on="call", how="left", maintain_order="left").with_columns(
         layer=pl.coalesce("own_layer", "layer"), way=pl.coalesce("own_way", "way")
@@ -156,21 +156,20 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
         .group_by("call")
         .agg(
             gathered=pl.when(
-                (pl.len() == pl.col("world").max()) & (pl.col("sent_rows").null_count() == 0)
-            ).then(pl.col("sent_rows").sum())
+                (pl.len() == pl.max("world")) & (pl.col("sent_rows").null_count() == 0)
+            ).then(pl.sum("sent_rows"))
         )
     )
     sizes = trace.collectives.select(*key, "in_elements", "out_elements").unique(key, keep="first")
     sends = calls.drop_nulls("way").join(sizes, on=key, how="left", maintain_order="left")
     sends = sends.join(brought, on="call", how="left", maintain_order="left").with_columns(
         pl.coalesce("sent_rows", pl.col("in_elements") // pl.col("columns")),
-        pl.when(pl.col("kind") == "all_gather")
+        received_rows=pl.when(pl.col("kind") == "all_gather")
         .then("gathered")
-        .otherwise(pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns")))
-        .alias("received_rows"),
+        .otherwise(pl.coalesce("received_rows", pl.col("out_elements") // pl.col("columns"))),
     )
     dispatches = pl.col("way") == "dispatch"
-    begins = dispatches & (pl.col("way").shift(1).over("rank") != "dispatch").fill_null(value=True)
+    begins = dispatches & (pl.col("way").shift(1).over("rank") != "dispatch").fill_null(True)
     return sends.sort("rank", "start_ns").with_columns(
         turn=begins.cast(pl.Int64).cum_sum().over("rank")
     )
@@ -229,14 +228,14 @@ def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
     if not trace.has("ops"):
         return empty
-    operators = calls.select("rank", "op_id").drop_nulls().unique()
+    operators = calls[["rank", "op_id"]].drop_nulls().unique()
     ops = trace.ops.join(operators, on=["rank", "op_id"], how="semi").filter(
         pl.col("shapes").str.contains(_TWO)
     )
     if not ops.height:
         return empty
     shapes = (
-        ops.select("shapes", "name")
+        ops[["shapes", "name"]]
         .unique()
         .with_columns(
             both=pl.col("shapes")
@@ -254,7 +253,7 @@ def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     return (
         ops.join(shapes.drop("both", "swaps"), on=["shapes", "name"])
         .group_by("rank", "op_id")
-        .agg(pl.col("sent_rows", "received_rows", "columns").first())
+        .agg(pl.first("sent_rows", "received_rows", "columns"))
     )
 
 
@@ -264,9 +263,9 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 
 def rank_balance(trace: Trace) -> pl.DataFrame:
     """Work, waiting and idle time of each rank: ``analyze.ranks(trace)``."""
-    events = trace.events.select("rank", "step", "category", "start_ns", "dur_ns")
+    events = trace.events[["rank", "step", "category", "start_ns", "dur_ns"]]
     calls = collectives(trace)
-    collective = (pl.col("category") == "collective").fill_null(value=False)
+    collective = (pl.col("category") == "collective").fill_null(False)
     lengths = union_lengths(
         events,
         ["rank"],
@@ -274,9 +273,9 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
         communication_ns=collective,
         _busy=pl.lit(True),
     )
-    window = pl.col("last_ns").max() - pl.col("first_ns").min()
+    window = pl.max("last_ns") - pl.min("first_ns")
     waits = calls.group_by("rank").agg(
-        wait_ns=pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.col("wait_ns").sum())
+        wait_ns=pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.sum("wait_ns"))
     )
     rows = (
         lengths.with_columns(
@@ -296,7 +295,7 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
     return (
         rows.with_columns(
             pl.col("steps").fill_null(0),
-            imbalance=pl.col("compute_ns") / pl.col("compute_ns").mean(),
+            imbalance=pl.col("compute_ns") / pl.mean("compute_ns"),
         )
         .select(list(_BALANCE))
         .cast(_BALANCE)
@@ -340,7 +339,7 @@ def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
     """
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
-    unknown = set(calls.filter(pl.col("reason").is_not_null())["rank"]) - matched
+    unknown = set(calls.drop_nulls("reason")["rank"]) - matched
     lead = {rank: rank for rank in ranks}
     for together in pairs["ranks"].unique().to_list():
         groups = {

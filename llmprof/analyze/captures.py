@@ -29,6 +29,7 @@ from llmprof.label.activity import (
 from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 _BEGIN, _END = "(?i)StreamBeginCapture", "(?i)StreamEndCapture"
 _LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
@@ -84,7 +85,7 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
 def add_capture_labels(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     """Add the labels from captures to replayed kernels, as :func:`captured` finds them."""
     rows = captured(trace, captures)
-    known = rows.filter(pl.col("confidence").is_not_null())
+    known = rows.drop_nulls("confidence")
     if lost := rows.height - known.height:
         why = rows["reason"].drop_nulls().mode().sort()
         warnings.warn(
@@ -94,7 +95,7 @@ def add_capture_labels(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace
         )
     rows = known
     key = ["rank", "stream", "start_ns", "name"]
-    place = trace.events.filter(pl.col("source") == "kernel").select("event", *key)
+    place = trace.events.filter(source="kernel").select("event", *key)
     of_capture = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event")
     of_capture = of_capture.unique(key, keep="first").rename(
         {c: CAPTURED + c for c in (*CONTENT, "confidence")}
@@ -136,10 +137,9 @@ def _launches(trace: Trace) -> pl.DataFrame:
     launches = calls.filter(
         pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH)
     )
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    nested = end.cum_max().shift(1).over("graph") >= end  # a driver call inside a runtime call
-    columns = {c: pl.lit(None, dtype=pl.String) for c in _ROCM if c not in launches.columns}
-    return launches.with_columns(**columns).filter(~nested.fill_null(value=False))
+    nested = END.cum_max().shift(1).over("graph") >= END  # a driver call inside a runtime call
+    columns = {c: pl.lit(None, pl.String) for c in _ROCM if c not in launches.columns}
+    return launches.with_columns(**columns).filter(~nested.fill_null(False))
 
 
 _ROCM: Final = ("rocm_kernel", "rocm_grid", "rocm_block")
@@ -164,13 +164,13 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         source=first_true(copies, "kernel"),
         launch_start_ns="start_ns",
         launch_thread="thread",
-        replayed=pl.lit(value=False),
+        replayed=pl.lit(False),
     )
     if trace.has("ops"):
         launches = launches.hstack(_operators(launches, called_operators(trace)))
     absent = [c for c in _OPERATOR if c not in launches.columns]
     launches = launches.with_columns(
-        pl.lit(None, dtype=pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent
+        pl.lit(None, pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent
     )
     compiled = pl.when(pl.col("op").str.starts_with("triton_")).then(
         "op"
@@ -261,12 +261,12 @@ def _replays(trace: Trace) -> pl.DataFrame:
         ]
         events = add_recorded(events, pl.concat(nodes))
     else:
-        place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
+        place = {"graph_node": pl.lit(None, pl.Int64)}
     events = events.with_columns(**place)
     rows = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
     if not rows.height:
         rows = events.filter(pl.col("launch_start_ns").is_null())
-        rows = rows.with_columns(correlation=pl.lit(None, dtype=rows.schema["correlation"]))
+        rows = rows.with_columns(correlation=pl.lit(None, rows.schema["correlation"]))
     launch = ["rank", "correlation"]
     ordered = (
         pl.when(pl.col("graph_node").is_not_null().all().over(launch))
@@ -277,7 +277,7 @@ def _replays(trace: Trace) -> pl.DataFrame:
     rows = rows.with_columns(
         ordered=ordered,
         source=pl.when(filled).then(pl.lit("fill")).otherwise("source"),
-        replay=pl.struct(pl.col("start_ns").min().over(launch), *launch).rank("dense") - 1,
+        replay=pl.struct(pl.min("start_ns").over(launch), *launch).rank("dense") - 1,
     ).sort("replay", "ordered", maintain_order=True)
     return rows.select(
         "event",
@@ -296,10 +296,10 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     of_traces = [recorded_graphs(one) for one in captures]
     graphs = [graph for some in of_traces for graph in some]
     other = {"layer": pl.Int32, "call": pl.UInt32}
-    empty = {c: pl.lit(None, dtype=other.get(c, pl.String)) for c in CONTENT}
+    empty = {c: pl.lit(None, other.get(c, pl.String)) for c in CONTENT}
     empty |= {
-        "graph": pl.lit(None, dtype=pl.Int64),
-        "confidence": pl.lit(None, dtype=pl.Float64),
+        "graph": pl.lit(None, pl.Int64),
+        "confidence": pl.lit(None, pl.Float64),
     }
     by_replay = {
         int(part["replay"][0]): part for part in events.partition_by("replay", maintain_order=True)
@@ -313,7 +313,7 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     fits: dict[tuple[tuple[str, str], ...], tuple[list[int], float]] = {}
     of_replay: dict[int, tuple[list[int], float]] = {}
     for number, part in by_replay.items():
-        sequence = tuple(part.select("source", "name").iter_rows())
+        sequence = tuple(part[["source", "name"]].iter_rows())
         if sequence not in fits:
             fits[sequence] = _fitting(part, graphs)
         of_replay[number] = fits[sequence]
@@ -334,11 +334,11 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
         which = (chosen[number],) if number in chosen else tuple(fitting)
         if which and which not in common:
             common[which] = _common([content[graph] for graph in which])
-        part = part.select("event", "rank", "name", "place")
+        part = part[["event", "rank", "name", "place"]]
         whole = part.with_columns(
             graph=pl.lit(which[0] if len(which) == 1 else None, dtype=pl.Int64),
             confidence=pl.lit(confidence, dtype=pl.Float64),
-            reason=pl.lit(None, dtype=pl.String),
+            reason=pl.lit(None, pl.String),
         )
         if not which:
             rows.append(part.with_columns(**empty, reason=pl.lit(_NO_SEQUENCE)))
@@ -349,7 +349,7 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     columns = ["event", "rank", "name", "graph", *CONTENT, "confidence", "reason"]
     if rows:
         return pl.concat(rows, how="diagonal_relaxed").select(columns).sort("event")
-    return events.with_columns(**empty, reason=pl.lit(None, dtype=pl.String)).select(columns)
+    return events.with_columns(**empty, reason=pl.lit(None, pl.String)).select(columns)
 
 
 _NO_SEQUENCE: Final = "no capture has this sequence of kernels"
@@ -411,10 +411,7 @@ def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
     both = graph.with_columns(run=run, group=pl.when(pl.col("op").is_not_null()).then(group))
     both = both.with_columns(named=names.named_categories(run).cast(CATEGORY))
     usual = (
-        both.group_by("group", "run")
-        .len()
-        .group_by("group")
-        .agg(pl.col("len").max(), n=pl.col("len").sum())
+        both.group_by("group", "run").len().group_by("group").agg(pl.max("len"), n=pl.sum("len"))
     )
     repeated = usual.filter(pl.col("group").is_not_null() & (pl.col("n") > 1))
     rows = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
@@ -434,11 +431,7 @@ def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) ->
     captures.
     """
     chosen: dict[int, int] = {}
-    steps = (
-        events.filter(pl.col("step").is_not_null())
-        .group_by("rank", "step")
-        .agg(pl.col("replay").unique().sort())
-    )
+    steps = events.drop_nulls("step").group_by("rank", "step").agg(pl.col("replay").unique().sort())
     for replayed in steps["replay"]:
         candidates = [set(fits[int(n)][0]) for n in replayed]
         begins = [

@@ -102,7 +102,7 @@ def _pairs(events: pl.DataFrame, top: int) -> list[tuple[object, ...]]:
     """Pairs of kinds of one device with time together."""
     time = (
         events.group_by("_kind")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "_kind", descending=[True, False])
     )
     rest = events["_kind"].is_in(time["_kind"][top:].implode())
@@ -140,7 +140,7 @@ def _with_filled(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     except LlmprofError:
         sms = None
     if sms is None or not trace.has("kernels"):
-        return events.with_columns(_filled=pl.lit(None, dtype=pl.Float64))
+        return events.with_columns(_filled=pl.lit(None, pl.Float64))
     key = ["rank", "device", "stream", "start_ns", "name"]
     blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
     grids = trace.kernels.select(*key, _filled=(blocks / sms).clip(upper_bound=1)).unique(key)

@@ -75,8 +75,8 @@ def copies(
         .group_by("rank", *_ENDS, "call")
         .agg(
             count=pl.len(),
-            bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
-            total_ns=pl.col("dur_ns").sum(),
+            bytes=pl.when(pl.col("bytes").count() > 0).then(pl.sum("bytes")),
+            total_ns=pl.sum("dur_ns"),
             gbps=pl.col("bytes").filter(sized).sum() / pl.col("dur_ns").filter(sized).sum(),
             median_gbps=rate.filter(sized).median(),
             max_gbps=rate.filter(sized).max(),
@@ -108,12 +108,12 @@ def copies(
 def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     key = ["rank", *_ENDS]
     grid = time_bins(rows, key, bins=bins)
-    windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
+    windows = grid[["rank", "bin", "start_ns", "dur_ns"]].unique()
     parts = clip_intervals(rows.with_columns(_each=rate), windows, ["rank"])
     parts = parts.with_columns(
         windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns")
     )
-    sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
+    sums = parts.group_by(*key, "bin").agg(pl.sum("bytes"))
     grid = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
     grid = grid.drop("bin").with_columns(pl.col("bytes").fill_null(0.0))
     return grid.with_columns(gbps=rate)

@@ -102,9 +102,7 @@ def counters(
     if by in ("idle", "gap"):
         work = idle(trace)
         if by == "gap":
-            work = work.with_columns(pl.col("start_ns").min().over("gap"), dur_ns="gap_ns").unique(
-                "gap"
-            )
+            work = work.with_columns(pl.min("start_ns").over("gap"), dur_ns="gap_ns").unique("gap")
     else:
         work = trace.events
     inside = [key for key in keys if key != "start_ns"]
@@ -148,7 +146,7 @@ def _lines(
 ) -> Iterator[tuple[int, int | None, pl.DataFrame]]:
     """Devices of the work, each with the samples that are its own."""
     devices = work.select(_DEVICE).unique().sort(_DEVICE, nulls_last=True)
-    users = dict(devices.group_by("device").agg(pl.col("rank").n_unique()).iter_rows())
+    users = dict(devices.group_by("device").agg(pl.n_unique("rank")).iter_rows())
     for rank, device in devices.iter_rows():
         own = (pl.col("rank") == rank) & (
             pl.col("device").is_null() | pl.col("device").eq_missing(device)
@@ -166,7 +164,7 @@ def _of_device(
     """Means over the groups of disjoint intervals of one device."""
     groups = (
         spans.group_by(whole, maintain_order=True)
-        .agg(dur_ns=pl.col("dur_ns").sum())
+        .agg(dur_ns=pl.sum("dur_ns"))
         .with_row_index("_group")
     )
     spans = spans.join(

@@ -72,7 +72,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
         events.group_by("rank").agg(
             kind=pl.lit(kind),
             _covered=pl.col("dur_ns").filter(covered).sum(),
-            total_ns=pl.col("dur_ns").sum(),
+            total_ns=pl.sum("dur_ns"),
             count=pl.len(),
             missing_count=(~covered).sum(),
         )
@@ -83,16 +83,14 @@ def coverage(trace: Trace) -> pl.DataFrame:
         impossible_count=pl.lit(0, dtype=pl.Int64),
         denominator=pl.lit("events that were launched"),
     )
-    rows = (
-        pl.concat(parts)
-        .with_columns(
-            share=pl.when(pl.col("total_ns") > 0).then(pl.col("_covered") / pl.col("total_ns")),
-            impossible_count=pl.col("rank").replace_strict(
-                impossible, default=0, return_dtype=pl.Int64
-            ),
-            denominator=pl.lit(denominator),
-        )
-        .select(
+    rows = pl.concat(parts).with_columns(
+        share=pl.when(pl.col("total_ns") > 0).then(pl.col("_covered") / pl.col("total_ns")),
+        impossible_count=pl.col("rank").replace_strict(
+            impossible, default=0, return_dtype=pl.Int64
+        ),
+        denominator=pl.lit(denominator),
+    )[
+        [
             "rank",
             "kind",
             "share",
@@ -101,8 +99,8 @@ def coverage(trace: Trace) -> pl.DataFrame:
             "missing_count",
             "impossible_count",
             "denominator",
-        )
-    )
+        ]
+    ]
     parts = [rows, launched, _unknown_labels(trace)]
     return pl.concat(parts, how="diagonal_relaxed").sort("rank", maintain_order=True)
 
@@ -121,14 +119,14 @@ def _unknown_labels(trace: Trace) -> pl.DataFrame:
         denominator=pl.format(
             "labels such as '{}', of no known engine: a pattern in [steps] of the file that"
             " LLMPROF_OWN names says what they mean",
-            pl.col("name").first(),
+            pl.first("name"),
         ),
     )
 
 
 def recorded_shares(trace: Trace) -> pl.DataFrame:
     """How many of the events that calls launched on the device each rank's recording has."""
-    sums = completeness(trace).group_by("rank").agg(pl.col("launched", "missing").sum())
+    sums = completeness(trace).group_by("rank").agg(pl.sum("launched", "missing"))
     return sums.select(
         "rank",
         share=1 - pl.col("missing") / pl.col("launched"),

@@ -94,12 +94,12 @@ def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
     here = _kernels(trace if eager is None else with_operators(trace))
     there = here if eager is None else _kernels(eager)
     unknown = here.filter(pl.col("operator").is_null())
-    known = there.filter(pl.col("operator").is_not_null())
+    known = there.drop_nulls("operator")
     rows = steps_of(trace)
-    stated = rows.filter(_stated()).select("rank", "step", stated=pl.lit(value=True))
+    stated = rows.filter(_stated()).select("rank", "step", stated=pl.lit(True))
     here = here.join(stated, on=["rank", "step"], how="left", maintain_order="left")
     partners = _partners(rows, steps_of(trace if eager is None else eager))
-    none = pl.lit(None, dtype=pl.UInt32)
+    none = pl.lit(None, pl.UInt32)
     found = pl.concat(
         [
             _of_steps(here, there, partners, "name")
@@ -125,7 +125,7 @@ def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
         *EVENT_KEY, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9)
     )
     given = given.with_columns(
-        pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns
+        pl.lit(None, kind).alias(n) for n, kind in columns.items() if n not in given.columns
     )
     given = given.rename({name: CAPTURED + name for name in given.columns if name not in EVENT_KEY})
     kernels, labels = trace.kernels, [name for name in given.columns if name.startswith(CAPTURED)]
@@ -148,10 +148,8 @@ def _kernels(trace: Trace) -> pl.DataFrame:
         calls.select("call", *_TEXTS.values()), on="call", how="left", maintain_order="left"
     )
     sizes = [name for name in _GRID if name in trace.kernels.columns]
-    events = add_recorded(
-        events.filter(pl.col("source") == "kernel"), trace.kernels.select(*EVENT_KEY, *sizes)
-    )
-    absent = [pl.lit(None, dtype=pl.Int32).alias(name) for name in _GRID if name not in sizes]
+    events = add_recorded(events.filter(source="kernel"), trace.kernels.select(*EVENT_KEY, *sizes))
+    absent = [pl.lit(None, pl.Int32).alias(name) for name in _GRID if name not in sizes]
     events = events.with_columns(*absent, readable=readable(events["name"]))
     return events.sort("rank", "stream", "start_ns", maintain_order=True)
 
@@ -208,7 +206,7 @@ def _of_steps(
         .join(partners, on=["rank", "step"])
         .join(fits.filter("whole"), on=["rank", "step_there", name, "n"])
         .group_by(*key, "n")
-        .agg(pl.col("step_there").min())
+        .agg(pl.min("step_there"))
     )
     return few.join(first, on=[*key, "n"]).join(of_other, on=["rank", "step_there", name, "n", "k"])
 
@@ -265,7 +263,7 @@ def _of_runs(here: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
                 fitting.append(pairs)
         if fitting:
             first = fitting[0].select("event", *_GIVEN, "run")
-            agree = pl.lit(value=True)
+            agree = pl.lit(True)
             for each in fitting[1:]:
                 for name in _TEXTS.values():
                     agree &= pl.lit(first[f"{name}_there"]).eq_missing(
@@ -282,7 +280,7 @@ def _text(kernels: pl.DataFrame, codes: pl.DataFrame) -> str:
     """A letter for each kernel, by its readable name; a list of them is found by the search for
     text.
     """
-    numbers = kernels.select("readable").join(
-        codes, on="readable", how="left", maintain_order="left"
-    )["code"]
+    numbers = kernels[["readable"]].join(codes, on="readable", how="left", maintain_order="left")[
+        "code"
+    ]
     return "".join(chr(0x100 + number) for number in numbers.to_list())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.step_times import steady_steps
 from llmprof.errors import AnalysisError, Columns
@@ -54,8 +55,8 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
         ``host_start_ns, host_dur_ns`` (of the label on the host; null where the label is on the
         device only, and where inferred without host data), ``prefill_requests, prefill_tokens,
         decode_requests, decode_tokens`` (null where not said), ``source`` (vllm, sglang,
-        atom, tensorrt_llm, capture, execute_model, profiler_step, onnxruntime, xla, optimizer,
-        inferred) and ``name``, the label.
+        atom, tensorrt_llm, capture, execute_model, profiler_step, onnxruntime, mindspore, xla,
+        optimizer, inferred) and ``name``, the label.
 
         With ``by``: its columns, ``count, total_ns, share`` (of all steps), ``mean_ns, median_ns,
         min_ns, max_ns`` (of ``dur_ns``).
@@ -72,7 +73,7 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    rows = label_steps.whole_steps(trace)
+    rows = whole_steps(trace)
     if steady:
         key = ["rank", "step"]
         rows = rows.join(steady_steps(trace), on=key, how="semi", maintain_order="left")
@@ -91,7 +92,7 @@ def typical_step(trace: Trace) -> int:
         raise AnalysisError(
             "no step with work on the device was found", hint="see analyze.coverage(trace)"
         )
-    spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
+    spans = rows.group_by("step").agg(pl.max("dur_ns")).sort("dur_ns", "step")
     return int(spans["step"][(spans.height - 1) // 2])
 
 

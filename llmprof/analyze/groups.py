@@ -12,7 +12,7 @@ from llmprof.errors import refuse_unknown
 def sums_of_groups(frame: pl.DataFrame, by: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
     """Count and durations of the rows of each group, nulls last; ``share`` is of all durations."""
     refuse_unknown(by, frame.columns, "by")
-    dur, whole = pl.col("dur_ns"), pl.col("total_ns").sum()
+    dur, whole = pl.col("dur_ns"), pl.sum("total_ns")
     return (
         frame.group_by(*by)
         .agg(

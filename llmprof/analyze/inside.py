@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.theory.calls import OperatorCall, costed_operator, parse_call
 from llmprof.theory.calls.call import ALLOCATION
+from llmprof.trace.schema import END
 
 _CallTexts = tuple[str, str | None, str | None, str | None, str | None]
 
@@ -18,7 +19,7 @@ _TEXTS: Final = ("name", "shapes", "dtypes", "torch_strides", "torch_inputs")
 def with_texts(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators with a column for each text of a call, null where it was not recorded."""
     return ops.with_columns(
-        pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS if name not in ops.columns
+        pl.lit(None, pl.String).alias(name) for name in _TEXTS if name not in ops.columns
     )
 
 
@@ -41,9 +42,7 @@ def calls_of_text(text: str | None) -> tuple[OperatorCall, ...]:
 
 def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
     """Texts of the calls inside of each owner whose work needs some."""
-    around = ops.select(
-        "name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    around = ops.select("name", "rank", "thread", "start_ns", end=END)
     around = around.with_row_index("owner")[owners.drop_nulls().unique()]
     needed = {
         name: {*known.inside.split()}
@@ -62,7 +61,7 @@ def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[_CallTexts]]:
         owner: [
             texts
             for *place, texts in zip(
-                *(part[of] for of in ("rank", "thread")), part.select(_TEXTS).rows(), strict=True
+                *(part[of] for of in ("rank", "thread")), part[list(_TEXTS)].rows(), strict=True
             )
             if place == [rank, thread] and texts[0] in needed[name]
         ]

@@ -22,6 +22,7 @@ from llmprof.errors import (
 )
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 
 @Analysis(
@@ -87,7 +88,7 @@ def sums_of_kernels(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFram
         )
         .with_columns(texts.cast(pl.String))
     )
-    whole = pl.col("total_ns").sum()
+    whole = pl.sum("total_ns")
     whole = whole.over(groups) if groups else whole
     order = [*groups, "total_ns", "name", "category"]
     summary = summary.with_columns(readable=names.readable(summary["name"]))
@@ -174,9 +175,8 @@ def _conditions(where: _Labels | None, window: Window | None) -> list[pl.Expr]:
     kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
     if window is not None:
         start, end = window
-        ends = pl.col("start_ns") + pl.col("dur_ns")
-        kept += [pl.col("start_ns") < end, (ends > start) | (pl.col("start_ns") == start)]
-    return kept or [pl.lit(value=True)]
+        kept += [pl.col("start_ns") < end, (start < END) | (pl.col("start_ns") == start)]
+    return kept or [pl.lit(True)]
 
 
 PLACES: Final = {
@@ -233,7 +233,7 @@ def kernels_within(
         .list.sort()
         for label, plural in PLACES.items()
     ]
-    whole = pl.col("total_ns").sum()
+    whole = pl.sum("total_ns")
     rows = rows.with_columns(pl.col(texts).cast(pl.String), *lists)
     order = ["total_ns", "name", "category", *groups]
     return rows.sort(order, descending=[c == "total_ns" for c in order], nulls_last=True).select(
@@ -259,8 +259,7 @@ def _compact(trace: Trace) -> pl.DataFrame:
 def _span(events: pl.DataFrame) -> Window:
     if events.is_empty():
         return 0, 0
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    start, end = events.select(pl.col("start_ns").min(), end_ns=ends.max()).row(0)
+    start, end = events.select(pl.min("start_ns"), end_ns=END.max()).row(0)
     return start, end
 
 
@@ -277,7 +276,7 @@ def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> p
         events.select(*keys, "dur_ns", part=part.cast(pl.UInt32))
         .join(numbered, on=keys, nulls_equal=True)
         .group_by("_row", "part")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
     )
     places = pl.DataFrame({"_row": numbered["_row"]}).join(
         pl.DataFrame({"part": range(bins)}, schema={"part": pl.UInt32}), how="cross"

@@ -20,6 +20,7 @@ from llmprof.label.nesting import outermost_ops
 from llmprof.names.matching import by_distinct
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 _KEY = ("rank", "step", "layer")
 _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
@@ -91,17 +92,17 @@ def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFr
     """
     if by:
         rows = layers(trace, stages=stages or not {"stage", "occurrence"}.isdisjoint(by))
-        return sums_of_groups(rows, by, pl.col("busy_ns", "kernels").sum())
+        return sums_of_groups(rows, by, pl.sum("busy_ns", "kernels"))
     key = [*_KEY, *(["stage"] if stages else [])]
     events, groups = _events_of_layers(trace, key)
     counts = events.group_by("group", maintain_order=True).agg(
-        kernels=pl.len(), confidence=pl.col("confidence").min()
+        kernels=pl.len(), confidence=pl.min("confidence")
     )
     groups = groups.hstack(counts.drop("group"))
     if stages:
         groups = groups.hstack([_occurrences(groups)])
         key.append("occurrence")
-    spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
+    spans = union_lengths(events, ["group"], busy_ns=pl.lit(True)).select(
         "busy_ns", start_ns="first_ns", dur_ns=pl.col("last_ns") - pl.col("first_ns")
     )
     groups = groups.hstack(spans).join(
@@ -123,12 +124,12 @@ def _events_of_layers(trace: Trace, key: Sequence[str]) -> tuple[pl.DataFrame, p
     """Events with the number of their ``group``, and the groups: a layer, or a stage of one."""
     events = (
         trace.events.select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
-        .filter(pl.col("layer").is_not_null())
+        .drop_nulls("layer")
         .sort("rank", "step", "layer", "start_ns", "event")
         .with_columns(group=pl.struct(key).rle_id().set_sorted())
     )
     first = pl.col("group") != pl.col("group").shift(1)
-    return events, events.filter(first.fill_null(value=True)).select("group", *key, "phase")
+    return events, events.filter(first.fill_null(True)).select("group", *key, "phase")
 
 
 @per_trace
@@ -136,7 +137,7 @@ def host_times(trace: Trace) -> pl.DataFrame:
     """``rank, step, host_dur_ns`` of the layers of :func:`layers` whose host time is known."""
     events, groups = _events_of_layers(trace, _KEY)
     known = groups.join(_host_spans(events, trace), on="group", maintain_order="left")
-    return known.select("rank", "step", "host_dur_ns").drop_nulls("host_dur_ns")
+    return known[["rank", "step", "host_dur_ns"]].drop_nulls("host_dur_ns")
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:
@@ -149,7 +150,7 @@ def _occurrences(groups: pl.DataFrame) -> pl.Series:
         "layer", "stage", "group"
     )
     run = pl.struct("layer", "stage").rle_id()
-    begins = pl.when((run != run.shift(1)).fill_null(value=True)).then(row)
+    begins = pl.when((run != run.shift(1)).fill_null(True)).then(row)
     return same.with_columns(occurrence=row - begins.forward_fill()).sort("group")["occurrence"]
 
 
@@ -164,9 +165,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in launch)
         & pl.col("correlation").is_not_null()
     )
-    ends = calls.group_by("rank", "correlation").agg(
-        first=pl.col("layer").min(), last=pl.col("layer").max()
-    )
+    ends = calls.group_by("rank", "correlation").agg(first=pl.min("layer"), last=pl.max("layer"))
     shared = calls.join(
         ends.filter(pl.col("first") != pl.col("last")), on=["rank", "correlation"], how="semi"
     )
@@ -181,7 +180,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             launch_thread="thread",
             launch_start_ns="start_ns",
             op_start_ns="start_ns",
-            op_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+            op_end_ns=END,
         )
         launched = launched.join_asof(
             ops.sort("launch_start_ns"),
@@ -194,7 +193,7 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             begin=pl.when(inside).then("op_start_ns").otherwise("begin"),
             end=pl.when(inside).then("op_end_ns").otherwise("end"),
         )
-    spans = launched.sort("group").group_by("group").agg(pl.col("begin").min(), pl.col("end").max())
+    spans = launched.sort("group").group_by("group").agg(pl.min("begin"), pl.max("end"))
     return spans.select("group", host_start_ns="begin", host_dur_ns=pl.col("end") - pl.col("begin"))
 
 
@@ -255,7 +254,7 @@ def layer_gaps(
     ['rank', 'step', 'phase', 'layer', 'kind']
     """
     if stage is None:
-        rows = layers(trace).with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        rows = layers(trace).with_columns(end_ns=END)
     else:
         if stage not in STAGE.categories:
             raise AnalysisError(
@@ -298,13 +297,13 @@ def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
     """
     host = pl.col("host_dur_ns")
     return (
-        rows.filter(pl.col("stage") == stage)
+        rows.filter(stage=stage)
         .group_by(*_KEY, maintain_order=True)
         .agg(
-            pl.col("phase", "kind").first(),
-            pl.col("start_ns").min(),
-            pl.col("dur_ns", "busy_ns").sum(),
-            end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            pl.first("phase", "kind"),
+            pl.min("start_ns"),
+            pl.sum("dur_ns", "busy_ns"),
+            end_ns=END.max(),
             host_dur_ns=pl.when(host.is_not_null().all()).then(host.sum()),
         )
     )
@@ -318,11 +317,11 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
     collective = pl.col("category").is_in(COMMUNICATION)
     mine = events.filter(collective & pl.col("layer").is_not_null())
     if stage is not None:
-        mine = mine.filter(pl.col("stage") == stage)
+        mine = mine.filter(stage=stage)
     compute = events.filter(~pl.col("category").is_in(COMMUNICATION) & ~transferring())
     parts = length_within(merge(mine, _KEY), compute, ["rank"], name="hidden_ns")
     return parts.group_by(_KEY).agg(
-        communication_ns=pl.col("dur_ns").sum(),
+        communication_ns=pl.sum("dur_ns"),
         exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
     )
 
@@ -388,7 +387,7 @@ def kinds(trace: Trace) -> pl.DataFrame:
                 at.filter(feeds).min()
                 < pl.max_horizontal(at.filter(attends).min(), at.filter(scans).min())
             ),
-            sure=pl.col("confidence").min(),
+            sure=pl.min("confidence"),
         )
     )
     frame = frame.with_columns(

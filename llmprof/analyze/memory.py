@@ -170,10 +170,10 @@ def _timeline(trace: Trace) -> pl.DataFrame:
     if "ascend_component" in rows.columns and rows["ascend_component"].count():
         components = rows["ascend_component"].unique().to_list()
         chosen = next((name for name in _COMPONENTS if name in components), None)
-        rows = rows.filter(pl.col("ascend_component") == chosen) if chosen is not None else rows
+        rows = rows.filter(ascend_component=chosen) if chosen is not None else rows
         if "ascend_operator" in rows.columns:
             rows = rows.filter(
-                ~pl.col("ascend_operator").str.starts_with(_OF_GRAPH_ENGINE).fill_null(value=False)
+                ~pl.col("ascend_operator").str.starts_with(_OF_GRAPH_ENGINE).fill_null(False)
             )
     rows = rows.sort(*_PLACE, "time_ns", nulls_last=True, maintain_order=True)
     summed = pl.col("bytes").fill_null(0).cum_sum().over(_PLACE)
@@ -191,7 +191,7 @@ def _events(rows: pl.DataFrame) -> pl.DataFrame:
     events = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
     if "torch_action" in events.columns:
         events = events.filter(
-            ~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False)
+            ~pl.col("torch_action").is_in(["held", "new version"]).fill_null(False)
         )
     return events
 
@@ -208,17 +208,17 @@ def _flows(events: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    before = pl.col("allocated_bytes").first() - pl.col("bytes").first().fill_null(0)
+    before = pl.first("allocated_bytes") - pl.first("bytes").fill_null(0)
     if "torch_action" in rows.columns:
         held = pl.col("torch_action").eq_missing("held")
         inside = pl.col("bytes").filter(held).sum()
         before = pl.when(held.any()).then(inside).otherwise(before)
     peaks = rows.group_by(_PLACE).agg(
-        peak_allocated_bytes=pl.col("allocated_bytes").max(),
+        peak_allocated_bytes=pl.max("allocated_bytes"),
         peak_time_ns=pl.col("time_ns").get(pl.col("allocated_bytes").arg_max()),
         first_bytes=before,
-        last_bytes=pl.col("allocated_bytes").last(),
-        peak_reserved_bytes=pl.col("reserved_bytes").max(),
+        last_bytes=pl.last("allocated_bytes"),
+        peak_reserved_bytes=pl.max("reserved_bytes"),
         _reserved=pl.col("reserved_bytes").get(pl.col("allocated_bytes").arg_max()),
     )
     unused = (pl.col("_reserved") - pl.col("peak_allocated_bytes")) / pl.col("_reserved")
@@ -228,10 +228,7 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     out = peaks.join(_flows(_events(rows), _PLACE), on=_PLACE, how="left", nulls_equal=True)
     known = pl.col("part").is_not_null() & (pl.col("part") != "before the recording")
     with_holder = (
-        _holders(trace, rows, None)
-        .filter(known)
-        .group_by(_PLACE)
-        .agg(known_share=pl.col("share").sum())
+        _holders(trace, rows, None).filter(known).group_by(_PLACE).agg(known_share=pl.sum("share"))
     )
     out = out.join(with_holder, on=_PLACE, how="left", nulls_equal=True)
     counts = ("count", "allocated_bytes", "released_bytes", "max_bytes")
@@ -261,26 +258,26 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
         )
     else:
         early = rows.filter(pl.col("time_ns") <= at_ns)
-        peak = early.group_by(_PLACE).agg(_at=pl.col("_row").max())
+        peak = early.group_by(_PLACE).agg(_at=pl.max("_row"))
     rows = rows.join(peak, on=_PLACE, how="inner", nulls_equal=True, maintain_order="left")
     whole = rows.filter(pl.col("_row") == pl.col("_at")).select(*_PLACE, _all="allocated_bytes")
     live = _live(rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0)))
     named = _named(trace, live)
     totals = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
-        pl.col("bytes").sum(),
+        pl.sum("bytes"),
         blocks=pl.col("address").count().cast(pl.Int64).replace(0, None),
-        first_time_ns=pl.col("time_ns").min(),
+        first_time_ns=pl.min("time_ns"),
     )
     # memory from before the recording, without known blocks
-    sums = totals.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
+    sums = totals.group_by(_PLACE).agg(_known=pl.sum("bytes"))
     rest = whole.join(sums, on=_PLACE, how="left", nulls_equal=True).select(
         *_PLACE,
         part=pl.lit("before the recording"),
-        evidence=pl.lit(None, dtype=pl.String),
-        holder=pl.lit(None, dtype=pl.String),
+        evidence=pl.lit(None, pl.String),
+        holder=pl.lit(None, pl.String),
         bytes=pl.col("_all") - pl.col("_known").fill_null(0),
-        blocks=pl.lit(None, dtype=pl.Int64),
-        first_time_ns=pl.lit(None, dtype=pl.Int64),
+        blocks=pl.lit(None, pl.Int64),
+        first_time_ns=pl.lit(None, pl.Int64),
     )
     totals = pl.concat([totals.select(rest.columns), rest.filter(pl.col("bytes") > 0)])
     share = pl.when(pl.col("_all") > 0).then(pl.col("bytes") / pl.col("_all"))
@@ -295,7 +292,7 @@ def _live(events: pl.DataFrame) -> pl.DataFrame:
     sum.
     """
     keys = [*_PLACE, "address"]
-    addressed = events.filter(pl.col("address").is_not_null())
+    addressed = events.drop_nulls("address")
     ends = addressed.with_columns(
         _until=pl.col("_row").shift(-1).over(keys), _ends_ns=pl.col("time_ns").shift(-1).over(keys)
     )
@@ -309,14 +306,14 @@ def _live(events: pl.DataFrame) -> pl.DataFrame:
         c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()
     ]
     if bare.height:
-        sums = bare.group_by(*_PLACE, *labels).agg(pl.col("bytes").sum(), pl.col("time_ns").min())
+        sums = bare.group_by(*_PLACE, *labels).agg(pl.sum("bytes"), pl.min("time_ns"))
         held = pl.concat([held, sums.filter(pl.col("bytes") > 0)], how="diagonal_relaxed")
     return held
 
 
 def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
     """Blocks with ``part``, ``evidence`` and ``holder``."""
-    nothing = pl.lit(None, dtype=pl.String)
+    nothing = pl.lit(None, pl.String)
 
     def there(column: str) -> pl.Expr:
         return pl.col(column) if column in live.columns else nothing
@@ -324,7 +321,7 @@ def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
     stack = there("torch_stack")
     held = there("torch_action").eq_missing("held")
     released = (
-        pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(value=False)
+        pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(False)
     ) & ~held
     of_stack = (
         pl.when(released & stack.str.contains(_FORWARD))
@@ -373,9 +370,9 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Events with the operator that was running on their thread, or that the profiler wrote with
     them.
     """
-    events = events.with_columns(operator=pl.lit(None, dtype=pl.String))
+    events = events.with_columns(operator=pl.lit(None, pl.String))
     if trace.has("ops") and events["thread"].count():
-        spans = trace.ops.filter(pl.col("kind") == "op")
+        spans = trace.ops.filter(kind="op")
         events = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
         events = events.with_columns(operator=lookup_column(spans, "name", "_span")).drop("_span")
     if "ascend_operator" in events.columns:
@@ -408,5 +405,5 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     )
     keys = [*_PLACE, "step", "phase"]
     flows = _flows(placed, keys)
-    peaks = placed.group_by(keys).agg(peak_allocated_bytes=pl.col("allocated_bytes").max())
+    peaks = placed.group_by(keys).agg(peak_allocated_bytes=pl.max("allocated_bytes"))
     return peaks.join(flows, on=keys, nulls_equal=True).sort(*_PLACE, "step", nulls_last=True)

@@ -70,7 +70,7 @@ def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.Data
         launched, calls, ["rank", "thread"], at="launch_start_ns", name="call"
     ).drop_nulls("call")
     own = placed.group_by(call=pl.col("call").cast(pl.UInt32)).agg(
-        own_device_ns=pl.col("dur_ns").sum(), kernels=pl.len()
+        own_device_ns=pl.sum("dur_ns"), kernels=pl.len()
     )
     calls = calls.with_row_index("call").join(own, on="call", how="left", maintain_order="left")
     calls = calls.with_columns(pl.col("own_device_ns", "kernels").fill_null(0).cast(pl.Int64))
@@ -78,12 +78,12 @@ def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.Data
     if by == "class":
         calls = calls.with_columns(pl.col("path").str.replace_all(r"\.\d+\b", ".*"))
     key = ["rank", "path", *(["layer"] if by == "layer" else [])]
-    sums = pl.col("host_ns", "device_ns", "own_device_ns", "kernels").sum()
+    sums = pl.sum("host_ns", "device_ns", "own_device_ns", "kernels")
     return (
         calls.rename({"dur_ns": "host_ns"})
         .sort("rank", "start_ns", maintain_order=True)
         .group_by(key, maintain_order=True)
-        .agg(pl.col("depth").min(), pl.len().alias("count"), sums)
+        .agg(pl.min("depth"), pl.len().alias("count"), sums)
     )
 
 

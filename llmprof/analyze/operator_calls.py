@@ -102,7 +102,7 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
     frame = pl.concat(
         [pl.DataFrame(schema=_SCHEMA), _grouped(calls), _others(others)], how="diagonal_relaxed"
     )
-    whole = pl.col("total_ns").sum()
+    whole = pl.sum("total_ns")
     frame = frame.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
     return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
         "total_ns", "operator", "shapes", descending=[True, False, False], nulls_last=True
@@ -111,14 +111,14 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
 
 def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Calls of operators that llmprof can call, and the events outside of them."""
-    ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
+    ops = trace.ops.filter(kind="op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
         found = "this capture holds no operators"
         raise NotCapturedError(
             found, hint=f"record it with {trace.capture.how_to_record('ops')}", table="ops"
         )
     missing = [
-        pl.lit(None, dtype=pl.String).alias(name)
+        pl.lit(None, pl.String).alias(name)
         for name in _ARGUMENTS.values()
         if name not in ops.columns
     ]
@@ -133,7 +133,7 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
         return _on_host(calls_on_host), events.clear()
     events = events.with_row_index("_event")
     launches = events.filter(
-        pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False)
+        pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(False)
     )
     points = launches.select(
         "_event",
@@ -146,11 +146,11 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     pairs = pairs.select(
         "outer",
         points["_event"].gather(pairs["inner"]),
-        calls_on_host["start_ns"].gather(pairs["outer"]).alias("_start"),
+        _start=calls_on_host["start_ns"].gather(pairs["outer"]),
     )
     innermost = pairs.sort("_start", "outer").unique("_event", keep="last")
     own = innermost["outer"].unique()
-    about = events.select("_event", "name", "dur_ns", "layer", "phase")
+    about = events[["_event", "name", "dur_ns", "layer", "phase"]]
     launched = pairs.filter(pl.col("outer").is_in(own.implode())).join(
         about, on="_event", how="left"
     )
@@ -158,7 +158,7 @@ def _recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
         launched.sort("_event")
         .group_by("outer", maintain_order=True)
         .agg(
-            time_ns=pl.col("dur_ns").sum(),
+            time_ns=pl.sum("dur_ns"),
             kernels=pl.col("name").unique(maintain_order=True),
             layer=pl.col("layer").drop_nulls().first(),
             phase=pl.col("phase").drop_nulls().first(),
@@ -180,8 +180,8 @@ def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
     return (
         inner.drop("_row", "thread", "start_ns")
         .with_columns(
-            time_ns=pl.col("dur_ns"),
-            **{name: pl.lit(None, dtype=dtype) for name, dtype in nothing.items()},
+            time_ns="dur_ns",
+            **{name: pl.lit(None, dtype) for name, dtype in nothing.items()},
         )
         .rename({"dur_ns": "host_ns"})
     )
@@ -218,7 +218,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
     keys, names = ["operator", *_ARGUMENTS], pl.col("kernels").explode().drop_nulls()
     between = names.str.contains(_BETWEEN).any()
     grouped = _summed(
-        calls, keys, "time_ns", names, host_median_ns=pl.col("host_ns").median(), between=between
+        calls, keys, "time_ns", names, host_median_ns=pl.median("host_ns"), between=between
     )
     usual = usual_dtype(calls)
     made = [_made(row, usual) for row in grouped.select(*keys, "between").iter_rows(named=True)]
@@ -276,7 +276,7 @@ def _others(events: pl.DataFrame) -> pl.DataFrame:
     grouped = _summed(
         events, ["operator", "shapes", "dtypes", "replayed"], "dur_ns", pl.col("name")
     )
-    why = [_why(op, graph) for op, graph in grouped.select("operator", "replayed").iter_rows()]
+    why = [_why(op, graph) for op, graph in grouped[["operator", "replayed"]].iter_rows()]
     named = grouped.drop("replayed")
     return named.with_columns(reason=pl.Series(why, dtype=pl.String))
 

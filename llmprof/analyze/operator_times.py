@@ -12,6 +12,7 @@ from llmprof.analyze.collectives.collectives import bus_factor
 from llmprof.errors import NotCapturedError
 from llmprof.readers.ops import ENTRIES
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 NEAR_NS: Final = 50_000
 """If the device ends a call this soon (ns) after the host launched it, the device was waiting
@@ -65,7 +66,7 @@ def timed_calls(trace: Trace) -> pl.DataFrame:
     """Calls of the model, its layers, modules and functions, also of those with others inside
     (``nested``).
     """
-    steps = timed_steps(trace).select("rank", "step", "phase", "method")
+    steps = timed_steps(trace)[["rank", "step", "phase", "method"]]
     own = [column for column in trace.ops.columns if column.startswith("timer_")]
     calls = trace.ops.select(
         "rank",
@@ -86,7 +87,7 @@ def layer_times(trace: Trace) -> pl.DataFrame:
     keys = [*_PHASE, "layer"]
     calls = timed_calls(trace).filter(kind="layer")
     return _grouped(
-        calls.filter(pl.col("nested") == pl.col("nested").min().over(keys)), keys, trace
+        calls.filter(pl.col("nested") == pl.min("nested").over(keys)), keys, trace
     ).sort(keys)
 
 
@@ -100,13 +101,11 @@ def operator_times(trace: Trace) -> pl.DataFrame:
         calls,
         keys,
         trace,
-        layers=pl.col("layer").n_unique().cast(pl.Int64),
+        layers=pl.n_unique("layer").cast(pl.Int64),
         _sampled=sampled,
         _inside=layers.len() > 0,
     )
-    steps = (
-        timed_steps(trace).group_by(_PHASE).agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
-    )
+    steps = timed_steps(trace).group_by(_PHASE).agg(_steps=pl.len(), _step_ns=pl.median("dur_ns"))
     grouped = grouped.join(steps, on=_PHASE, how="left").with_columns(
         calls_a_step=pl.when("_inside")
         .then(pl.col("count") / pl.col("_sampled") * _own_layers(trace))
@@ -141,7 +140,7 @@ def _grouped(calls: pl.DataFrame, keys: list[str], trace: Trace, **more: pl.Expr
         min_ns=time.min(),
         max_ns=time.max(),
         nested=pl.col("nested").any(),
-        waiting=near if on_device(trace) else pl.lit(None, dtype=pl.Float64),
+        waiting=near if on_device(trace) else pl.lit(None, pl.Float64),
         **more,
     )
 
@@ -152,7 +151,7 @@ def communication_times(trace: Trace) -> pl.DataFrame:
     detailed = timed_calls(trace).filter((pl.col("kind") == "layer") & pl.col("nested"))
     pairs = detailed.group_by(of_phase).agg(_pairs=pl.struct("step", "layer").n_unique())
     steps = timed_steps(trace)
-    means = steps.group_by(of_phase).agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
+    means = steps.group_by(of_phase).agg(_steps=pl.len(), _step_ns=pl.median("dur_ns"))
     time = pl.col("dur_ns")
     # an empty message, or a duration below the clock's resolution, has no bandwidth
     speed = pl.when((pl.col("bytes") > 0) & (time > 0)).then(pl.col("bytes") / time)
@@ -162,7 +161,7 @@ def communication_times(trace: Trace) -> pl.DataFrame:
         _own_layers(trace) * pl.col("_steps") / pl.col("_pairs")
     )
     rows = trace.collectives.rename({"timer_step": "step"}).join(
-        steps.select("rank", "step", "phase"), on=["rank", "step"]
+        steps[["rank", "step", "phase"]], on=["rank", "step"]
     )
     rows = rows.join(pairs, on=of_phase, how="left").join(means, on=of_phase, how="left")
     rows = rows.with_columns(
@@ -174,13 +173,13 @@ def communication_times(trace: Trace) -> pl.DataFrame:
         median_ns=time.median(),
         min_ns=time.min(),
         algorithm_gbps=speed.median(),
-        bus_gbps=pl.col("_bus").median(),
+        bus_gbps=pl.median("_bus"),
         waits=pl.col("timer_waits").any(),
         per_step=(pl.col("_weight") / pl.col("_steps")).sum(),
         step_ns=(time * pl.col("_weight") / pl.col("_steps")).sum(),
-        _step_ns=pl.col("_step_ns").first(),
+        _step_ns=pl.first("_step_ns"),
     )
-    fits = pl.col("step_ns").sum().over(of_phase) <= pl.col("_step_ns")
+    fits = pl.sum("step_ns").over(of_phase) <= pl.col("_step_ns")
     grouped = grouped.with_columns(share=pl.when(fits).then(pl.col("step_ns") / pl.col("_step_ns")))
     return grouped.drop("_step_ns").sort(
         "rank", "phase", "step_ns", descending=[False, False, True]
@@ -245,7 +244,7 @@ def timing_overhead(trace: Trace) -> pl.DataFrame:
             mean_ns=time.mean(),
             low_ns=time.quantile(0.25),
             high_ns=time.quantile(0.75),
-            overhead=pl.col("_more").median(),
+            overhead=pl.median("_more"),
             overhead_low=pl.when(many).then(low),
             overhead_high=pl.when(many).then(high),
         )
@@ -257,20 +256,19 @@ def against_trace(timed: Trace, trace: Trace) -> pl.DataFrame:
     """Compare layers measured by the timer with those of a profiler that recorded the same
     steps.
     """
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    events = trace.events.filter(pl.col("source") == "kernel").sort("rank", "start_ns")
+    events = trace.events.filter(source="kernel").sort("rank", "start_ns")
     if events.is_empty():
         raise NotCapturedError(
             "this capture holds no kernels", hint="record it with profile_mode torch or nsys"
         )
     events = events.with_columns(
-        _before=end.cum_max().shift().over("rank", "device", "stream"), _end=end
+        _before=END.cum_max().shift().over("rank", "device", "stream"), _end=END
     ).drop_nulls(["layer", "step"])
     spans = events.group_by("rank", "step", "layer").agg(
-        _first=pl.col("start_ns").min(),
-        _before=pl.col("_before").first(),
-        _last=pl.col("_end").max(),
-        kernels_ns=pl.col("dur_ns").sum(),
+        _first=pl.min("start_ns"),
+        _before=pl.first("_before"),
+        _last=pl.max("_end"),
+        kernels_ns=pl.sum("dur_ns"),
     )
     spans = spans.with_columns(_order=pl.col("step").rank("dense").over("rank")).drop("step")
     calls = timed_calls(timed).filter(kind="layer")
@@ -281,18 +279,20 @@ def against_trace(timed: Trace, trace: Trace) -> pl.DataFrame:
     paired = paired.with_columns(ratio=pl.col("dur_ns") / pl.col("device_ns")).rename(
         {"dur_ns": "timed_ns"}
     )
-    return paired.select(
-        "rank",
-        "step",
-        "phase",
-        "method",
-        "layer",
-        "timed_ns",
-        "device_ns",
-        "span_ns",
-        "kernels_ns",
-        "ratio",
-    ).sort("rank", "step", "layer")
+    return paired[
+        [
+            "rank",
+            "step",
+            "phase",
+            "method",
+            "layer",
+            "timed_ns",
+            "device_ns",
+            "span_ns",
+            "kernels_ns",
+            "ratio",
+        ]
+    ].sort("rank", "step", "layer")
 
 
 DOMINATES: Final = 0.25
@@ -318,14 +318,10 @@ def timing_suggestions(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.D
     # host; `above_bound`: the operator (a stage of the layers, without communication) takes so many
     # times its bound.
     operators = operator_times(trace).filter(~pl.col("nested"))
-    steps = pl.col("share").sum().over("rank", "phase")
-    means = (
-        operators.filter(steps <= 1)
-        .group_by("phase", "operator")
-        .agg(figure=pl.col("share").mean())
-    )
+    steps = pl.sum("share").over("rank", "phase")
+    means = operators.filter(steps <= 1).group_by("phase", "operator").agg(figure=pl.mean("share"))
     frames = [means.filter(pl.col("figure") >= DOMINATES).with_columns(rule=pl.lit("dominates"))]
-    weighted = (pl.col("waiting") * pl.col("count")).sum() / pl.col("count").sum()
+    weighted = (pl.col("waiting") * pl.col("count")).sum() / pl.sum("count")
     waits = operators.filter(
         ~pl.col("method").str.contains("hold"), pl.col("waiting").is_not_null()
     )
@@ -336,8 +332,7 @@ def timing_suggestions(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.D
             ~pl.col("communicates"),
             pl.col("times_bound") >= ABOVE_BOUND,
             pl.col("bound_ns") >= LEAST_BOUND_NS * pl.col("calls"),
-            pl.col("total_ns") - pl.col("bound_ns")
-            >= WORTH * pl.col("total_ns").sum().over("phase"),
+            pl.col("total_ns") - pl.col("bound_ns") >= WORTH * pl.sum("total_ns").over("phase"),
         )
         above = above.select(
             "phase", operator="stage", figure="times_bound", rule=pl.lit("above_bound")

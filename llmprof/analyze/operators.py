@@ -186,11 +186,11 @@ def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataF
     both = all(frame["strides"].null_count() < frame.height for frame in (found, other))
     key = [*dict.fromkeys([*by, "operator", "shapes", "dtypes", *(["strides"] if both else [])])]
     same = (
-        other.filter(pl.col("operator").is_not_null())
+        other.drop_nulls("operator")
         .group_by(key, maintain_order=True)
         .agg(
-            other_kernel=pl.col("kernel").first(),
-            other_mean_ns=pl.col("total_ns").sum() / pl.col("count").sum(),
+            other_kernel=pl.first("kernel"),
+            other_mean_ns=pl.sum("total_ns") / pl.sum("count"),
         )
     )
     joined = found.join(same, on=key, how="left", nulls_equal=True, maintain_order="left")
@@ -235,7 +235,7 @@ def with_events(
     peaks = _device(trace, device)
     rows, calls = _rows(trace, found, by, peaks)
     if stages is not None:
-        worked = rows.filter(pl.col("read_bytes").is_not_null())["row"]
+        worked = rows.drop_nulls("read_bytes")["row"]
         known = calls.filter(pl.col("row").is_in(worked.implode()))["call"]
         found, works = _of_model(found, known, by, trace, stages)
         rows, calls = _rows(trace, found, by, peaks, works)
@@ -279,17 +279,15 @@ def _of_model(
     without = (
         pl.col("call").is_in(pl.concat([known, calls.filter("between")["call"]]).implode()).not_()
     )
-    main = placed.filter(without).group_by("call", "own").agg(pl.col("dur_ns").sum())
+    main = placed.filter(without).group_by("call", "own").agg(pl.sum("dur_ns"))
     main = main.sort("dur_ns", "own", descending=[True, False]).unique(
         "call", keep="first", maintain_order=True
     )
     placed = placed.join(
         main.select("call", main="own"), on="call", how="left", maintain_order="left"
     )
-    one = (pl.col("main").n_unique() == 1) & pl.col("main").is_not_null().all()
-    into = (
-        placed.drop_nulls("own").group_by("own").agg(into=pl.when(one).then(pl.col("main").first()))
-    )
+    one = (pl.n_unique("main") == 1) & pl.col("main").is_not_null().all()
+    into = placed.drop_nulls("own").group_by("own").agg(into=pl.when(one).then(pl.first("main")))
     whole = into.filter(pl.col("into") == pl.col("own"))["own"]
     chosen = placed.filter(pl.col("main").is_in(whole.implode()))
     if chosen.is_empty():
@@ -300,9 +298,9 @@ def _of_model(
         stages.join(into.drop_nulls("into"), on="own")
         .group_by("into")
         .agg(
-            pl.col("flops", "read_bytes", "written_bytes").sum(),
+            pl.sum("flops", "read_bytes", "written_bytes"),
             matrix,
-            pl.col("assumed").first(),
+            pl.first("assumed"),
             stage_name=main_stage,
         )
     )
@@ -312,22 +310,22 @@ def _of_model(
     taken = events[at].with_columns(
         call=merged[at],
         _event=at,
-        owner=pl.lit(None, dtype=pl.UInt32),
-        _between=pl.lit(value=False),
-        _collective=pl.lit(value=False),
+        owner=pl.lit(None, pl.UInt32),
+        _between=pl.lit(False),
+        _collective=pl.lit(False),
     )
     made = _calls(taken, [name for name in by if name not in _OF_CALLS])
     made = made.with_columns(into=(pl.col("call") - base).cast(pl.UInt32))
     made = made.join(stages, on="into", how="left", maintain_order="left")
     works = [
         CallWork(flops or None, read, written, unit or "", assumed, "model and step label")
-        for flops, read, written, unit, assumed in made.select(
-            "flops", "read_bytes", "written_bytes", "matrix", "assumed"
-        ).iter_rows()
+        for flops, read, written, unit, assumed in made[
+            ["flops", "read_bytes", "written_bytes", "matrix", "assumed"]
+        ].iter_rows()
     ]
     distinct = {each: n for n, each in enumerate(dict.fromkeys(works))}
     made = made.with_columns(
-        *(pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS),
+        *(pl.lit(None, pl.String).alias(name) for name in _TEXTS),
         stage_work=pl.Series([distinct[each] for each in works], dtype=pl.UInt32),
     )
     rest = calls.filter(~pl.col("call").is_in(chosen["call"].unique().implode()))
@@ -424,7 +422,7 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
     time = events["dur_ns"].to_numpy()
     total = np.zeros(len(some), dtype=np.int64)
     np.add.at(total, of_event, time)
-    calls = events.select("call", "rank", "step", "owner", "_event", "replayed")[some]
+    calls = events[["call", "rank", "step", "owner", "_event", "replayed"]][some]
     if labels:
         most = np.full(len(some), np.iinfo(np.int64).min)
         np.maximum.at(most, of_event, time)
@@ -437,16 +435,14 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
     }
     for name, chosen in parted.items():
         chosen[
-            of_event[
-                events[name if name == "replayed" else f"_{name}"].fill_null(value=False).to_numpy()
-            ]
+            of_event[events[name if name == "replayed" else f"_{name}"].fill_null(False).to_numpy()]
         ] = True
     return calls.with_columns(
         time_ns=pl.Series(total),
         kernels=pl.Series(np.bincount(of_event, minlength=len(some)).astype(np.uint32)),
         **{name: pl.Series(chosen) for name, chosen in parted.items()},
-        eager=pl.lit(value=False),
-        inside=pl.lit(None, dtype=pl.String),
+        eager=pl.lit(False),
+        inside=pl.lit(None, pl.String),
     )
 
 
@@ -458,7 +454,7 @@ def _owned(trace: Trace, known: int) -> pl.DataFrame:
     direct, ops, events = launching_operators(trace)["row"], called_operators(trace), trace.events
     if not ops.is_empty():
         direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
-    return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(value=False), None)})
+    return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(False), None)})
 
 
 def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Series) -> pl.Series:
@@ -496,7 +492,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
             longer = (
                 spans["dur_ns"][outer][found["_at"]] >= found["dur_ns"]
             )  # not one that begins at the same time
-            some = longer.fill_null(value=False).to_numpy()
+            some = longer.fill_null(False).to_numpy()
             owner[inner[some]] = outer[found["_at"].filter(some).to_numpy()]
     apart = np.where(
         keep.to_numpy(), direct.fill_null(0).to_numpy(), owner[direct.fill_null(0).to_numpy()]
@@ -527,7 +523,7 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
             }
         )
     if f"{CAPTURED}inside" not in kernels.columns:
-        kernels = kernels.with_columns(pl.lit(None, dtype=pl.String).alias(f"{CAPTURED}inside"))
+        kernels = kernels.with_columns(pl.lit(None, pl.String).alias(f"{CAPTURED}inside"))
     rows = kernels.select(
         *EVENT_KEY,
         **{name: CAPTURED + given for name, given in names.items()},
@@ -564,7 +560,7 @@ def _rows(
         alone = pl.coalesce(pl.col("stage_name").cast(pl.Categorical), alone)
         lengths = pl.select(pl.coalesce(calls["stage_work"] + len(sums), lengths)).to_series()
     else:
-        calls = calls.with_columns(stage_name=pl.lit(None, dtype=pl.String))
+        calls = calls.with_columns(stage_name=pl.lit(None, pl.String))
     keys = [*groups, *_TEXTS, "between", "collective", "alone", "labelled", "stage_name"]
     coded = calls.with_columns(
         pl.col(_TEXTS).cast(pl.Categorical),
@@ -586,12 +582,12 @@ def _rows(
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
         pl.len().cast(pl.Int64).alias("count"),
-        pl.col("owner", "_event", "replayed", "eager", "inside").first(),
+        pl.first("owner", "_event", "replayed", "eager", "inside"),
         total_ns=time.sum(),
         median_ns=time.median(),
         p10_ns=time.quantile(0.1, "linear"),
         p90_ns=time.quantile(0.9, "linear"),
-        kernels=pl.col("kernels").mean(),
+        kernels=pl.mean("kernels"),
     )
     row_of = np.zeros(int(coded["call"].max() or 0) + 1, dtype=np.uint32)  # type: ignore[arg-type]
     row_of[coded["call"].to_numpy()] = coded["row"].to_numpy()
@@ -603,7 +599,7 @@ def _rows(
             at=pl.int_range(pl.len()),
         )
         .group_by("row", "kernel")
-        .agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("at").first())
+        .agg(pl.sum("dur_ns").alias("main_ns"), pl.first("at"))
         .sort("main_ns", "at", descending=[True, False])
         .unique("row", keep="first")
     )
@@ -634,7 +630,7 @@ def _rows(
         "main_ns",
         *launches.columns,
     ).join(each, on="row")
-    return _shares(rows, events, groups), coded.select("call", "row")
+    return _shares(rows, events, groups), coded[["call", "row"]]
 
 
 def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
@@ -654,9 +650,9 @@ def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
     found = places.select(_PLACE).join(
         few.unique(_PLACE), on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
     )
-    in_threads = pl.lit(value=False)
+    in_threads = pl.lit(False)
     if trace.has("runtime"):  # HIP's launches of modules state the grid in threads
-        calls = trace.runtime.filter(pl.col("name") == "hipExtModuleLaunchKernel")["correlation"]
+        calls = trace.runtime.filter(name="hipExtModuleLaunchKernel")["correlation"]
         in_threads = pl.col("correlation").is_in(calls.implode())
     blocks, threads = pl.lit(1, dtype=pl.Int64), pl.lit(1, dtype=pl.Int64)
     for axis in "xyz":
@@ -669,7 +665,7 @@ def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
 def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.DataFrame:
     """Rates, shares and gaps of rows with their work and bound."""
     labels = list(dict.fromkeys([*groups, "rank", "step"]))
-    distinct = distinct_keys(events, labels).filter(pl.col("step").is_not_null())
+    distinct = distinct_keys(events, labels).drop_nulls("step")
     of_group = distinct.group_by(groups or pl.lit(0).alias("_all"))
     several = of_group.agg(_steps=pl.struct("rank", "step").n_unique())
     if groups:
@@ -678,7 +674,7 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
         )
     else:
         rows = rows.with_columns(_steps=pl.lit(several["_steps"].sum()))
-    whole = pl.col("total_ns").sum()
+    whole = pl.sum("total_ns")
     whole = whole.over(groups) if groups else whole
     moved, of_bound = (
         pl.col("read_bytes") + pl.col("written_bytes"),
@@ -779,8 +775,8 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
     table, sums = _lengths_of_steps(trace)
     of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
-    needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
-    given = calls.select("rank", "step")[needing].join(
+    needing = calls["operator"].is_in(names).fill_null(False).arg_true()
+    given = calls[["rank", "step"]][needing].join(
         table, on=["rank", "step"], how="left", maintain_order="left"
     )
     return of_call.scatter(needing, given["lengths"]), sums

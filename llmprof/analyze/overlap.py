@@ -8,10 +8,10 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import events_of_steps, whole_steps
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import AnalysisError, Columns, Window, listed, refuse_unknown
 from llmprof.label.intervals import clip_intervals, length_within, union_lengths
-from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -22,7 +22,7 @@ def transferring() -> pl.Expr:
     """Whether an event is a copy or fill of a copy engine, or of the host: kernels that copy are
     compute.
     """
-    return (pl.col("category").is_in(COPY) & (pl.col("source") != "kernel")).fill_null(value=False)
+    return (pl.col("category").is_in(COPY) & (pl.col("source") != "kernel")).fill_null(False)
 
 
 EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
@@ -106,7 +106,7 @@ def overlap(
         return overlap_within(trace, window, waits=waits)
     by = by or ("rank", "step")
     by = by if "rank" in by else ("rank", *by)
-    events = trace.events
+    events = events_of_steps(trace) if "step" in by else trace.events
     refuse_unknown(by, events.columns, "by")
     if waits:
         events = with_waits(trace, events)
@@ -126,16 +126,11 @@ def _has_copies(trace: Trace, events: pl.DataFrame) -> bool:
 def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Device events, followed by rows for waiting and transfer of their collectives."""
     calls = events.filter(pl.col("category").is_in(COMMUNICATION))
-    events = events.with_columns(communicates=pl.lit(None, dtype=_COMMUNICATES))
+    events = events.with_columns(communicates=pl.lit(None, _COMMUNICATES))
     if calls.is_empty():
         return events
     keys = ["rank", "start_ns", "name"]
-    matched = (
-        collectives(trace)
-        .filter(pl.col("wait_ns").is_not_null())
-        .select(*keys, _wait="wait_ns")
-        .unique(keys)
-    )
+    matched = collectives(trace).drop_nulls("wait_ns").select(*keys, _wait="wait_ns").unique(keys)
     calls = calls.join(matched, on=keys, how="inner", maintain_order="left")
     transfers = calls.with_columns(communicates=pl.lit("transfer", dtype=_COMMUNICATES)).drop(
         "_wait"
@@ -159,7 +154,7 @@ def overlap_of(
         raise AnalysisError(
             found, expected="'rank' among the columns of by: each rank has a device of its own"
         )
-    communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
+    communication = pl.col("category").is_in(COMMUNICATION).fill_null(False)
     copy = transferring()
     parted = "communicates" in events.columns
     kind = pl.col("communicates")
@@ -230,10 +225,10 @@ def overlap_within(
     events = trace.events
     recorded = _has_copies(trace, events)
     if rank is not None:
-        events = events.filter(pl.col("rank") == rank)
+        events = events.filter(rank=rank)
     if waits:
         events = with_waits(trace, events)
-    found_ranks = events.select("rank").unique().sort("rank")
+    found_ranks = events[["rank"]].unique().sort("rank")
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )

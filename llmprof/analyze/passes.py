@@ -9,6 +9,7 @@ import polars as pl
 from llmprof.label.steps.stored import tokens_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 
 @per_trace
@@ -23,7 +24,7 @@ def with_passes(trace: Trace) -> pl.DataFrame:
     layer = pl.col("layer")
     begins = layer.shift(1).over("rank") - layer > layer.max().over("rank") / 2
     numbered = outside.sort("rank", "start_ns", maintain_order=True).select(
-        "event", passed=(-1 - begins.fill_null(value=False).cum_sum().over("rank")).cast(pl.Int32)
+        "event", passed=(-1 - begins.fill_null(False).cum_sum().over("rank")).cast(pl.Int32)
     )
     joined = events.join(numbered, on="event", how="left", maintain_order="left")
     # outside of steps all that a module of experts launches has its stage
@@ -41,14 +42,14 @@ def passes(trace: Trace) -> pl.DataFrame:
     """``rank, step`` (below 0), ``start_ns, dur_ns, tokens`` of whole passes whose kernels say
     how many tokens.
     """
-    inside = with_passes(trace).filter(pl.col("layer").is_not_null())
-    layers = inside.group_by("rank").agg(most=pl.col("layer").n_unique())
-    key, end = ["rank", "step"], pl.col("start_ns") + pl.col("dur_ns")
+    inside = with_passes(trace).drop_nulls("layer")
+    layers = inside.group_by("rank").agg(most=pl.n_unique("layer"))
+    key, end = ["rank", "step"], END
     outside = inside.filter(pl.col("step") < 0)
     spans = outside.group_by(key).agg(
-        pl.col("start_ns").min(),
-        dur_ns=end.max() - pl.col("start_ns").min(),
-        layers=pl.col("layer").n_unique(),
+        pl.min("start_ns"),
+        dur_ns=end.max() - pl.min("start_ns"),
+        layers=pl.n_unique("layer"),
     )
     found = spans.join(tokens_of(outside, key, trace), on=key).join(layers, on="rank")
     whole = (pl.col("layers") == pl.col("most")) & (pl.col("stores") == pl.col("layers"))

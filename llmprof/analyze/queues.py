@@ -61,11 +61,7 @@ def queue_length(
     trace.table("runtime")
     events = trace.events.filter(pl.col("source") != "op", pl.col("stream").is_not_null())
     call = [*_STREAM, "launch_thread", "launch_start_ns", "launch_end_ns"]
-    launched = (
-        events.filter(pl.col("launch_start_ns").is_not_null())
-        .group_by(call)
-        .agg(pl.col("start_ns").min())
-    )
+    launched = events.drop_nulls("launch_start_ns").group_by(call).agg(pl.min("start_ns"))
     begin = pl.col("launch_start_ns")
     launched = launched.with_columns(
         pl.max_horizontal("start_ns", begin)
@@ -78,7 +74,7 @@ def queue_length(
     )
     lengths = (
         changes.group_by(*_STREAM, "time_ns")
-        .agg(pl.col("change").sum())
+        .agg(pl.sum("change"))
         .sort(*_STREAM, "time_ns", nulls_last=True)
         .select(*_STREAM, "time_ns", length=pl.col("change").cum_sum().over(_STREAM))
     )
@@ -90,8 +86,8 @@ def queue_length(
     )
     is_full = pl.col("length") >= full
     sums = lasting.group_by(_STREAM).agg(
-        mean_length=(pl.col("length") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum(),
-        max_length=pl.col("length").max(),
+        mean_length=(pl.col("length") * pl.col("dur_ns")).sum() / pl.sum("dur_ns"),
+        max_length=pl.max("length"),
         full_ns=pl.col("dur_ns").filter(is_full).sum(),
     )
     calls = launched.select(*_STREAM, start_ns=begin, dur_ns=pl.col("launch_end_ns") - begin)
@@ -106,7 +102,7 @@ def queue_length(
         )
         .join(sums, on=_STREAM, how="left", nulls_equal=True)
         .join(
-            blocked.group_by(_STREAM).agg(pl.col("wait_ns").sum()),
+            blocked.group_by(_STREAM).agg(pl.sum("wait_ns")),
             on=_STREAM,
             how="left",
             nulls_equal=True,

@@ -11,12 +11,13 @@ import polars as pl
 from llmprof.analyze.balance import rank_balance
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives, lateness
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import ArgumentError
-from llmprof.label.steps.steps import whole_steps
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
 """Dimensions of parallelism: data, pipeline, tensor, experts."""
@@ -251,11 +252,9 @@ def _by_sizes(numbers: Sequence[int], tp: object, pp: object) -> dict[int, dict[
 @per_trace
 def rank_steps(trace: Trace) -> pl.DataFrame:
     """Times of each step of each rank: ``analyze.ranks(trace, by="step")``."""
-    timed = whole_steps(trace).filter(pl.col("dur_ns").is_not_null())
-    timed = timed.select(
-        "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    )
-    parts = overlap(trace).select("rank", "step", "exposed_communication_ns", "idle_ns")
+    timed = whole_steps(trace).drop_nulls("dur_ns")
+    timed = timed.select("rank", "step", "phase", "start_ns", end_ns=END)
+    parts = overlap(trace)[["rank", "step", "exposed_communication_ns", "idle_ns"]]
     if not timed.height:
         return pl.DataFrame(schema=_STEPS)
     waits = (
@@ -263,7 +262,7 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
         .drop_nulls("step")
         .group_by("rank", "step")
         .agg(
-            wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.col("wait_ns").sum()),
+            wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.sum("wait_ns")),
             _calls=pl.len(),
         )
     )
@@ -307,8 +306,8 @@ def late_groups(
 
 def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """The analysis of :func:`late_groups` on frames."""
-    late = lateness(calls).filter(pl.col("late_ns").is_not_null())
-    late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
+    late = lateness(calls).drop_nulls("late_ns")
+    late = late[["call", "rank", "late_ns", "last_rank", "wait_ns"]]
     place = groups.select("node", *DIMENSIONS)
     parted = [
         by
@@ -330,42 +329,40 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         how="left",
         maintain_order="left",
     )
-    rows = rows.filter(pl.col("group").n_unique().over("call") > 1)
+    rows = rows.filter(pl.n_unique("group").over("call") > 1)
     is_last = pl.col("group") == pl.col("last_group")
     per_call = rows.group_by("call", "group").agg(
         last=is_last.first(),
         expected=pl.len(),
-        last_rank=pl.col("last_rank").first(),
-        wait=pl.col("wait_ns").sum(),
-        middle=pl.col("late_ns").median(),
-        latest=pl.col("late_ns").max(),
+        last_rank=pl.first("last_rank"),
+        wait=pl.sum("wait_ns"),
+        middle=pl.median("late_ns"),
+        latest=pl.max("late_ns"),
     )
     per_call = per_call.with_columns(
-        expected=pl.col("expected") / pl.col("expected").sum().over("call"),
-        others=pl.col("wait").sum().over("call") - pl.col("wait"),
+        expected=pl.col("expected") / pl.sum("expected").over("call"),
+        others=pl.sum("wait").over("call") - pl.col("wait"),
     )
-    usual = rows.group_by("group", "rank").agg(pl.col("late_ns").median())
+    usual = rows.group_by("group", "rank").agg(pl.median("late_ns"))
     usual = usual.group_by("group").agg(  # of places in a group, each of which is in other calls
-        _usual=pl.col("late_ns").quantile(0.5, interpolation="lower") / pl.col("late_ns").max()
+        _usual=pl.col("late_ns").quantile(0.5, interpolation="lower") / pl.max("late_ns")
     )
     lasts = pl.col("last_rank").filter("last")
-    members = place.group_by("group").agg(
-        pl.col("rank").sort().alias("ranks"), evidence=pl.col("_why").first()
-    )
+    members = place.group_by("group").agg(ranks=pl.col("rank").sort(), evidence=pl.first("_why"))
     return (
         per_call.group_by("group")
         .agg(
             count=pl.len(),
-            last_count=pl.col("last").sum(),
-            last_share=pl.col("last").mean(),
-            expected_share=pl.col("expected").mean(),
+            last_count=pl.sum("last"),
+            last_share=pl.mean("last"),
+            expected_share=pl.mean("expected"),
             other_wait_ns=pl.col("others").filter("last").sum(),
             together_share=(pl.col("middle") / pl.col("latest"))
             .filter(pl.col("last") & (pl.col("latest") > 0))
             .median(),
             last_rank=lasts.mode().min(),
         )
-        .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
+        .join(rows.group_by("group").agg(late_median_ns=pl.median("late_ns")), on="group")
         .join(members, on="group")
         .join(usual, on="group")
         .with_columns(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.passes import passes, with_passes
@@ -25,6 +25,7 @@ from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import OperatorWork, placed_operators
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 COLUMNS: Final = {
     "rank": pl.Int32,
@@ -155,7 +156,7 @@ def roofline(
     True
     """
     read = shape(model)
-    events = trace.events.filter(pl.col("step").is_not_null())
+    events = trace.events.drop_nulls("step")
     formats = (dtype, kv_cache_dtype)
     machine = _machine(
         trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel
@@ -195,15 +196,13 @@ def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
     work = joined.filter(pl.col("stage") != IDLE)
     device = int(work["total_ns"].sum())
     explained = int(work.filter("explained")["total_ns"].sum())
-    context_known = work.group_by("rank", "step").agg(pl.col("source").first() != "unknown")[
-        "source"
-    ]
+    context_known = work.group_by("rank", "step").agg(pl.first("source") != "unknown")["source"]
     faster = (work["bound_ns"] - work["total_ns"] > 2000).sum()
     return {
         "device_ns": device,
         "explained_ns": explained,
         "explained_share": explained / device if device else 0.0,
-        "idle_ns": int(joined.filter(pl.col("stage") == IDLE)["total_ns"].sum()),
+        "idle_ns": int(joined.filter(stage=IDLE)["total_ns"].sum()),
         "contexts_known_share": float(context_known.mean() or 0.0) if context_known.len() else 0.0,  # type: ignore[arg-type]
         "below_bound": int(faster),
     }
@@ -262,19 +261,19 @@ def _machine(
 
 def _layers_of_ranks(events: pl.DataFrame) -> dict[int, int]:
     inside = events.filter(pl.col("layer").is_not_null() & pl.col("step").is_not_null())
-    rows = inside.group_by("rank").agg(pl.col("layer").max() + 1).sort("rank")
+    rows = inside.group_by("rank").agg(pl.max("layer") + 1).sort("rank")
     return {int(rank): int(count) for rank, count in rows.iter_rows()}
 
 
 def _measured(events: pl.DataFrame) -> pl.DataFrame:
     """Device time of each stage of each layer, and of each stage outside."""
     frame = events.group_by("rank", "step", "phase", "layer", "stage").agg(
-        total_ns=pl.col("dur_ns").sum(), kernels=pl.len().cast(pl.Int64)
+        total_ns=pl.sum("dur_ns"), kernels=pl.len().cast(pl.Int64)
     )
     fastest = (
         frame.filter(pl.col("stage").is_in(_COLLECTIVES))
         .group_by("step", "layer", "stage")
-        .agg(fastest_ns=pl.col("total_ns").min(), ranks=pl.len())
+        .agg(fastest_ns=pl.min("total_ns"), ranks=pl.len())
         .with_columns(fastest_ns=pl.when(pl.col("ranks") > 1).then("fastest_ns"))
         .drop("ranks")
     )
@@ -336,7 +335,7 @@ def stage_work(
     Passes outside of steps are those of :func:`llmprof.analyze.passes.passes`.
     """
     read = shape(model)
-    events = with_passes(trace).filter(pl.col("step").is_not_null())
+    events = with_passes(trace).drop_nulls("step")
     rows, batch_of = steps_of(trace), batches(steps_of(trace))
     if not batch_of:
         hint = (
@@ -349,7 +348,7 @@ def stage_work(
         own.setdefault(step, set()).add(batch)
     replicas = max(map(len, own.values()))  # ranks with batches of their own are data parallel
     outside = passes(trace)
-    for rank, step, tokens in outside.select("rank", "step", "tokens").iter_rows():
+    for rank, step, tokens in outside[["rank", "step", "tokens"]].iter_rows():
         batch_of[rank, step] = ((Requests(tokens, 1, 1),), "padding")
     formats = (None, kv_cache_dtype)
     machine = _machine(
@@ -413,18 +412,17 @@ def _gathered(
     rows = rows.drop_nulls("start_ns").sort("rank", "start_ns")
     middle = (pl.col("start_ns") + pl.col("dur_ns") // 2).alias("at")
     own = rows.select("rank", "step", middle)
-    until = pl.col("start_ns") + pl.col("dur_ns")
-    others = rows.select(other="rank", other_step="step", at="start_ns", until=until)
-    ranks = others.select("other").unique(maintain_order=True)
+    others = rows.select(other="rank", other_step="step", at="start_ns", until=END)
+    ranks = others[["other"]].unique(maintain_order=True)
     points = own.join(ranks, how="cross").filter(pl.col("rank") != pl.col("other"))
     last = last_before(points, others, ["other"], at="at")
-    beside = points.hstack(others.select("other_step", "until")[last]).filter(
+    beside = points.hstack(others[["other_step", "until"]][last]).filter(
         pl.col("at") < pl.col("until")
     )
     found = dict(batch_of)
-    for rank, step, other, other_step in beside.select(
-        "rank", "step", "other", "other_step"
-    ).iter_rows():
+    for rank, step, other, other_step in beside[
+        ["rank", "step", "other", "other_step"]
+    ].iter_rows():
         if (rank, step) in found and (more := batch_of.get((other, other_step))):
             batch, source = found[rank, step]
             found[rank, step] = (batch + more[0], source)
@@ -447,8 +445,8 @@ def _moved(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
     frame = pl.DataFrame(rows, schema={**names, "matrix": pl.String()}, orient="row")
     matrix = pl.col("matrix").sort_by("flops", descending=True).first()
     return frame.group_by("stage", maintain_order=True).agg(
-        pl.col("flops", "read_bytes", "written_bytes").sum(),
-        matrix=pl.when(pl.col("flops").sum() > 0).then(matrix),
+        pl.sum("flops", "read_bytes", "written_bytes"),
+        matrix=pl.when(pl.sum("flops") > 0).then(matrix),
     )
 
 
@@ -528,7 +526,7 @@ def _stages(
     return pl.concat(
         [
             *frames,
-            summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32)),
+            summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, pl.Int32)),
         ]
     )
 
@@ -546,8 +544,8 @@ def _summed(machine: Machine, work: list[OperatorWork]) -> pl.DataFrame:
         frame.sort("bound_ns", descending=True, maintain_order=True)
         .group_by("stage", maintain_order=True)
         .agg(
-            pl.col("flops", "memory_bytes", "message_bytes", "bound_ns").sum(),
-            pl.col("bound_by").first(),
+            pl.sum("flops", "memory_bytes", "message_bytes", "bound_ns"),
+            pl.first("bound_by"),
         )
     )
 
@@ -556,7 +554,7 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
     """Time of each step without any kernel or copy, up to the next step's first one."""
     spans = (
         events.group_by("rank", "step", "phase")
-        .agg(first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max())
+        .agg(first=pl.min("start_ns"), last=END.max())
         .sort("rank", "first")
         .with_columns(until=pl.col("first").shift(-1).over("rank"))
         .with_columns(until=pl.max_horizontal(pl.coalesce("until", "last"), "last"))
@@ -566,7 +564,7 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
         "rank",
         "step",
         "phase",
-        layer=pl.lit(None, dtype=pl.Int32),
+        layer=pl.lit(None, pl.Int32),
         stage=pl.lit(IDLE),
         total_ns=(pl.col("until") - pl.col("first") - pl.col("busy_ns")).clip(lower_bound=0),
         kernels=pl.lit(0, dtype=pl.Int64),
@@ -585,23 +583,21 @@ def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
     if by == "layer":
         return joined
     keys = ["rank", "step", "phase", *(["stage"] if by == "stage" else [])]
-    first = pl.col("tokens", "requests", "source").first()
-    sums = pl.col(
+    first = pl.first("tokens", "requests", "source")
+    sums = pl.sum(
         "flops", "memory_bytes", "message_bytes", "bound_ns", "total_ns", "kernels", "waits_ns"
-    ).sum()
+    )
     longest_bound = (
         pl.col("bound_by")
         .sort_by("bound_ns", descending=True, nulls_last=True)
         .drop_nulls()
         .first()
     )
-    known_work = (pl.col("total_ns") * pl.col("explained")).sum() * 2 >= pl.col("total_ns").sum()
-    rolled = joined.group_by(keys).agg(
-        first, sums, longest_bound.alias("bound_by"), explained=known_work
-    )
-    empty = {"layer": pl.lit(None, dtype=pl.Int32)}
+    known_work = (pl.col("total_ns") * pl.col("explained")).sum() * 2 >= pl.sum("total_ns")
+    rolled = joined.group_by(keys).agg(first, sums, bound_by=longest_bound, explained=known_work)
+    empty = {"layer": pl.lit(None, pl.Int32)}
     if by == "step":
-        empty["stage"] = pl.lit(None, dtype=pl.String)
+        empty["stage"] = pl.lit(None, pl.String)
     return rolled.with_columns(**empty)
 
 
@@ -631,4 +627,4 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
         "fixed cost of kernels": mean < FIXED_NS,
     }
     why = first_true(cases, "kernel below the roof")
-    return frame.with_columns(reason=why if by != "step" else pl.lit(None, dtype=pl.String))
+    return frame.with_columns(reason=why if by != "step" else pl.lit(None, pl.String))

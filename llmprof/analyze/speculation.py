@@ -86,7 +86,7 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
         period_ns=pl.col("start_ns").shift(-1).over("rank") - pl.col("start_ns"),
     )
     key = ["rank", "step"]
-    events = trace.events.filter(pl.col("step").is_not_null())
+    events = trace.events.drop_nulls("step")
     drafts = pl.col("stage") == "draft"
     busy = union_lengths(events, key, draft_ns=drafts).select(*key, "draft_ns")
     rows = found.join(busy, on=key, how="left", maintain_order="left")
@@ -119,9 +119,9 @@ def _given(found: pl.DataFrame, engine_steps: pl.DataFrame | None) -> pl.DataFra
     )
     if engine_steps is None:
         return none
-    noted = engine_steps.filter(pl.col("phase") == "profiled").sort("step")
-    of_rank = found.filter(pl.col("rank") == pl.col("rank").min())
-    number = noted.group_by("step", maintain_order=True).agg(pl.col("tokens").sum())
+    noted = engine_steps.filter(phase="profiled").sort("step")
+    of_rank = found.filter(pl.col("rank") == pl.min("rank"))
+    number = noted.group_by("step", maintain_order=True).agg(pl.sum("tokens"))
     if (
         number["tokens"].to_list()
         != (of_rank["prefill_tokens"] + of_rank["decode_tokens"]).to_list()
@@ -137,12 +137,12 @@ def _given(found: pl.DataFrame, engine_steps: pl.DataFrame | None) -> pl.DataFra
     )
     most = pl.col("tokens").filter("decodes").max()  # more tokens than that are a piece of a prompt
     drafted = noted.filter((pl.col("computed") > 0) & pl.col("tokens").is_between(2, most))
-    first = drafted.group_by(same).agg(pl.col("rejected").first())["rejected"].drop_nulls()
+    first = drafted.group_by(same).agg(pl.first("rejected"))["rejected"].drop_nulls()
     if (first == 0).all() and (drafted["rejected"] > 0).any():
         noted = noted.with_columns(pl.col("rejected").shift(-1).over(same))
     known = noted.filter(pl.col("decodes") & pl.col("rejected").is_between(0, pl.col("tokens") - 1))
     tokens, drafts = pl.col("tokens") - pl.col("rejected"), pl.col("tokens") - 1
-    return known.group_by(step=pl.col("trace_step"), maintain_order=True).agg(
+    return known.group_by(step="trace_step", maintain_order=True).agg(
         tokens_per_request=tokens.mean(),
-        acceptance=pl.when(drafts.sum() > 0).then(1 - pl.col("rejected").sum() / drafts.sum()),
+        acceptance=pl.when(drafts.sum() > 0).then(1 - pl.sum("rejected") / drafts.sum()),
     )

@@ -58,11 +58,7 @@ def spikes(
         events = trace.events.filter(pl.col("source") != "copy")
     else:
         ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
-        spans = (
-            steps_of(trace)
-            .filter(pl.col("host_start_ns").is_not_null())
-            .sort("rank", "host_start_ns")
-        )
+        spans = steps_of(trace).drop_nulls("host_start_ns").sort("rank", "host_start_ns")
         spans = spans.select(
             "rank",
             "step",
@@ -73,18 +69,18 @@ def spikes(
         events = ranges.join_asof(spans, on="host_start_ns", by="rank", check_sortedness=False)
         events = events.filter(pl.col("host_start_ns") < pl.col("_end"))
     sums = (
-        events.filter(pl.col("step").is_not_null())
+        events.drop_nulls("step")
         .group_by("rank", "step", "phase", "name")
         .agg(
             count=pl.len(),
             start_ns=pl.col("start_ns")
             .sort_by("dur_ns", "start_ns", descending=[True, False])
             .first(),
-            dur_ns=pl.col("dur_ns").sum(),
+            dur_ns=pl.sum("dur_ns"),
         )
     )
     alike = ["rank", "phase", "name", "count"]
-    usual = pl.col("dur_ns").median().over(alike)
+    usual = pl.median("dur_ns").over(alike)
     return (
         sums.with_columns(typical_ns=usual, _steps=pl.len().over(alike))
         .filter((pl.col("_steps") >= _LEAST_STEPS) & (pl.col("typical_ns") > 0))
@@ -93,17 +89,18 @@ def spikes(
             gap_ns=pl.col("dur_ns") - pl.col("typical_ns"),
         )
         .filter(pl.col("ratio") >= min_ratio)
-        .sort("rank", "gap_ns", "step", "name", descending=[False, True, False, False])
-        .select(
-            "rank",
-            "step",
-            "phase",
-            "name",
-            "count",
-            "start_ns",
-            "dur_ns",
-            "typical_ns",
-            "ratio",
-            "gap_ns",
-        )
+        .sort("rank", "gap_ns", "step", "name", descending=[False, True, False, False])[
+            [
+                "rank",
+                "step",
+                "phase",
+                "name",
+                "count",
+                "start_ns",
+                "dur_ns",
+                "typical_ns",
+                "ratio",
+                "gap_ns",
+            ]
+        ]
     )

@@ -67,7 +67,7 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
         raise NotCapturedError("this trace holds no call stacks", hint=hint, table="ops")
     if of == "device":
         return _sorted(_launched(trace, spans, paths))
-    pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.col("dur_ns").sum())
+    pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.sum("dur_ns"))
     timed = paths.join(pieces, on="span").join(spans.select("span", *_THREAD), on="span")
     return _sorted(timed.with_columns(unit=pl.lit("ns")))
 
@@ -76,7 +76,7 @@ def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of equal stacks merged, the largest first."""
     return (
         rows.group_by(*_THREAD, "stack", "unit")
-        .agg(pl.col("value").sum(), count=pl.len())
+        .agg(pl.sum("value"), count=pl.len())
         .filter(pl.col("value") > 0)
         .with_columns(_text=pl.col("stack").list.join("\n"))
         .sort(
@@ -96,23 +96,19 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
     pairs = inside(spans, spans, _THREAD)
     around = spans.select(at="start_ns", length="dur_ns", name="name")[pairs["outer"]]
     own = spans.select(own_at="start_ns", own_length="dur_ns")[pairs["inner"]]
-    outer = pairs.select("inner", "outer").hstack(around).hstack(own)
+    outer = pairs[["inner", "outer"]].hstack(around).hstack(own)
     # of two that are the same interval, the one that comes first in the file holds the other
     same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
     outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))
     outer = outer.sort("inner", "at", "length", "outer", descending=[False, False, True, False])
-    return (
-        outer.group_by("inner", maintain_order=True)
-        .agg(stack=pl.col("name"))
-        .rename({"inner": "span"})
-    )
+    return outer.group_by("inner", maintain_order=True).agg(stack="name").rename({"inner": "span"})
 
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
     """``span, stack``: the recorded stack of the outermost operator that has one, then the
     nested operators.
     """
-    stacked = spans.filter(pl.col("ascend_stack").is_not_null())
+    stacked = spans.drop_nulls("ascend_stack")
     pairs = inside(spans, stacked, _THREAD)
     outer = pairs.with_columns(
         length=stacked["dur_ns"].gather(pairs["outer"]),
@@ -135,7 +131,7 @@ def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.Data
         paths, on="span"
     )
     rows = events.select("rank", "op_id", "name", value="dur_ns").join(
-        operators.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
+        operators[["rank", "op_id", "thread", "stack"]], on=["rank", "op_id"]
     )
     if not rows.height:
         found = "no kernel of this trace is linked to an operator with a stack"
@@ -162,7 +158,7 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     named = samples.with_columns(pl.col("frame").fill_null("[unknown]")).sort(
         "sample", "depth", descending=[False, True]
     )
-    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack=pl.col("frame"))
+    whole = named.group_by("sample", "thread", maintain_order=True).agg(stack="frame")
     return whole.select(
         "thread",
         "stack",
@@ -201,17 +197,17 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     NotCapturedError
         The trace has no stacks of that kind.
     """
-    rows = stacks(trace, of=of).select("rank", "stack", "value", "unit").with_row_index("row")
+    rows = stacks(trace, of=of)[["rank", "stack", "value", "unit"]].with_row_index("row")
     frames = rows.explode("stack").rename({"stack": "name"})
     whole = (
         frames.unique(["row", "name"])
         .group_by("rank", "name", "unit")
-        .agg(total_value=pl.col("value").sum(), count=pl.len())
+        .agg(total_value=pl.sum("value"), count=pl.len())
     )
     own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(
-        pl.col("value").sum().alias("own_value")
+        own_value=pl.sum("value")
     )
-    sums = rows.group_by("rank", "unit").agg(all=pl.col("value").sum())
+    sums = rows.group_by("rank", "unit").agg(all=pl.sum("value"))
     out = whole.join(own, on=["rank", "name", "unit"], how="left").join(sums, on=["rank", "unit"])
     out = out.with_columns(pl.col("own_value").fill_null(0))
     return out.select(
@@ -268,7 +264,7 @@ def totals(trace: Trace) -> pl.DataFrame:
     category = names.categories(sums["name"]) if sums.height else pl.Series([], dtype=pl.String)
     seconds = pl.col("total_ns") / 1e9
     rate = pl.when(pl.col("total_ns") > 0)
-    whole = pl.col("total_ns").sum().over("rank", "kind")
+    whole = pl.sum("total_ns").over("rank", "kind")
     on_device = pl.col("kind").is_in(["kernel", "copy"])
     out = sums.with_columns(category=category.cast(pl.String)).with_columns(
         category=pl.when(pl.col("kind") == "copy")
@@ -280,20 +276,22 @@ def totals(trace: Trace) -> pl.DataFrame:
         flop_per_s=rate.then(pl.col("flops") / seconds),
         bytes_per_s=rate.then(pl.col("bytes") / seconds),
     )
-    return out.select(
-        "rank",
-        "device",
-        "kind",
-        "name",
-        "scope",
-        "category",
-        "count",
-        "total_ns",
-        "mean_ns",
-        "median_ns",
-        "min_ns",
-        "max_ns",
-        "share",
-        "flop_per_s",
-        "bytes_per_s",
-    ).sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])
+    return out[
+        [
+            "rank",
+            "device",
+            "kind",
+            "name",
+            "scope",
+            "category",
+            "count",
+            "total_ns",
+            "mean_ns",
+            "median_ns",
+            "min_ns",
+            "max_ns",
+            "share",
+            "flop_per_s",
+            "bytes_per_s",
+        ]
+    ].sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])

@@ -10,6 +10,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import LANE, edges
 from llmprof.analyze.idle import idle
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.label.completeness import incomplete_steps
@@ -18,6 +19,7 @@ from llmprof.label.intervals import clip_intervals, length_within, union_lengths
 from llmprof.label.steps.steps import UNTIL_NEXT, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 MAX_DEVIATIONS = 4.0
 MAD_TO_SIGMA = 1.4826
@@ -33,7 +35,7 @@ def steady_steps(trace: Trace) -> pl.DataFrame:
         incomplete_steps(trace), on=["rank", "step"], how="anti", maintain_order="left"
     )
     decode = pl.col("phase") == "decode"
-    after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
+    after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(True)
     step_rows = step_rows.with_columns(
         _run=after_other.cum_sum().over("rank"), _first=after_other
     ).filter(decode)
@@ -43,7 +45,7 @@ def steady_steps(trace: Trace) -> pl.DataFrame:
     step_rows = step_rows.filter(pl.col("decode_requests").eq_missing(batch))
     length = pl.len().over("rank", "_run")
     step_rows = step_rows.filter(length == length.max().over("rank"))
-    step_rows = step_rows.filter(pl.col("_run") == pl.col("_run").min().over("rank"))
+    step_rows = step_rows.filter(pl.col("_run") == pl.min("_run").over("rank"))
     step_rows = step_rows.filter(~pl.col("_first") | (pl.len().over("rank") <= 3))
     span = pl.col("dur_ns")
     middle = span.median().over("rank")
@@ -64,11 +66,11 @@ def slow_steps(
     """Decode steps with as many requests as the steady ones that, with the pause after them, take
     much longer than these.
     """
-    usual = windows.join(steady.select("rank", "step", "decode_requests"), on=["rank", "step"])
+    usual = windows.join(steady[["rank", "step", "decode_requests"]], on=["rank", "step"])
     usual = usual.group_by("rank").agg(
-        pl.col("dur_ns").median().alias("usual_ns"), pl.col("decode_requests").first()
+        pl.median("dur_ns").alias("usual_ns"), pl.first("decode_requests")
     )
-    long = windows.join(usual.select("rank", "usual_ns"), on="rank").filter(
+    long = windows.join(usual[["rank", "usual_ns"]], on="rank").filter(
         pl.col("phase") == "decode", pl.col("dur_ns") >= SLOW * pl.col("usual_ns")
     )
     rows = step_rows.join(long, on=["rank", "step"], how="semi", maintain_order="left")
@@ -91,7 +93,7 @@ def plain_steps(trace: Trace) -> list[float]:
     if not measured or decode is None or not decode.height:
         return []
     recorded = float(decode["dur_ns"].median())  # type: ignore[arg-type]
-    made = steps_of(trace).filter(phase="decode").select("decode_tokens", "decode_requests")
+    made = steps_of(trace).filter(phase="decode")[["decode_tokens", "decode_requests"]]
     one = (made["decode_tokens"] == made["decode_requests"]).all(ignore_nulls=False)
     by_labels = bool(one) and trace.meta.get("parallel", {}).get("pp") == 1
     alike = abs(measured["profiled_ns"] / recorded - 1) <= SAME
@@ -146,19 +148,17 @@ def step_time(trace: Trace) -> pl.DataFrame:
     >>> analyze.step_time(trace).columns
     ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
-    phases = steps_of(trace).select("rank", "step", "phase")
+    phases = steps_of(trace)[["rank", "step", "phase"]]
     rows = overlap(trace).join(phases.filter(pl.col("phase") != "empty"), on=["rank", "step"])
     sums = rows.group_by("phase").agg(
         *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
-        steps=pl.col("step").n_unique().cast(pl.Int64),
-        ranks=pl.col("rank").n_unique().cast(pl.Int64),
+        steps=pl.n_unique("step").cast(pl.Int64),
+        ranks=pl.n_unique("rank").cast(pl.Int64),
     )
     long = sums.unpivot(
         list(PARTS), index=["phase", "steps", "ranks"], variable_name="part", value_name="ns"
     )
-    share = pl.when(pl.col("ns").sum().over("phase") > 0).then(
-        pl.col("ns") / pl.col("ns").sum().over("phase")
-    )
+    share = pl.when(pl.sum("ns").over("phase") > 0).then(pl.col("ns") / pl.sum("ns").over("phase"))
     places = {name: i for i, name in enumerate(PARTS)}
     return (
         long.with_columns(share=share)
@@ -167,9 +167,6 @@ def step_time(trace: Trace) -> pl.DataFrame:
         .cast(SCHEMA)  # type: ignore[arg-type]
     )
 
-
-LANE = ["rank", "device"]
-"""Columns of a device of a rank, which has its own timeline."""
 
 KINDS = ("compute", "communication", "copy", "idle")
 """Kinds of time: if several run at once, the first of these counts."""
@@ -190,7 +187,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     time counts once; to its own end if no request runs after it. Without steps of which events
     were launched that were not recorded.
     """
-    step_rows = steps_of(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
+    step_rows = steps_of(trace).drop_nulls("start_ns").sort("rank", "start_ns")
     length = UNTIL_NEXT - pl.col("start_ns")
     step_rows = step_rows.with_columns(dur_ns=length, span_ns=pl.min_horizontal("dur_ns", length))
     step_rows = step_rows.filter(
@@ -223,7 +220,7 @@ def _is_last_of_requests() -> pl.Expr:
     is_last &= following <= upto - read.over("rank")
     decodes = (pl.col("phase") == "decode").any()
     is_run = pl.col("source") == "onnxruntime"  # a run of a session serves its caller
-    return is_last.fill_null(value=False) | (decodes & ~decodes.over("rank")) | is_run
+    return is_last.fill_null(False) | (decodes & ~decodes.over("rank")) | is_run
 
 
 @per_trace
@@ -265,29 +262,23 @@ def request_pauses(windows: pl.DataFrame) -> pl.DataFrame:
     """Windows of the time in which no request runs, after the steps of :func:`step_windows` with
     which the last ones end.
     """
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    pause = pl.col("start_ns").shift(-1).over(LANE) - end
+    pause = pl.col("start_ns").shift(-1).over(LANE) - END
     whole = pl.col("dur_ns") == pl.col("span_ns")
     then = pl.col("phase").shift(-1).over(LANE) == "prefill"
     is_last = (pl.col("phase") == "decode") & then & whole & (pause > 0)
-    return windows.with_columns(start_ns=end, dur_ns=pause, span_ns=pause).filter(is_last)
-
-
-def edges(trace: Trace) -> pl.DataFrame:
-    """Idle time of each device in which it still did what was launched before the recording."""
-    return idle(trace).filter(pl.col("waited_kind") == "before")
+    return windows.with_columns(start_ns=END, dur_ns=pause, span_ns=pause).filter(is_last)
 
 
 def _after_edge(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Windows without what the device did of work from before the recording; without those of
     which that is much, where others are left.
     """
-    last = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    last = END.max()
     at = edges(trace).group_by(LANE).agg(edge_ns=last)
     if not at.height:
         return windows
     cut = pl.col("edge_ns").fill_null(-1)
-    inside = (pl.col("start_ns") <= cut) & (cut < pl.col("start_ns") + pl.col("dur_ns"))
+    inside = (pl.col("start_ns") <= cut) & (cut < END)
     lost = pl.when(inside).then(cut - pl.col("start_ns")).otherwise(0)
     much = lost > MUCH_CUT * pl.col("dur_ns")
     windows = windows.join(at, on=LANE, how="left", maintain_order="left")
@@ -312,9 +303,7 @@ _FEWEST_AFTER = 5
 
 def without_long_first(windows: pl.DataFrame) -> pl.DataFrame:
     """Windows without the long first steps of their device (start-up, or a long prompt)."""
-    begun = (pl.col("dur_ns") <= LONG * pl.col("dur_ns").median().over(LANE)).cum_sum().over(
-        LANE
-    ) > 0
+    begun = (pl.col("dur_ns") <= LONG * pl.median("dur_ns").over(LANE)).cum_sum().over(LANE) > 0
     return windows.filter(begun | (begun.sum().over(LANE) < _FEWEST_AFTER))
 
 
@@ -330,19 +319,16 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
         if name == "markers":
             frame = frame.filter(pl.col("domain").ne_missing("overhead"))
         if "start_ns" in frame.columns and frame.height:
-            end = pl.col("start_ns") + pl.col("dur_ns")
-            bounds.append(
-                frame.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max())
-            )
+            bounds.append(frame.group_by("rank").agg(first=pl.min("start_ns"), last=END.max()))
     events = trace.events
     if not bounds or not events.height:
         return pl.DataFrame(schema=WINDOWS)
-    spans = pl.concat(bounds).group_by("rank").agg(pl.col("first").min(), pl.col("last").max())
+    spans = pl.concat(bounds).group_by("rank").agg(pl.min("first"), pl.max("last"))
     lanes = events.select(LANE).unique().join(spans, on="rank")
     return lanes.select(
         *LANE,
-        step=pl.lit(None, dtype=pl.Int32),
-        phase=pl.lit(None, dtype=pl.String),
+        step=pl.lit(None, pl.Int32),
+        phase=pl.lit(None, pl.String),
         start_ns="first",
         dur_ns=pl.col("last") - pl.col("first"),
         span_ns=pl.col("last") - pl.col("first"),
@@ -351,7 +337,7 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
 
 def used_windows(trace: Trace) -> pl.DataFrame:
     """Time in which each device was in use: from its own first to its last event."""
-    first, end = pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max()
+    first, end = pl.min("start_ns"), END.max()
     used = trace.events.group_by(LANE).agg(first, dur_ns=end - first, span_ns=end - first)
     rows = recorded_windows(trace).drop("start_ns", "dur_ns", "span_ns")
     rows = rows.join(used, on=LANE, nulls_equal=True)
@@ -373,7 +359,7 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         for kind, categories in (("communication", COMMUNICATION), ("copy", COPY))
     }
     communication, copy = (
-        pl.col("category").is_in(names_of[kind]).fill_null(value=False) for kind in names_of
+        pl.col("category").is_in(names_of[kind]).fill_null(False) for kind in names_of
     )
     unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
     by_kernels = pl.lit("kernels that copy or fill").cast(pl.Categorical)
@@ -406,7 +392,7 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         with_wait=is_compute | is_wait,
         with_transfer=is_compute | is_wait | is_known,
         with_communication=with_communication,
-        busy=pl.lit(value=True),
+        busy=pl.lit(True),
     )
     exposed = [
         lengths.select("window", kind=pl.lit("communication"), part=pl.lit(part), ns=ns)
@@ -446,13 +432,12 @@ def _kind(name: str) -> pl.Expr:
 
 def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
     """Time of each part while nothing runs that began before it."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    reach = end.cum_max().shift(1).over("window")
-    new = (end - pl.max_horizontal("start_ns", reach)).clip(0)
+    reach = END.cum_max().shift(1).over("window")
+    new = (END - pl.max_horizontal("start_ns", reach)).clip(0)
     return (
         compute.with_columns(ns=new)
         .group_by("window", "part")
-        .agg(pl.col("ns").sum())
+        .agg(pl.sum("ns"))
         .select("window", pl.col("part").cast(pl.String), "ns", kind=pl.lit("compute"))
     )
 
@@ -468,10 +453,8 @@ def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     }
     if not (events["category"] == "collective").any():
         return pl.DataFrame(schema=schema)
-    calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
-    lanes = events.filter(pl.col("category") == "collective").select(
-        "rank", "device", "start_ns", "name"
-    )
+    calls = collectives(trace).drop_nulls("wait_ns")
+    lanes = events.filter(category="collective")[["rank", "device", "start_ns", "name"]]
     calls = calls.join(
         lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner"
     )
@@ -489,7 +472,7 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Copies with neither compute nor communication beside them, by kind; copies at the same
     time share it.
     """
-    copies = cut.filter(pl.col("kind") == "copy")
+    copies = cut.filter(kind="copy")
     copies = copies.with_columns(pl.col("part").cast(pl.String))
     covered = length_within(
         copies, cut.filter(pl.col("kind") != "copy"), ["window"], name="covered"
@@ -499,7 +482,7 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     sums = sums.join(total, on="window").sort("window", "part")
     # whole ns that add up to the total: differences of what is rounded down
     upto = pl.col("own").cum_sum().over("window")
-    whole = pl.col("own").sum().over("window").clip(1)
+    whole = pl.sum("own").over("window").clip(1)
     share = (upto * pl.col("total")) // whole
     return sums.select(
         "window",
@@ -514,11 +497,11 @@ def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.Data
     parts = clip_intervals(
         idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE
     )
-    explained = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
-    whole = windows.with_row_index("window").select("window", "dur_ns")
+    explained = parts.group_by("window", "part").agg(ns=pl.sum("dur_ns"))
+    whole = windows.with_row_index("window")[["window", "dur_ns"]]
     rest = (
-        whole.join(lengths.select("window", "busy"), on="window", how="left")
-        .join(explained.group_by("window").agg(known=pl.col("ns").sum()), on="window", how="left")
+        whole.join(lengths[["window", "busy"]], on="window", how="left")
+        .join(explained.group_by("window").agg(known=pl.sum("ns")), on="window", how="left")
         .select(
             "window",
             part=pl.lit(IDLE_NOT_RECORDED),
@@ -526,5 +509,5 @@ def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.Data
         )
     )
     return pl.concat(
-        [explained.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]
+        [explained[["window", "part", "ns"]], rest.cast({"ns": pl.Int64})]
     ).with_columns(kind=pl.lit("idle"))

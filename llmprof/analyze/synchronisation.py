@@ -50,7 +50,7 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     )
     calls = calls.sort("rank", "host_start_ns", "thread", maintain_order=True)
     if not trace.has("ops"):
-        return calls.with_columns(operator=pl.lit(None, dtype=pl.String))
+        return calls.with_columns(operator=pl.lit(None, pl.String))
     launches = calls.with_columns(launch_start_ns="host_start_ns", launch_thread="thread")
     held = held_by(launches, outermost_ops(trace.ops), "operator", "name")
     return held.select(*calls.columns, operator="operator_name")

@@ -47,14 +47,14 @@ def by_name(names: pl.Series) -> pl.Series:
     """Whether kernels of these names use tensor cores; null if the name does not tell."""
     name = pl.col("name")
     has, lacks = name.str.contains(WITH), name.str.contains(WITHOUT)
-    no = pl.lit(value=False)
+    no = pl.lit(False)
     told = pl.when(name.str.contains(HELPERS)).then(no).when(has != lacks).then(has)
     told = told.when(~has & name.str.contains(_TENSILE)).then(no)
 
     def of(distinct: tuple[str, ...]) -> pl.Series:
         return (
             pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
-            .select(told.alias("told"))
+            .select(told=told)
             .to_series()
         )
 

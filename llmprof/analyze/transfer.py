@@ -15,6 +15,7 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 KINDS: Final = ("prefill", "decode")
 
@@ -155,13 +156,13 @@ def transfer_copies(trace: Trace) -> pl.DataFrame:
     rows = trace.copies.filter(~pl.col("kind").is_in(["memset", "DtoD"]))
     if trace.has("kernels"):
         rows = rows.join(trace.kernels.select(lane).unique(), on=lane, how="anti", nulls_equal=True)
-    rows = rows.select("rank", "start_ns", "dur_ns", "kind", "bytes").sort("rank", "start_ns")
+    rows = rows[["rank", "start_ns", "dur_ns", "kind", "bytes"]].sort("rank", "start_ns")
     peer = pl.col("kind") == "PtoP"
     lanes = [pl.col("rank"), peer]
-    end = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(lanes)
-    first = ((pl.col("start_ns") - end) >= BURST_NS).fill_null(value=True)
+    end = END.cum_max().shift(1).over(lanes)
+    first = ((pl.col("start_ns") - end) >= BURST_NS).fill_null(True)
     rows = rows.with_columns(burst=first.cum_sum().over(lanes))
-    much = pl.col("bytes").sum().over(*lanes, "burst") >= LEAST_BYTES
+    much = pl.sum("bytes").over(*lanes, "burst") >= LEAST_BYTES
     rows = rows.filter(peer | much).with_columns(burst=pl.struct(*lanes, "burst").rank("dense"))
     if not rows.height or apart(found := instances(trace)) or connectors(trace):
         return rows
@@ -171,18 +172,18 @@ def transfer_copies(trace: Trace) -> pl.DataFrame:
 
 
 def _bursts(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
-    end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    end = END.max()
     rows = copies.group_by("rank", "burst").agg(
-        pl.col("start_ns").min(),
-        dur_ns=end - pl.col("start_ns").min(),
-        bytes=pl.col("bytes").sum(),
+        pl.min("start_ns"),
+        dur_ns=end - pl.min("start_ns"),
+        bytes=pl.sum("bytes"),
         count=pl.len(),
-        median_bytes=pl.col("bytes").median(),
+        median_bytes=pl.median("bytes"),
     )
     busy = union_length(copies, ["rank", "burst"]).rename({"busy_ns": "copy_ns"})
     rows = rows.join(busy, on=["rank", "burst"]).sort("rank", "start_ns")
     work = trace.kernels if trace.has("kernels") else copies.clear()
-    rows = length_within(rows, work.select("rank", "start_ns", "dur_ns"), ["rank"])
+    rows = length_within(rows, work[["rank", "start_ns", "dur_ns"]], ["rank"])
     gbps = pl.col("bytes") / pl.col("dur_ns")
     peak = pl.lit(link_peak_gbps(trace), dtype=pl.Float64)
     return rows.select(
@@ -196,7 +197,7 @@ def _bursts(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
 
 def _sizes(copies: pl.DataFrame) -> pl.DataFrame:
     sums = copies.group_by("kind", "bytes").agg(
-        count=pl.len(), total_ns=pl.col("dur_ns").sum(), median_ns=pl.col("dur_ns").median()
+        count=pl.len(), total_ns=pl.sum("dur_ns"), median_ns=pl.median("dur_ns")
     )
     moved = pl.col("bytes") * pl.col("count")
     return sums.with_columns(gbps=moved / pl.col("total_ns")).sort(
@@ -206,7 +207,7 @@ def _sizes(copies: pl.DataFrame) -> pl.DataFrame:
 
 def _link_gbps(trace: Trace, copies: pl.DataFrame) -> float | None:
     """Rate at which copies of more bytes take longer, or the peak of the link."""
-    sizes = copies.group_by("bytes").agg(ns=pl.col("dur_ns").median()).sort("bytes")
+    sizes = copies.group_by("bytes").agg(ns=pl.median("dur_ns")).sort("bytes")
     if sizes.height > 1 and sizes["bytes"][-1] >= VARIED * sizes["bytes"][0]:
         slope = sizes.select(pl.cov("bytes", "ns") / pl.col("bytes").var()).item()
         if slope > 0:
@@ -227,9 +228,9 @@ def _blocks(trace: Trace, copies: pl.DataFrame, bursts: pl.DataFrame) -> pl.Data
     if not link or not count:
         return pl.DataFrame(schema=schema)
     beyond = (pl.col("dur_ns") - pl.col("bytes") / link).clip(0)
-    many = bursts.filter(pl.col("count") >= pl.col("count").max() / MANY)
+    many = bursts.filter(pl.col("count") >= pl.max("count") / MANY)
     cost = many.select(
-        mean=beyond.sum() / pl.col("count").sum(),
+        mean=beyond.sum() / pl.sum("count"),
         low=(beyond / pl.col("count")).min(),
         high=(beyond / pl.col("count")).max(),
     ).row(0)
@@ -258,19 +259,19 @@ def instances(trace: Trace) -> pl.DataFrame:
     )
     windows = step_windows(trace).with_columns(instance=of_rank)
     end = (pl.col("start_ns") + pl.col("span_ns")).max()
-    window_ns = windows.select(end - pl.col("start_ns").min()).item()
+    window_ns = windows.select(end - pl.min("start_ns")).item()
     busy = (
         windows.group_by("instance")
-        .agg(busy_ns=(pl.col("span_ns").sum() / pl.col("rank").n_unique()).round().cast(pl.Int64))
+        .agg(busy_ns=(pl.sum("span_ns") / pl.n_unique("rank")).round().cast(pl.Int64))
         .with_columns(busy_share=pl.col("busy_ns") / window_ns)
     )
     first = rows.with_columns(instance=of_rank)
-    first = first.filter(pl.col("rank") == pl.col("rank").min().over("instance"))
+    first = first.filter(pl.col("rank") == pl.min("rank").over("instance"))
     each = pl.col("prefill_tokens") / pl.col("prefill_requests")
     found = first.group_by("instance").agg(
         steps=pl.len(),
-        prefill_tokens=pl.col("prefill_tokens").sum(),
-        decode_tokens=pl.col("decode_tokens").sum(),
+        prefill_tokens=pl.sum("prefill_tokens"),
+        decode_tokens=pl.sum("decode_tokens"),
         prompt=each.filter(each.is_finite()).max(),
         reads=pl.col("phase").is_in(["prefill", "mixed"]).sum(),
         writes=pl.col("phase").is_in(["decode", "mixed"]).any(),
@@ -283,7 +284,7 @@ def instances(trace: Trace) -> pl.DataFrame:
     found = found.with_columns(kind=first_true(kind))
     ranks = rows.group_by(instance=of_rank).agg(ranks=pl.col("rank").unique().sort())
     found = found.join(ranks, on="instance").join(busy, on="instance", how="left")
-    of_kind = pl.col("busy_ns").sum()
+    of_kind = pl.sum("busy_ns")
     other = of_kind - of_kind.over("kind")
     ratio = pl.when(apart(found)).then(of_kind.over("kind") / other)
     connector = ", ".join(connectors(trace)) or None
@@ -344,7 +345,7 @@ def _requests(trace: Trace, given: pl.DataFrame | None) -> pl.DataFrame:
                 expected="one, to which all requests belong",
             )
     steps = steps_of(trace).filter(pl.col("start_ns").is_not_null() & (pl.col("phase") != "empty"))
-    steps = steps.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    steps = steps.with_columns(end_ns=END)
     prefill, decode = (
         steps.filter(pl.col("rank") == rows["ranks"][0][0]).sort("start_ns")
         for rows in sides.values()
@@ -376,7 +377,7 @@ def _requests(trace: Trace, given: pl.DataFrame | None) -> pl.DataFrame:
         ttft_ns=pl.coalesce(told, "decoded_ns") - pl.col("start_ns"),
     )
     lost = rows.filter(pl.any_horizontal(pl.col(TTFT_PARTS) < -BURST_NS)).height
-    rows = rows.filter(pl.all_horizontal((pl.col(TTFT_PARTS) >= -BURST_NS).fill_null(value=True)))
+    rows = rows.filter(pl.all_horizontal((pl.col(TTFT_PARTS) >= -BURST_NS).fill_null(True)))
     if not rows.height:
         raise NotCapturedError(
             f"none of {lost} requests was prefilled and decoded in recorded steps",
@@ -435,7 +436,7 @@ def _copied(rows: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
     copies = copies.sort("start_ns")
     moved, tokens = copies["bytes"].cum_sum(), rows["prompt_tokens"].sum()
     unknown = rows.with_columns(
-        pl.lit(None, dtype=pl.Int64).alias(name) for name in ("first_ns", "last_ns", "bytes")
+        pl.lit(None, pl.Int64).alias(name) for name in ("first_ns", "last_ns", "bytes")
     )
     if not copies.height or not tokens or moved[-1] % tokens or rows["evidence"][0] != "tokens":
         return unknown

@@ -88,7 +88,7 @@ class _Drawn:
 def _drawn(parts: pl.DataFrame, lead: Mapping[str, Any], most_ranks: int) -> _Drawn:
     """The ranks that wait least and most, and the mean step less the predicted gain."""
     totals = parts.group_by("rank").agg(
-        ns=pl.col("ns").sum(), wait=pl.col("ns").filter(pl.col("part") == "wait").sum()
+        ns=pl.sum("ns"), wait=pl.col("ns").filter(part="wait").sum()
     )
     ranks = totals.sort("wait", "rank")["rank"].to_list()
     ends = ranks[: most_ranks // 2] + ranks[-most_ranks // 2 :]
@@ -96,7 +96,7 @@ def _drawn(parts: pl.DataFrame, lead: Mapping[str, Any], most_ranks: int) -> _Dr
     bars = [
         (
             f"rank {rank}" if rank >= 0 else "no rank",
-            dict(parts.filter(pl.col("rank") == rank).select("part", "ns").iter_rows()),
+            dict(parts.filter(rank=rank).select("part", "ns").iter_rows()),
         )
         for rank in shown
     ]

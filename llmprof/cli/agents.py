@@ -221,7 +221,7 @@ class Tools:
         apart = (
             analyze.diff(first, second, names=names, part="context")["words"].drop_nulls().to_list()
         )
-        parts = frame.filter(pl.col("level") == "part").sort(
+        parts = frame.filter(level="part").sort(
             pl.col("delta_ns").abs(), descending=True, nulls_last=True
         )
         return _plain(

@@ -638,8 +638,8 @@ def _diff_reports(args: Namespace, terminal: Terminal) -> str:
         return for_programs(frame, args)
     names = _names(args.a, args.b)
     limit = ROWS_SHOWN if args.limit is None else args.limit
-    both = frame.filter(pl.col("delta_ns").is_not_null())
-    total = both.select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0, named=True)
+    both = frame.drop_nulls("delta_ns")
+    total = both.select(pl.sum("a_ns"), pl.sum("b_ns")).row(0, named=True)
     lines = _runs(args, names)
     lines.append(f"{text.counted(both.height, 'launch')} of both together: {_times(total, names)}")
     return "\n".join([*lines, "", *_largest(frame, limit, _LAUNCHES, terminal, names)])

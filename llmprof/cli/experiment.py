@@ -144,9 +144,9 @@ def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
         return to_json(json.loads(found.to_json()) | {"file": str(place)})
     error = (pl.col("predicted_s") / pl.col("measured_s") - 1).abs()
     errors = pl.DataFrame(list(found.errors)).with_columns(error=error)
-    median_error = pl.col("error").median()
+    median_error = pl.median("error")
     rows = errors.group_by("kind").agg(
-        points=pl.len(), median_error=median_error, largest_error=pl.col("error").max()
+        points=pl.len(), median_error=median_error, largest_error=pl.max("error")
     )
     covers = [
         (name.replace("_", " "), ", ".join(map(str, values)))
@@ -198,7 +198,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
         least_change=args.least_change,
         label=args.of,
     )
-    worse = verdicts.filter(pl.col("verdict") == "worse")
+    worse = verdicts.filter(verdict="worse")
     out = (
         to_json(verdicts.to_dicts())
         if args.json

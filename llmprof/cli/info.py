@@ -100,7 +100,7 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
         return "  none found"
     spans = pl.col("dur_ns")
     return steps.group_by("phase", maintain_order=True).agg(
-        steps=pl.col("step").n_unique(),
+        steps=pl.n_unique("step"),
         mean_ns=spans.mean(),
         least_ns=spans.min(),
         most_ns=spans.max(),

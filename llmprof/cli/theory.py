@@ -202,9 +202,7 @@ def _fits(profile: Profile) -> str:
 
 def _components(components: pl.DataFrame) -> pl.DataFrame:
     """The table of components with numbers as text."""
-    share = components.select(
-        pl.col("latency_s") / pl.col("latency_s").sum().over("phase")
-    ).to_series()
+    share = components.select(pl.col("latency_s") / pl.sum("latency_s").over("phase")).to_series()
     return components.with_columns(
         _texts("FLOPs", components["flops"], lambda v: quantity(v, "")),
         _texts("bytes", components["memory_bytes"], lambda v: quantity(v, "B")),
@@ -245,10 +243,10 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         )
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
     sums = joined.group_by("phase", "stage").agg(
-        pl.col("total_ns", "bound_ns", "flops", "memory_bytes").sum(),
+        pl.sum("total_ns", "bound_ns", "flops", "memory_bytes"),
         reason=pl.col("reason").sort_by("total_ns").last(),
-        mfu=(pl.col("mfu") * pl.col("total_ns")).sum() / pl.col("total_ns").sum(),
-        mbu=(pl.col("mbu") * pl.col("total_ns")).sum() / pl.col("total_ns").sum(),
+        mfu=(pl.col("mfu") * pl.col("total_ns")).sum() / pl.sum("total_ns"),
+        mbu=(pl.col("mbu") * pl.col("total_ns")).sum() / pl.sum("total_ns"),
     )
     sums = sums.join(steps, on="phase").sort("phase", "total_ns", descending=[False, True])
     measured, least = (sums[name] / sums["steps"] for name in ("total_ns", "bound_ns"))

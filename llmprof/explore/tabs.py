@@ -39,6 +39,7 @@ from llmprof.run.launch import Run
 from llmprof.text import PART_WORDS, plain, sentence, unbroken
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.schema import END
 
 WHERE: Final = {
     "collectives": "collectives",
@@ -98,7 +99,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             note = note or "No rule found anything worth saying in this recording."
         facts = run_facts(trace, recorded=False)
         if of_metrics:  # hardware metrics have neither steps nor an engine
-            facts = facts.filter(pl.col("what") == "device")
+            facts = facts.filter(what="device")
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
         self.tryings = tryings(run, found.frame, call) if self.rows else {}
@@ -212,8 +213,6 @@ def _cause_of(row: Mapping[str, Any]) -> str:
 
 DEVICE_IDLE: Final = ("between_queued_events", "unexplained_idle", "left_out")
 """Rules about idle time that no thread of the host explains."""
-
-END: Final = pl.col("start_ns") + pl.col("dur_ns")
 
 
 def _launch_after(trace: Trace, rank: int, start: int, end: int) -> tuple[int, int] | None:

@@ -245,10 +245,10 @@ def _measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     )
     sums = (
         work.group_by("rank", "step")
-        .agg(seconds=pl.col("total_ns").sum() / 1e9)
+        .agg(seconds=pl.sum("total_ns") / 1e9)
         .join(rows, on=["rank", "step"])
     )
-    sums = sums.group_by("value").agg(decode_s=pl.col("seconds").median()).sort("value")
+    sums = sums.group_by("value").agg(decode_s=pl.median("seconds")).sort("value")
     return sums.with_columns(
         pl.col("value").cast(pl.Int64), tokens_per_s=pl.col("value") / pl.col("decode_s")
     )

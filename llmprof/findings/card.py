@@ -58,7 +58,7 @@ def finding_row(findings: pl.DataFrame, order: int) -> dict[str, Any]:
     for row in findings.iter_rows(named=True):
         if row["order"] == order:
             return row
-    known = [f"{n}: {title}" for n, title in findings.select("order", "title").iter_rows()]
+    known = [f"{n}: {title}" for n, title in findings[["order", "title"]].iter_rows()]
     raise LlmprofError(
         f"there is no finding {order}", expected="; ".join(known) or "none: there are no findings"
     )
@@ -130,7 +130,7 @@ def denominators(findings: pl.DataFrame) -> dict[str, str]:
     most = counts.sort("len", descending=True, maintain_order=True).unique(
         "scope", keep="first", maintain_order=True
     )
-    return dict(most.select("scope", "denominator").iter_rows())
+    return dict(most[["scope", "denominator"]].iter_rows())
 
 
 def times_in_words(findings: pl.DataFrame, went: Sequence[str]) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmprof.findings.card import chain_findings, so
 from llmprof.findings.facts import run_facts
@@ -12,8 +13,7 @@ from llmprof.findings.frame import Findings
 from llmprof.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class CaseCard:
+class CaseCard(Struct, frozen=True):
     """A trace in a few lines, as its repr, the report, the explorers and the terminal show it."""
 
     about: str

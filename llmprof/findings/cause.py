@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct, field
 
 from llmprof.findings.scope import Scope, sum_of
 from llmprof.names import readable
@@ -15,8 +15,7 @@ from llmprof.text import ranks_in_words, shorten
 from llmprof.units import format_ns, format_share
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """What the sentences of every cause may say beside its own figures."""
 
     time_ns: float
@@ -57,7 +56,7 @@ class Context:
         )
 
 
-class Figures(ABC):
+class Figures(Struct, frozen=True):
     """The figures of a cause and its sentences; names of figures end in their unit."""
 
     @abstractmethod
@@ -73,8 +72,7 @@ class Figures(ABC):
         """What to try."""
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """The time of a cause in a scope, and where in the trace it is."""
 
     ns: float
@@ -153,7 +151,7 @@ def _worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
     if not rows.height:
         return None, None
     longest = pl.col("start_ns", "dur_ns").get(pl.col("dur_ns").arg_max().fill_null(0))
-    ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum().alias("ns"), longest)
+    ranks = rows.group_by("rank").agg(pl.sum("dur_ns").alias("ns"), longest)
     rank, _, start, length = min(ranks.iter_rows(), key=lambda row: (-row[1], row[0]))
     return rank, (start, start + length)
 
@@ -167,8 +165,7 @@ fused kernel reads and writes stays, and every step has some.
 """
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One thing that takes time: how it is measured, and when that is a finding."""
 
     name: str

@@ -156,8 +156,8 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
         windows["phase"].n_unique() == 1 or "other" in windows["phase"]
     ):  # as in the scope of the findings
         usual = without_long_first(windows)
-    lanes = usual.group_by("phase", "rank", "device").agg(pl.col("dur_ns").sum(), count=pl.len())
-    phases = lanes.group_by("phase").agg(ns=pl.col("dur_ns").sum(), count=pl.col("count").max())
+    lanes = usual.group_by("phase", "rank", "device").agg(pl.sum("dur_ns"), count=pl.len())
+    phases = lanes.group_by("phase").agg(ns=pl.sum("dur_ns"), count=pl.max("count"))
     rows = phases.sort("ns", "phase", descending=[True, False]).rows()
     parts = [
         f"{'steps' if phase == 'other' else phase} {format_share(ns / whole)}"
@@ -213,7 +213,7 @@ def mean_step_parts(scope: Scope) -> pl.DataFrame:
     rows = scope.times.join(ranks, on="window").group_by(
         "rank", part=part.cast(pl.Enum(list(STEP_PARTS)))
     )
-    return rows.agg(ns=pl.col("ns").sum() / pl.col("parts").first()).sort("rank", "part")
+    return rows.agg(ns=pl.sum("ns") / pl.first("parts")).sort("rank", "part")
 
 
 _REQUEST_PARTS: Final = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
 
 from llmprof.analyze.requests.requests import slowest
 from llmprof.analyze.step_times import recorded_windows, step_windows
@@ -53,8 +53,7 @@ _ADVICE: Final = {
 """What to try, by the part of the time to the first token that is largest."""
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(Struct, frozen=True):
     """What the host did while the device was idle before the slowest first token."""
 
     host: HostActivity
@@ -69,8 +68,7 @@ class Why:
         return f"the host mostly {host_work_words(self.reason)}, {who}"
 
 
-@dataclass(frozen=True)
-class FirstTokens(Figures):
+class FirstTokens(Figures, frozen=True):
     """Mean times of the slowest requests."""
 
     slow: int
@@ -180,7 +178,7 @@ def _pauses(scope: Scope) -> pl.DataFrame:
     """Pauses of a device, cut to steps, with their ``phase``; those beside steps with a known
     reason.
     """
-    one = pl.col("device") == pl.col("device").min().over("rank")
+    one = pl.col("device") == pl.min("device").over("rank")
     pauses = scope.pauses.filter(one)
     windows = step_windows(scope.trace).filter(one)
     steps = windows.with_columns(dur_ns="span_ns").filter(pl.col("dur_ns") > 0)
@@ -190,9 +188,9 @@ def _pauses(scope: Scope) -> pl.DataFrame:
     rank, _ = heaviest(inside.filter(pl.col("phase") != "decode"), "rank")
     rank = min(rank for rank in scope.trace.ranks if rank >= 0) if rank is None else rank
     inside, pauses = (rows.filter(rank=rank) for rows in (inside, pauses))
-    known = pauses.filter(pl.col("reason").is_not_null())
+    known = pauses.drop_nulls("reason")
     return pl.concat(
-        [inside, known.with_columns(phase=pl.lit(None, dtype=pl.String)).select(inside.columns)]
+        [inside, known.with_columns(phase=pl.lit(None, pl.String)).select(inside.columns)]
     )
 
 
@@ -203,14 +201,14 @@ def _add_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
     first_step = pl.col("first_step_ns").clip(pl.col("start_ns"), pl.col("first_token_ns"))
     waiting = frame.select("start_ns", dur_ns=first_step - pl.col("start_ns"))
     carried = frame.select(start_ns=first_step, dur_ns=pl.col("first_token_ns") - first_step)
-    in_steps = pauses.filter(pl.col("phase").is_not_null())
+    in_steps = pauses.drop_nulls("phase")
     decoding = in_steps["phase"] == "decode"
 
     def within(rows: pl.DataFrame, of: pl.DataFrame) -> pl.Series:
         return length_within(rows, of, name="ns")["ns"]
 
-    known = pauses.filter(pl.col("reason").is_not_null())
-    known_in_steps = in_steps.filter(pl.col("reason").is_not_null())
+    known = pauses.drop_nulls("reason")
+    known_in_steps = in_steps.drop_nulls("reason")
     outside = [within(rows, known) - within(rows, known_in_steps) for rows in (waiting, carried)]
     idle = frame.select(
         behind_prefill=pl.min_horizontal(
@@ -256,7 +254,7 @@ def _why(scope: Scope, pauses: pl.DataFrame, worst: dict[str, Any]) -> Why:
         {"start_ns": [worst["start_ns"]], "dur_ns": [worst["first_token_ns"] - worst["start_ns"]]}
     )
     gaps = clip_intervals(pauses, window)
-    known = gaps.filter(pl.col("reason").is_not_null())
+    known = gaps.drop_nulls("reason")
     reason, _ = heaviest(known, "reason")
     of_reason = known.filter(pl.col("reason").eq_missing(reason))
     if reason is None or sum_of(of_reason, "dur_ns") < MOSTLY * sum_of(gaps, "dur_ns"):

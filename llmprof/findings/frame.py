@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 SCHEMA: Final = {
     "order": pl.Int32,
@@ -30,8 +31,7 @@ SCHEMA: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """Findings, which a notebook shows as sentences; what a frame has, they have, too."""
 
     frame: pl.DataFrame

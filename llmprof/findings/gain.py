@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
 
 from llmprof.errors import LlmprofError
 from llmprof.findings.cause import Measurement
@@ -25,8 +25,7 @@ TINY: Final = 0.001
 """A replay whose time differs by less than this share of it gains nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """A predicted gain, in ns of the unit of its finding."""
 
     ns: float
@@ -116,7 +115,7 @@ def _gain(
         return f"No prediction: it is below {format_share(NOTHING)} of the time."
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
-    steps = scope.windows.select("rank", "step").unique()
+    steps = scope.windows[["rank", "step"]].unique()
     if scope.steps is not None:
         rows = rows.join(steps, on=["rank", "step"], how="semi").sort("rank", "step")
     if not rows.height:
@@ -127,7 +126,7 @@ def _gain(
     ]
     times = [pl.col(name) for name in ("recorded_ns", *names)]
     means = rows.select(
-        (time * pl.col("weight")).sum().alias(str(n)) / pl.col("weight").sum()
+        (time * pl.col("weight")).sum().alias(str(n)) / pl.sum("weight")
         for n, time in enumerate(times)
     )
     profiled, recorded, *after = means.row(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -16,7 +15,6 @@ from llmprof.findings.rows import severity_of
 from llmprof.names import kernels
 from llmprof.text import counted, shorten
 from llmprof.trace import Trace
-from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
 from llmprof.trace.schema import TABLES, conform
 from llmprof.units import format_ns, format_share
@@ -36,8 +34,7 @@ _MEMORIES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class LimitedKernel(Figures):
+class LimitedKernel(Figures, frozen=True):
     """Shares of peaks are medians over the launches of a kernel with its most frequent limit."""
 
     name: str
@@ -105,8 +102,7 @@ class LimitedKernel(Figures):
         return self.action or unknown
 
 
-@dataclass(frozen=True)
-class ProfilerEstimate(Figures):
+class ProfilerEstimate(Figures, frozen=True):
     """Advice of the profiler, in its own words."""
 
     first: str
@@ -127,8 +123,7 @@ class ProfilerEstimate(Figures):
         return self.rest or "See the section of the report that the advice is of."
 
 
-@dataclass(frozen=True)
-class HotLine(Figures):
+class HotLine(Figures, frozen=True):
     """The line with most samples of the kernel that takes the most time."""
 
     line: int
@@ -223,7 +218,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
     return (
         by_time.group_by("kernel_name", "bound_by", maintain_order=True)
         .agg(
-            pl.col("dur_ns").sum().alias("bound_ns"),
+            pl.sum("dur_ns").alias("bound_ns"),
             *(pl.col(name).first() for name in ("memory_level", "stall")),
             *(
                 pl.col(name).median()
@@ -238,7 +233,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
 def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     """A row for each kernel that takes enough of the time."""
     whole = speed.group_by("kernel_name", maintain_order=True).agg(
-        ns=pl.col("dur_ns").sum(), launches=pl.len(), bounds=pl.col("bound_by").n_unique()
+        ns=pl.sum("dur_ns"), launches=pl.len(), bounds=pl.n_unique("bound_by")
     )
     typical = typical_limit(speed)
     large = whole.filter(pl.col("ns") >= _MIN_SHARE * total)
@@ -253,6 +248,8 @@ def _limit_rows(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
             row["memory_share"],
             row["bound_share"],
         )
+        from llmprof.trace.metrics import explain
+
         state = explain(row["stall"]) if row["stall"] is not None else None
         figures = LimitedKernel(
             short_name(row["kernel_name"]),
@@ -305,7 +302,7 @@ def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[
         pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0
     )
     joined = advice.join(
-        speed.select("kernel_id", "kernel_name", "dur_ns"), on="kernel_id"
+        speed[["kernel_id", "kernel_name", "dur_ns"]], on="kernel_id"
     ).with_columns(gain=pl.col("dur_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100)
     once = joined.group_by("rule", "kernel_id").agg(
         pl.all().sort_by("gain", descending=True).first()
@@ -314,9 +311,9 @@ def _estimate_rows(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[
         once.sort("gain", descending=True)
         .group_by("rule", maintain_order=True)
         .agg(
-            pl.col("gain").sum().alias("sum"),
+            pl.sum("gain").alias("sum"),
             pl.len().alias("launches"),
-            pl.col("text", "kernel_name").first(),
+            pl.first("text", "kernel_name"),
         )
         .filter(pl.col("sum") >= _MIN_ESTIMATE * total)
         .sort("sum", "rule", descending=[True, False])
@@ -346,7 +343,7 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         lines = hot_lines(source).drop_nulls("line")
     except LlmprofError:
         return []
-    length = speed.select("kernel_id", "dur_ns")
+    length = speed[["kernel_id", "dur_ns"]]
     hottest = (
         lines.join(length, on="kernel_id")
         .filter(pl.col("share") >= _MIN_LINE)
@@ -357,6 +354,8 @@ def _hot_line_rows(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> l
         return []
     row = hottest.row(0, named=True)
     share = row["ns"] / total
+    from llmprof.trace.metrics import explain
+
     state = explain(row["reason"]) if row["reason"] else None
     figures = HotLine(
         row["line"],

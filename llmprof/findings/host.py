@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.findings.cause import Context
 from llmprof.findings.scope import Scope, heaviest, max_of, sum_of
 from llmprof.label.intervals import length_within, merge
 from llmprof.label.steps import labels
 from llmprof.text import joined
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 MIN_NAMED: Final = 0.05
@@ -86,8 +88,7 @@ def advice_on(kind: str, of: Context) -> str:
     return _ADVICE[kind][0 if of.of_torch else -1]
 
 
-@dataclass(frozen=True)
-class RangeAround:
+class RangeAround(Struct, frozen=True):
     """A range of the host that recurs and holds most of some time, but launches little."""
 
     name: str
@@ -115,8 +116,7 @@ AS_MUCH: Final = 0.9
 _CHILDREN: Final = 3
 
 
-@dataclass(frozen=True)
-class HostActivity:
+class HostActivity(Struct, frozen=True):
     """The call or function in which the launching thread spent most of some gaps."""
 
     name: str | None = None
@@ -148,8 +148,7 @@ class HostActivity:
         return named if unrecorded is None else f"{blind}, then {named}"
 
 
-@dataclass(frozen=True)
-class OtherCall:
+class OtherCall(Struct, frozen=True):
     """A call or range that launches nothing (memory, code, files) and takes most of some gaps."""
 
     call: str
@@ -171,9 +170,9 @@ def first_match(name: str | None, patterns: Mapping[str, str]) -> str | None:
 def other_call(gaps: pl.DataFrame) -> OtherCall | None:
     """One call or range that launches nothing, if it takes at least half of some gaps."""
     known = gaps.group_by("host_name", "host_kind", maintain_order=True).agg(
-        pl.col("dur_ns").sum(), longest=pl.col("dur_ns").max()
+        pl.sum("dur_ns"), longest=pl.max("dur_ns")
     )
-    known = known.filter(pl.col("host_name").is_not_null())
+    known = known.drop_nulls("host_name")
     if not known.height:
         return None
     call, _ = heaviest(known, "host_name")
@@ -201,28 +200,24 @@ def range_around(
     """
     if not rows.height or not scope.trace.has("markers"):
         return None
-    name, end = pl.col("name"), pl.col("start_ns") + pl.col("dur_ns")
+    name, end = pl.col("name"), END
     own = ~pl.col("on_device") & ~name.is_in(scope.step_ranges.implode())
     ranges = scope.trace.markers.filter(own & ~name.str.contains(labels.ANY))
     ranges = length_within(
-        ranges.select("rank", "name", "start_ns", "dur_ns"), rows, ["rank"], name="ns"
+        ranges[["rank", "name", "start_ns", "dur_ns"]], rows, ["rank"], name="ns"
     )
     # ranges that differ in their numbers count together
     alike = name.str.replace_all(r"\b\d+\b", "*")
     several = pl.when(name.n_unique().over("rank", alike) > 1).then(alike).otherwise(name)
     ranges = ranges.filter(pl.col("ns") > 0).with_columns(name=several)
     union = merge(ranges, ["rank", "name"])
-    covered = (
-        length_within(union, rows, ["rank"], name="ns").group_by("name").agg(pl.col("ns").sum())
-    )
+    covered = length_within(union, rows, ["rank"], name="ns").group_by("name").agg(pl.sum("ns"))
     whole = sum_of(merge(rows, ["rank"]), "dur_ns")
-    begun = scope.events.filter(pl.col("launch_start_ns").is_not_null()).select(
-        "rank", "launch_start_ns"
-    )
+    begun = scope.events.drop_nulls("launch_start_ns").select("rank", "launch_start_ns")
     # of several that hold about as much, the one that holds least beside it
-    lengths = union.group_by("name").agg(pl.col("dur_ns").sum())
+    lengths = union.group_by("name").agg(pl.sum("dur_ns"))
     known = covered.filter(pl.col("ns") >= MOSTLY * whole).join(lengths, on="name")
-    known = known.sort(pl.col("ns") < AS_MUCH * pl.col("ns").max(), "dur_ns", "name")
+    known = known.sort(pl.col("ns") < AS_MUCH * pl.max("ns"), "dur_ns", "name")
     for found, ns, _ in known.iter_rows():
         within = union.filter(name=found).sort("start_ns")
         launched = begun.sort("launch_start_ns").join_asof(
@@ -238,9 +233,7 @@ def range_around(
             continue
         others = length_within(ranges.filter(name != found), within, ["rank"], name="inside")
         others = others.filter(pl.col("inside") == pl.col("dur_ns"))
-        children = (
-            others.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
-        )
+        children = others.group_by("name").agg(pl.sum("dur_ns")).sort("dur_ns", descending=True)
         names = children["name"].head(_CHILDREN).to_list()
         if found == innermost and not names:
             return None
@@ -265,7 +258,7 @@ def _innermost_activity(scope: Scope, gaps: pl.DataFrame) -> HostActivity:
     """
     whole = max(1.0, sum_of(gaps, "dur_ns"))
     gaps = gaps.group_by("host_name", "host_kind", "cause", maintain_order=True).agg(
-        pl.col("dur_ns").sum()
+        pl.sum("dur_ns")
     )
     around = (pl.col("host_kind") == "range") & pl.col("host_name").is_in(
         scope.step_ranges.implode()

@@ -29,7 +29,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     launched, missing, _ = lost_events(trace)
     of_steps = steps_of(trace)["step"].n_unique()
     lacking = rows.filter(~pl.col("complete"))["step"].drop_nulls().n_unique()
-    first_ns = rows.select(pl.col("first_ns").min()).item()
+    first_ns = rows.select(pl.min("first_ns")).item()
     worst = rows.sort("missing", descending=True).row(0, named=True)
     began = (
         "How much of this rank is gone is not known."
@@ -51,7 +51,7 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     judged = (
         "None of it gets a cause."
         if not of_steps
-        else f"No cause is given for these steps; {whole} complete steps are explained below."
+        else f"No cause is given for them. Explained below: {counted(whole, 'complete step')}."
         if whole
         else "No step is complete with the start of the next, so no cause is given."
     )
@@ -76,8 +76,8 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
             if missing == launched and ran
             else f"Record again with {trace.capture.how_to_record('kernels')}."
             if missing == launched
-            else "Record again: fewer steps at a time, a larger or more often flushed buffer of the"
-            f" profiler, and {trace.capture.how_to_record('kernels')}."
+            else "Record again: fewer steps at a time, or a larger or more often flushed buffer of"
+            f" the profiler{', with --cuda-graph-trace=node' * (trace.capture.tool == 'nsys')}."
         ),
         "weight": float("inf"),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -25,8 +24,7 @@ FACTOR: Final = 4
 """How many times as large blocks are that the remedy proposes: 64 tokens in place of vLLM's 16."""
 
 
-@dataclass(frozen=True)
-class KvTransfer(Figures):
+class KvTransfer(Figures, frozen=True):
     """Sums over all bursts."""
 
     copies: int
@@ -91,7 +89,7 @@ def kv_transfer_finding(trace: Trace) -> dict[str, Any] | None:
         frame.select("rank", "start_ns", end=pl.col("start_ns") + pl.col(span))
         for frame, span in ((step_windows(trace), "span_ns"), (bursts, "dur_ns"))
     ).filter(pl.col("rank").is_in(ranks))
-    of_rank = served.group_by("rank").agg(ns=pl.col("end").max() - pl.col("start_ns").min())
+    of_rank = served.group_by("rank").agg(ns=pl.max("end") - pl.min("start_ns"))
     exposed_ns, own_ns = float(exposed["dur_ns"].sum()), int(of_rank["ns"].sum())
     share = exposed_ns / max(1, own_ns)
     if share < MIN_SHARE:

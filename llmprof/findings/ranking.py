@@ -37,7 +37,7 @@ def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None
     of_slow = pl.col("ranked") & (pl.col("scope") == SLOW_STEPS)
     told = ~is_info | (of_slow & (pl.col("figure") > SLOW * usual_ns))
     # a cause stands with what follows from it
-    of_chain = pl.col("recorded_share").max().over(pl.coalesce("follows_from", "rule"))
+    of_chain = pl.max("recorded_share").over(pl.coalesce("follows_from", "rule"))
     much = (of_chain >= MIN_OF_OTHERS) & told
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     frame = frame.remove(_is_small())
@@ -46,7 +46,7 @@ def rank_findings(frames: Sequence[pl.DataFrame], *others: dict[str, Any] | None
         frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([cause.name for cause in CAUSES if cause.last])
     own = pl.col("rule") == FIRST_TOKENS
-    fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(value=False)
+    fact = (pl.col("severity") == "info") & ~pl.col("ranked").fill_null(False)
     # what follows from a finding stands after it, wherever that is: by what its remedy gains, or
     # by all of their time if that is not known
     chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]

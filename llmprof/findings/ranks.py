@@ -55,9 +55,9 @@ def cause_of_kinds(kinds: pl.DataFrame) -> str:
     ):
         return "uneven_experts"
     # small kinds count as one
-    small = pl.col("others") < (1 - NEARLY_ALL) / 4 * pl.col("others").sum()
+    small = pl.col("others") < (1 - NEARLY_ALL) / 4 * pl.sum("others")
     kind = pl.when(small).then(None).otherwise("category")
-    alike = kinds.filter("as_often").group_by(kind).agg(pl.col("own", "others").sum())
+    alike = kinds.filter("as_often").group_by(kind).agg(pl.sum("own", "others"))
     alike = alike.filter(pl.col("others") >= (1 - NEARLY_ALL) / 4 * sum_of(kinds, "others"))
     of_all = sum_of(alike, "own") / max(1.0, sum_of(alike, "others")) - 1
     each = alike.select(pl.col("own") / pl.col("others") - 1).to_series()
@@ -81,10 +81,10 @@ def kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
     each = (
         scope.events.filter(~moved)
         .group_by("rank", pl.col("category").fill_null("other"))
-        .agg(pl.col("dur_ns").sum(), count=pl.len())
+        .agg(pl.sum("dur_ns"), count=pl.len())
     )
     lanes = (
-        each.select("category")
+        each[["category"]]
         .unique()
         .join(parts, how="cross")
         .join(each, on=["rank", "category"], how="left")
@@ -127,9 +127,9 @@ def cause_of_lateness(scope: Scope, late: list[int], waited_ns: float) -> tuple[
         pl.col("rule").is_not_null()
     )
     steps_of = scope.windows.group_by("rank").agg(parts=pl.len())
-    each = sums.group_by("rule", "rank").agg(pl.col("ns").sum())
+    each = sums.group_by("rule", "rank").agg(pl.sum("ns"))
     each = (
-        each.select("rule")
+        each[["rule"]]
         .unique()
         .join(steps_of, how="cross")
         .join(each, on=["rule", "rank"], how="left")

@@ -12,12 +12,14 @@ from llmprof.analyze.idle.host import innermost_within
 from llmprof.label.groups import is_sorted, row_numbers
 from llmprof.label.intervals import merge
 from llmprof.names.matching import by_distinct, remembered
+from llmprof.trace.schema import END
 
 REASONS: Final = {
     "allocation": (
         ("call",),
-        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:Mem|Host|Array|Pool)*"
-        r"(?:Malloc|Free|Alloc|Register|Unregister|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)",
+        r"^(?:(?:\w+@)?(?:cuda|cu|hip|mu|musa|aclrt)_?|Runtime@(?:Dev)?)"
+        r"(?:(?:Mem|Host|Array|Pool)+Create|(?:Mem|Host|Array|Pool)*"
+        r"(?:Malloc|Free|Alloc|Register|Unregister|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess))",
     ),
     "compilation": (
         ("call", "op", "python", "range"),
@@ -26,10 +28,10 @@ REASONS: Final = {
         r"|\(dynamo_timed\)|^PythonDispatchMode$"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
-    "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),
+    "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|BinaryLoad|ModuleGet|LibraryGet"),
     "device_set_up": (
         ("call",),
-        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:(?:Stream|Event|Ctx|Context)Create|Init|SetDevice$"
+        r"^(?:\w+@)?(?:cuda|cu|hip|mu|musa|aclrt)_?(?:(?:Stream|Event|Ctx|Context)Create|Create(?:Stream|Event|Context)|Init|SetDevice$"
         r"|DeviceGetStreamPriority|DevicePrimaryCtx|DeviceEnablePeer|DeviceReset)",
     ),
     "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),
@@ -131,7 +133,7 @@ def pauses_of(
 
 
 _UNRECORDED: Final = dict.fromkeys(
-    ("host_name", "host_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
+    ("host_name", "host_kind", "who", "reason"), pl.lit(None, pl.String)
 )
 """Of a piece in which nothing of the host was recorded."""
 
@@ -208,11 +210,11 @@ def _add_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFram
     was not measured.
     """
     if kernels is None or "ascend_wait_ns" not in kernels.columns:
-        return parts.with_columns(waited_ns=pl.lit(None, dtype=pl.Int64))
+        return parts.with_columns(waited_ns=pl.lit(None, pl.Int64))
     waits = kernels.filter(pl.col("ascend_wait_ns") > 0).select(
         "rank", next_name="name", _end="start_ns", waited_ns=pl.col("ascend_wait_ns").cast(pl.Int64)
     )
-    ends = parts.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
+    ends = parts.with_columns(_end=END)
     key = ["rank", "next_name", "_end"]
     return ends.join(waits.unique(key), on=key, how="left", maintain_order="left").drop("_end")
 
@@ -269,7 +271,7 @@ def _with_new_code(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         pl.col("thread").fill_null(-1),
         call="name",
         load_ns="dur_ns",
-        loaded=pl.col("start_ns") + pl.col("dur_ns"),
+        loaded=END,
     )
     if calls.is_empty():
         return rows
@@ -279,7 +281,7 @@ def _with_new_code(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         "start_ns",
         "next_name",
         loaded="launch_start_ns",
-        begun=pl.col("start_ns").min().over("part"),
+        begun=pl.min("start_ns").over("part"),
     ).with_row_index("row")
     found = (
         late.drop_nulls("loaded")
@@ -321,7 +323,7 @@ def _first_uses(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
     """Whether each piece is a long launching call, or the operator around it for far longer than
     is usual for it, and what it launches is the first kernel of its name on its rank.
     """
-    usual = pl.col("dur_ns").median().over("rank", "host_name")
+    usual = pl.median("dur_ns").over("rank", "host_name")
     alone = pl.len().over("rank", "host_name") == 1
     is_long = pl.col("dur_ns") >= LONG_LAUNCH_NS
     in_operator = (pl.col("cause") == "host_bound") & (pl.col("host_kind") == "op")
@@ -329,9 +331,9 @@ def _first_uses(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
     found = is_long & ((pl.col("cause") == "launch") | in_operator)
     if kernels is None or not rows.select(found.any()).item():
         return pl.repeat(value=False, n=rows.height, eager=True)
-    firsts = kernels.group_by("rank", next_name="name").agg(first=pl.col("start_ns").min())
+    firsts = kernels.group_by("rank", next_name="name").agg(first=pl.min("start_ns"))
     rows = rows.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")
     # from the end of the piece, which may be followed by the launching call, to the kernel
     after = pl.col("first") - pl.col("start_ns") - pl.col("dur_ns")
     most = pl.when(in_operator).then(LONG_LAUNCH_NS).otherwise(LAUNCH_NS)
-    return rows.select((found & after.is_between(0, most)).fill_null(value=False)).to_series()
+    return rows.select((found & after.is_between(0, most)).fill_null(False)).to_series()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.errors import NotCapturedError
 from llmprof.findings.card import REQUEST_PAUSES

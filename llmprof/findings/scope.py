@@ -5,16 +5,17 @@ recording.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
+from llmprof.analyze.edge import LANE
 from llmprof.analyze.idle.gaps import idle_in_pieces
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
-    LANE,
     decode_steps,
     recorded_windows,
     request_pauses,
@@ -39,6 +40,7 @@ from llmprof.replay.targets import operators_with_bounds
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 _TORCH = {
@@ -78,7 +80,7 @@ def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     """
     # gaps of other ranks of a dataset may have the same number
     whole = pauses.group_by("rank", "gap", maintain_order=True).agg(
-        pl.col("begun_ns").min().alias("start_ns"), pl.col("dur_ns").sum()
+        pl.min("begun_ns").alias("start_ns"), pl.sum("dur_ns")
     )
     return whole.drop("gap")
 
@@ -97,12 +99,13 @@ def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, 
     if not sums.height or not whole:
         return None, 0.0
     largest_sum = sums[weight].max()
-    return sums.filter(pl.col(weight) == largest_sum)[by].min(), float(largest_sum) / whole  # type: ignore[arg-type]
+    found = sums[by].filter(sums[weight] == largest_sum).min()
+    return found, float(largest_sum) / whole  # type: ignore[arg-type]
 
 
 def heaviest_name(rows: pl.DataFrame) -> tuple[str | None, float]:
     """Name with most time of some events, and the share of all that sentences give its name."""
-    sums = rows.drop_nulls("name").group_by("name").agg(pl.col("dur_ns").sum()).sort("name")
+    sums = rows.drop_nulls("name").group_by("name").agg(pl.sum("dur_ns")).sort("name")
     named = sums.with_columns(as_read=readable(sums["name"]))
     as_read, share = heaviest(named, "as_read")
     own = named.filter(pl.col("as_read").eq_missing(as_read))
@@ -128,7 +131,7 @@ def ranks_with_most(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], dict[i
     """Ranks with most of the time of some rows (``rank, dur_ns``), at least half of the largest
     share each, and the time of a part on every rank.
     """
-    sums = dict(rows.group_by("rank").agg(pl.col("dur_ns").sum()).iter_rows())
+    sums = dict(rows.group_by("rank").agg(pl.sum("dur_ns")).iter_rows())
     spans = {rank: span for rank, span in scope.ranks.items() if span[0] > 0}
     shares = {rank: sums.get(rank, 0) / span for rank, (span, _) in spans.items()}
     each = {rank: sums.get(rank, 0) / parts for rank, (_, parts) in spans.items()}
@@ -154,8 +157,7 @@ UNEQUAL: Final = 3
 """Times of steps of which one is this many times another are told beside their mean."""
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True, dict=True):
     """The representative time of a run, as windows, and the events in it."""
 
     trace: Trace
@@ -211,12 +213,12 @@ class Scope:
     @cached_property
     def reads_prompts(self) -> bool:
         """Whether all of its steps read prompts."""
-        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).all())
+        return bool(self.windows["phase"].is_in(NOT_WHOLE_GRAPHS).fill_null(False).all())
 
     @cached_property
     def decodes(self) -> bool:
         """Whether all of its steps decode alone."""
-        return bool((self.windows["phase"] == "decode").fill_null(value=False).all())
+        return bool((self.windows["phase"] == "decode").fill_null(False).all())
 
     @cached_property
     def starts_ahead(self) -> bool:
@@ -234,9 +236,14 @@ class Scope:
         """The time of some ranks of it; of all with None."""
         if ranks is None:
             return self
-        return replace(
-            self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0
-        )
+        if (key := tuple(ranks)) not in self._of_ranks:
+            windows = self.windows.filter(pl.col("rank").is_in(ranks))
+            self._of_ranks[key] = replace(self, windows=windows, recorded_ns=0)
+        return self._of_ranks[key]
+
+    @cached_property
+    def _of_ranks(self) -> dict[tuple[int, ...], Scope]:
+        return {}
 
     @cached_property
     def denominator(self) -> str:
@@ -275,22 +282,21 @@ class Scope:
         """How many of the steps it is of and their times, as a sentence, where that is not all of
         them or they are unlike.
         """
-        if self.steps is None or self.words not in ("steps", STEADY, USUAL_STEPS):
+        if self.steps is None:
             return ""
         number, times = self.windows["step"].n_unique(), self.windows["dur_ns"]
         least, most = (float(times.quantile(at) or 0) for at in (0, 1))
-        unlike = (
-            f" that take {format_ns(least)} to {format_ns(most)}" if most > UNEQUAL * least else ""
-        )
-        every = steps_of(self.trace).filter(pl.col("start_ns").is_not_null())
+        unlike = most > UNEQUAL * least and number > 1
+        times_said = f" The {number} steps take {format_ns(least)} to {format_ns(most)}." * unlike
+        every = steps_of(self.trace).drop_nulls("start_ns")
         every = every.filter(pl.col("phase") != "empty", pl.col("source") != "capture")
         whole = every["step"].n_unique()
         if self.words == "steps" and number < whole:
             return (
-                f" These are {number} of {counted(whole, 'step')}{unlike}; the others are first, or"
-                " not whole."
+                f" These are {number} of {counted(whole, 'step')}; the others are first, or not"
+                f" whole on every rank.{times_said}"
             )
-        return f" It is the mean of {number} steps{unlike}." if unlike else ""
+        return times_said
 
     @cached_property
     def spread(self) -> str:
@@ -337,11 +343,10 @@ class Scope:
         """
         if self.steps is None or not self.trace.has("markers"):
             return pl.Series("name", dtype=pl.String)
-        end = pl.col("start_ns") + pl.col("dur_ns")
         ranges = self.trace.markers.filter(~pl.col("on_device")).select(
-            "rank", "name", "start_ns", range_end=end
+            "rank", "name", "start_ns", range_end=END
         )
-        begun = self.windows.select("rank", "start_ns", step_end=end).sort("start_ns")
+        begun = self.windows.select("rank", "start_ns", step_end=END).sort("start_ns")
         following = ranges.sort("start_ns").join_asof(
             begun, on="start_ns", by="rank", strategy="forward", check_sortedness=False
         )
@@ -372,7 +377,7 @@ class Scope:
     def _sums(self) -> list[tuple[int, str, str, int]]:
         """Rank, kind, part and sum of its times."""
         ranks = self.windows["rank"][self.times["window"]]
-        sums = self.times.group_by(ranks, "kind", "part").agg(pl.col("ns").sum())
+        sums = self.times.group_by(ranks, "kind", "part").agg(pl.sum("ns"))
         return sums.sort("rank").rows()
 
     def time(self, kind: str, *parts: str) -> float:
@@ -391,7 +396,7 @@ class Scope:
     @cached_property
     def ranks(self) -> dict[int, tuple[int, int]]:
         """Length of the windows of each rank, and their number."""
-        of_rank = self.windows.group_by("rank").agg(pl.col("dur_ns").sum(), parts=pl.len())
+        of_rank = self.windows.group_by("rank").agg(pl.sum("dur_ns"), parts=pl.len())
         return {rank: (span, parts) for rank, span, parts in of_rank.iter_rows()}
 
     @cached_property
@@ -412,7 +417,7 @@ class Scope:
         """Whether the steps have the same batches on all ranks, as far as batches are known."""
         if self.steps is None:
             return True
-        keys = self.windows.select("rank", "step").unique()
+        keys = self.windows[["rank", "step"]].unique()
         batch = pl.concat_str(*_BATCH, separator="/", ignore_nulls=True)
         batches = (
             self.steps.join(keys, on=["rank", "step"])
@@ -442,7 +447,7 @@ class Scope:
             "next_event",
             "next_stream",
         )
-        calls = host_spans(self.trace).filter(pl.col("kind") == "call")
+        calls = host_spans(self.trace).filter(kind="call")
         return pauses_of(self.cut(parts), pieces, spans, calls, kernels)
 
     def idle(self, *causes: str) -> pl.DataFrame:
@@ -471,11 +476,11 @@ class Scope:
             .group_by("rank", "row")
             .agg(
                 pl.col("start_ns", "dur_ns").sort_by("dur_ns").last(),
-                count=pl.col("call").n_unique(),
-                time_ns=pl.col("dur_ns").sum(),
+                count=pl.n_unique("call"),
+                time_ns=pl.sum("dur_ns"),
             )
         )
-        known = rows.filter(pl.col("bound_share").is_not_null()).select("row", *of_row)
+        known = rows.drop_nulls("bound_share").select("row", *of_row)
         times = times.join(known, on="row").with_columns(
             bound_ns=pl.col("time_ns") * pl.col("bound_share")
         )
@@ -485,16 +490,16 @@ class Scope:
 
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""
-        ends = self.windows.select("rank", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        ends = self.windows.select("rank", "start_ns", end=END)
         ends = ends.unique(["rank", "start_ns"])
         window = last_before(frame, ends, ["rank"], at="start_ns")
-        return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(value=False))
+        return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(False))
 
     def own_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
         if self.steps is None:
             return frame
-        return frame.join(self.steps.select("rank", "step"), on=["rank", "step"], how="semi")
+        return frame.join(self.steps[["rank", "step"]], on=["rank", "step"], how="semi")
 
 
 def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
@@ -525,7 +530,7 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
                 trace,
                 f"step {step}",
                 _one_step(every, step),
-                windows.filter(pl.col("step") == step),
+                windows.filter(step=step),
                 recorded_ns,
             )
         ]
@@ -549,7 +554,7 @@ def windows_of(words: str, windows: pl.DataFrame, chosen: pl.DataFrame | None) -
 def _step_windows(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
     return windows.join(
-        chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
+        chosen[["rank", "step"]], on=["rank", "step"], how="semi", maintain_order="left"
     )
 
 
@@ -582,14 +587,14 @@ def choose_scopes(
         return [("whole recording", None, None)]
     every, warm = (_working_steps(step_rows, of) for of in (windows, without_long_first(windows)))
     ranks = every["rank"].n_unique()
-    phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
+    phases = windows.group_by("phase").agg(pl.sum("dur_ns"), ranks=pl.n_unique("rank"))
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
     # ranks of one phase each are instances for it
-    of_rank = windows.group_by("rank", "phase").agg(pl.col("dur_ns").sum())
-    share = pl.col("dur_ns") / pl.col("dur_ns").sum().over("rank")
+    of_rank = windows.group_by("rank", "phase").agg(pl.sum("dur_ns"))
+    share = pl.col("dur_ns") / pl.sum("dur_ns").over("rank")
     apart = of_rank.filter(share >= MUCH)["rank"].is_unique().all()
     much = phases.filter(
-        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & ((pl.col("ranks") == ranks) | apart)
+        (pl.col("dur_ns") >= MUCH * pl.sum("dur_ns")) & ((pl.col("ranks") == ranks) | apart)
     )
     if not much.height or "other" in much["phase"]:
         return [("steps", warm, None)]
@@ -600,7 +605,7 @@ def choose_scopes(
         elif phases.height == 1:
             chosen.append(("steps", warm, None))
         else:
-            chosen.append((f"{phase} steps", every.filter(pl.col("phase") == phase), ns))
+            chosen.append((f"{phase} steps", every.filter(phase=phase), ns))
     pauses = request_pauses(windows)
     paused_ns = int(pauses["dur_ns"].sum())
     if paused_ns >= MUCH * (paused_ns + int(windows["dur_ns"].sum())):
@@ -623,12 +628,12 @@ def _usual_and_slow(
 
 
 def _working_steps(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    some = windows.select("rank", "step").unique()
+    some = windows[["rank", "step"]].unique()
     return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
 
 
 def _one_step(every: pl.DataFrame, step: int) -> pl.DataFrame:
-    chosen = every.filter(pl.col("step") == step)
+    chosen = every.filter(step=step)
     if chosen.is_empty():
         numbers = every["step"].unique().sort().to_list()
         expected = f"one from {numbers[0]} to {numbers[-1]}" if numbers else "a trace with steps"

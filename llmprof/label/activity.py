@@ -21,6 +21,7 @@ from llmprof.names.matching import by_distinct, contains, first_true, remembered
 from llmprof.theory.calls import operator_categories
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 _SOFTMAX = r"(?i)soft_?max"
 _BACKWARD = r"(?i)backward|bwd|log_?softmax|soft_?max_back"
@@ -96,7 +97,7 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     """Find kernels without a telling name that follow the store of a layer's keys: those of its
     attention.
     """
-    bare = (events["coded"] == _WRAPPER).fill_null(value=False)
+    bare = (events["coded"] == _WRAPPER).fill_null(False)
     if not bare.any():
         return None
     lane = ["rank", "stream"]
@@ -107,7 +108,7 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     other = (
         pl.when(~pl.col("bare")).then("stores").forward_fill().over(lane)
     )  # of the last kernel with a name
-    rows = frame.filter(pl.col("bare") & other.fill_null(value=False))["_row"]
+    rows = frame.filter(pl.col("bare") & other.fill_null(False))["_row"]
     return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
 
 
@@ -296,11 +297,11 @@ def _table_events(trace: Trace, table: str) -> pl.DataFrame:
     """
     frame = trace.table(table)
     in_graph = (
-        pl.col("graph_node").is_not_null() if "graph_node" in frame.columns else pl.lit(value=False)
+        pl.col("graph_node").is_not_null() if "graph_node" in frame.columns else pl.lit(False)
     )
-    captured = pl.lit(None, dtype=CATEGORY)
+    captured = pl.lit(None, CATEGORY)
     if table == "kernels":
-        category, source = pl.lit(None, dtype=CATEGORY), pl.lit("kernel")
+        category, source = pl.lit(None, CATEGORY), pl.lit("kernel")
         if f"{CAPTURED}category" in frame.columns:
             captured = pl.col(f"{CAPTURED}category").cast(CATEGORY)
     else:
@@ -336,7 +337,7 @@ def _add_categories(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
     by_operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
     if events["of_operator"].null_count() == events.height:
-        by_operator = pl.lit(value=False)
+        by_operator = pl.lit(False)
     events = events.with_columns(by_operator=by_operator)
     operator = pl.col("by_operator")
     category = pl.when(operator).then("of_operator").otherwise(pl.coalesce("named", "copied"))
@@ -347,14 +348,14 @@ def _add_categories(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     modules = modules_of(events, trace)
     if modules is not None:
         linear = pl.col("role").is_in(_LINEAR_ROLES) | pl.col("generic")
-        inside = modules.select("event", linear=linear.fill_null(value=False)).filter("linear")
+        inside = modules.select("event", linear=linear.fill_null(False)).filter("linear")
         events = events.join(inside, on="event", how="left", maintain_order="left")
         gemm = (
             pl.col("linear")
             & ~is_copy
-            & ~pl.col("category").is_in(_GEMM_NEIGHBOURS).fill_null(value=False)
+            & ~pl.col("category").is_in(_GEMM_NEIGHBOURS).fill_null(False)
         )
-        gemm = gemm.fill_null(value=False)
+        gemm = gemm.fill_null(False)
         events = events.with_columns(
             category=pl.when(gemm).then(pl.lit("gemm", dtype=CATEGORY)).otherwise("category"),
             category_by=pl.when(gemm)
@@ -449,14 +450,14 @@ def _noted_calls(trace: Trace) -> pl.DataFrame | None:
         return None
     name = pl.col("name").str.extract(_OPERATOR_RANGE, 1)
     calls = trace.markers.filter(~pl.col("on_device")).with_columns(name=name)
-    return calls.filter(pl.col("name").is_not_null()).select(
-        "rank", "thread", "start_ns", "dur_ns", "name", op_id=pl.lit(None, dtype=pl.Int64)
+    return calls.drop_nulls("name").select(
+        "rank", "thread", "start_ns", "dur_ns", "name", op_id=pl.lit(None, pl.Int64)
     )
 
 
 def _looked_up(called_names: pl.Series, rows: pl.Series, calls: pl.DataFrame) -> pl.Series:
     """Names of operators, where a gather inside of a look-up is that look-up."""
-    gathers = called_names.is_in(["aten::gather", "aten::index_select"]).fill_null(value=False)
+    gathers = called_names.is_in(["aten::gather", "aten::index_select"]).fill_null(False)
     if not gathers.any() or not (looks_up := calls["name"] == "aten::embedding").any():
         return called_names
     spans = calls.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
@@ -473,14 +474,14 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     first.
     """
     if not trace.has("runtime"):
-        nothing = pl.lit(None, dtype=pl.Int64)
+        nothing = pl.lit(None, pl.Int64)
         return events.with_columns(
             launch_start_ns=nothing, launch_end_ns=nothing, launch_thread=nothing
         )
     calls = trace.runtime.select(
         "rank", "correlation", "start_ns", "dur_ns", "name", launch_thread="thread"
     )
-    calls = calls.filter(pl.col("correlation").is_not_null())
+    calls = calls.drop_nulls("correlation")
     kinds = by_distinct(calls["name"], _launching)
     key = ["rank", "correlation"]
     calls = calls.select(
@@ -488,7 +489,7 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         "name",
         "launch_thread",
         launch_start_ns="start_ns",
-        launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        launch_end_ns=END,
         launches=kinds > 0,
         graph=kinds > 1,
     )
@@ -498,17 +499,17 @@ def _add_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         )
         # two launches one after the other that share a number link nothing
         twice = calls.filter("launches").group_by(*key, "name")
-        shared = twice.agg(pl.col("launch_start_ns").max() >= pl.col("launch_end_ns").min())
+        shared = twice.agg(pl.max("launch_start_ns") >= pl.min("launch_end_ns"))
         shared = shared.filter("launch_start_ns").select(key)
         calls = calls.join(shared, on=key, how="anti", maintain_order="left")
         calls = calls.unique(key, keep="first", maintain_order=True)
     row = last_with(events, calls, "correlation")
     events = events.hstack(
-        calls.select("launch_thread", "launch_start_ns", "launch_end_ns", "graph")[row]
+        calls[["launch_thread", "launch_start_ns", "launch_end_ns", "graph"]][row]
     )
-    return events.with_columns(
-        replayed=pl.col("replayed") | pl.col("graph").fill_null(value=False)
-    ).drop("graph")
+    return events.with_columns(replayed=pl.col("replayed") | pl.col("graph").fill_null(False)).drop(
+        "graph"
+    )
 
 
 def _repeats(calls: pl.DataFrame, number: str) -> bool:
@@ -547,7 +548,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
         ops.with_columns(category=pl.coalesce(of_operator, named, pl.lit("other")), category_by=by)
         .select(
             "rank",
-            pl.lit(None, dtype=pl.Int32).alias("device"),
+            pl.lit(None, pl.Int32).alias("device"),
             pl.col("thread").alias("stream"),
             "start_ns",
             "dur_ns",
@@ -555,12 +556,12 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
             pl.lit("op").alias("source"),
             "category",
             "category_by",
-            pl.lit(value=False).alias("replayed"),
-            pl.lit(None, dtype=pl.Int64).alias("correlation"),
+            pl.lit(False).alias("replayed"),
+            pl.lit(None, pl.Int64).alias("correlation"),
             "op_id",
-            pl.col("start_ns").alias("launch_start_ns"),
-            (pl.col("start_ns") + pl.col("dur_ns")).alias("launch_end_ns"),
-            pl.col("thread").alias("launch_thread"),
+            launch_start_ns="start_ns",
+            launch_end_ns=END,
+            launch_thread="thread",
         )
         .sort("rank", "start_ns", maintain_order=True)
     )

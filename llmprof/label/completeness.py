@@ -15,6 +15,7 @@ from llmprof.label.steps.steps import steps_of
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace, results_of
+from llmprof.trace.schema import END
 
 _KERNEL: Final = (
     r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|^Node@launch"
@@ -28,8 +29,8 @@ MAX_MISSING: Final = 0.01
 """Share of its launches that a complete step may lack: profilers lose single events."""
 
 SAMPLED, MOST_APART = 25, 1 << 16
-"""Ids by which a call of a thread usually follows the one before: from this on in a sample, and
-below this where ids count calls; 1 to 14 in what a profiler writes.
+"""Ids by which the ids of calls are usually apart: from this on in a sample, and below this where
+ids count calls; 1 to 14 in what a profiler writes. A quarter may be half as far apart.
 """
 
 _PART_OF_GRAPH: Final = 0.5
@@ -73,7 +74,7 @@ def _launch_counts(trace: Trace) -> pl.DataFrame:
     key = ["rank", "correlation"]
     calls = trace.runtime.select(*key, "thread", "start_ns", "dur_ns", "name")
     calls = calls.with_columns(kind=by_distinct(calls["name"], _kind_of_call))
-    calls = calls.filter(pl.col("kind").is_not_null()).sort("rank", "start_ns")
+    calls = calls.drop_nulls("kind").sort("rank", "start_ns")
     # what is launched while a graph is captured runs at its replays only
     opened = (pl.col("kind") == "begin").cum_sum() - (pl.col("kind") == "end").cum_sum()
     calls = calls.filter(opened.over("rank", "thread") <= 0).filter(
@@ -88,22 +89,21 @@ def _launch_counts(trace: Trace) -> pl.DataFrame:
         recorded=pl.col("recorded").fill_null(0),
     )
     last = pl.col("start_ns").filter(pl.col("recorded") > 0).max().over("rank")
-    calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(value=False))
+    calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(False))
     return calls.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls of the runtime, each with what the calls of the driver inside of it launched."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    calls = calls.sort("rank", "thread", "start_ns", end, descending=[False, False, False, True])
-    ended = end.cum_max().shift(1).over("rank", "thread").fill_null(-1)
+    calls = calls.sort("rank", "thread", "start_ns", END, descending=[False, False, False, True])
+    ended = END.cum_max().shift(1).over("rank", "thread").fill_null(-1)
     return (
-        calls.with_columns(outer=(end > ended).cum_sum())
+        calls.with_columns(outer=(ended < END).cum_sum())
         .group_by("rank", "thread", "outer", maintain_order=True)
         .agg(
-            pl.col("start_ns", "kind").first(),
-            pl.col("recorded", "names").sum(),
-            pl.col("nodes").max(),
+            pl.first("start_ns", "kind"),
+            pl.sum("recorded", "names"),
+            pl.max("nodes"),
         )
         .sort("rank", "start_ns")
     )
@@ -122,7 +122,7 @@ def _events_by_call(trace: Trace, key: list[str]) -> pl.DataFrame:
         counts = {"recorded": pl.UInt32, "names": pl.UInt64, "nodes": pl.UInt32}
         return pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, **counts})
     events = pl.concat(tables).drop_nulls("correlation")
-    calls = events.group_by(key).agg(recorded=pl.len(), names=pl.col("name").sum())
+    calls = events.group_by(key).agg(recorded=pl.len(), names=pl.sum("name"))
     return calls.join(_graph_sizes(events, key), on=key, how="left")
 
 
@@ -132,10 +132,10 @@ def _graph_sizes(events: pl.DataFrame, key: list[str]) -> pl.DataFrame:
     """
     pairs = events.drop_nulls("graph_node").select(*key, "graph_node", graph="correlation").unique()
     for _ in range(3):
-        pairs = pairs.with_columns(graph=pl.col("graph").min().over("rank", "graph_node"))
-        pairs = pairs.with_columns(graph=pl.col("graph").min().over(key))
-    nodes = pl.col("graph_node").n_unique().over("rank", "graph")
-    return pairs.with_columns(nodes=nodes).group_by(key).agg(pl.col("nodes").first())
+        pairs = pairs.with_columns(graph=pl.min("graph").over("rank", "graph_node"))
+        pairs = pairs.with_columns(graph=pl.min("graph").over(key))
+    nodes = pl.n_unique("graph_node").over("rank", "graph")
+    return pairs.with_columns(nodes=nodes).group_by(key).agg(pl.first("nodes"))
 
 
 def _nodes() -> pl.Expr:
@@ -202,7 +202,7 @@ def completeness(trace: Trace) -> pl.DataFrame:
         .sort("rank", "start_ns")
         .group_by("rank", "step")
         .agg(
-            launched=pl.col("expected").sum(),
+            launched=pl.sum("expected"),
             missing=missing.sum(),
             missing_at_end=missing.filter("ended").sum(),
             first_ns=pl.col("start_ns").filter(lost).min(),
@@ -225,13 +225,13 @@ def incomplete_steps(trace: Trace) -> pl.DataFrame:
     """
     at_end = (pl.col("missing") == pl.col("missing_at_end")) & pl.col("begins")
     found = completeness(trace).select("rank", "step", "complete", "begins", at_end=at_end)
-    rows = steps_of(trace).filter(pl.col("phase") != "empty").select("rank", "step")
+    rows = steps_of(trace).filter(pl.col("phase") != "empty")[["rank", "step"]]
     rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
-    rows = rows.with_columns(pl.col("complete", "begins", "at_end").fill_null(value=True))
+    rows = rows.with_columns(pl.col("complete", "begins", "at_end").fill_null(True))
     known = pl.col("begins") if len(trace.ranks) == 1 else pl.col("at_end")
     unknown_end = ~(pl.col("complete") | known).shift(-1).over("rank")
-    bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
-    return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
+    bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(False))["step"].unique()
+    return rows.filter(pl.col("step").is_in(bad.implode()))[["rank", "step"]]
 
 
 class LostEvents(NamedTuple):
@@ -256,9 +256,10 @@ def left_out(trace: Trace) -> int:
     if not trace.has("runtime") or results_of(trace).made_elsewhere:
         return 0
     number = pl.col("correlation")
-    calls = trace.runtime.drop_nulls("correlation").sort("rank", "thread", "start_ns")
-    apart = calls.select(number.diff().over("rank", "thread")).to_series().median()
-    if not (isinstance(apart, float) and SAMPLED <= apart < MOST_APART):
+    calls = trace.runtime.drop_nulls("correlation").sort("rank", "correlation")
+    apart = calls.select(number.diff().over("rank")).to_series()
+    few, usual = (apart.quantile(at) or 0 for at in (0.25, 0.5))
+    if few < SAMPLED / 2 or not SAMPLED <= usual < MOST_APART:
         return 0
     of_rank = calls.group_by("rank").agg(number.max() - number.min() + 1 - number.n_unique())
     return int(of_rank["correlation"].sum())

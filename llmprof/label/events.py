@@ -50,14 +50,14 @@ def _label_operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 def _label_phases(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``step`` and ``phase``, null where no step is known."""
-    return frame.hstack(events_with_steps(trace).select("step", "phase"))
+    return frame.hstack(events_with_steps(trace)[["step", "phase"]])
 
 
 def _label_stages(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``layer``, ``stage``, ``confidence`` and ``reason`` by names and place."""
     # each step of these is one pass of one model, and of its draft model
     engine = steps_of(trace).filter(pl.col("source").is_in([*ENGINES, "capture"]))
-    engine = engine.select("rank", "step")
+    engine = engine[["rank", "step"]]
     return label_layers(frame, described_kinds(frame, trace), engine, coded_names(trace))
 
 

@@ -16,6 +16,7 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, listed
 from llmprof.label.groups import group_values, groups_of
+from llmprof.trace.schema import END
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
 """A time before all others."""
@@ -294,11 +295,7 @@ def clip_intervals(
             "two windows of one group overlap", expected="windows that do not overlap"
         )
     if not len(starts):
-        return (
-            require_columns(frame, by)
-            .clear()
-            .with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
-        )
+        return require_columns(frame, by).clear().with_columns(window=pl.lit(0, dtype=pl.UInt32))
     bounds = {
         "_low": pl.col("first_ns") + pl.col("_shift"),
         "_high": pl.col("last_ns") + pl.col("_shift"),
@@ -337,8 +334,7 @@ def time_bins(
             expected="at least one bin of at least 1 ns",
         )
     groups = frame.select(by).unique().sort(by, nulls_last=True)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    first, last = frame.select(first=pl.col("start_ns").min(), last=end.max()).row(0)
+    first, last = frame.select(first=pl.min("start_ns"), last=END.max()).row(0)
     first, last = (0, 0) if first is None else (first, max(last, first + 1))
     width = -(-(last - first) // bins) if bin_ns is None else bin_ns
     count = -(-(last - first) // max(width, 1))

@@ -46,7 +46,7 @@ def _module_names(trace: Trace) -> pl.DataFrame:
     if not trace.has("markers"):
         return empty
     marks = trace.markers.filter(~pl.col("on_device") & (pl.col("dur_ns") > 0))
-    distinct = marks.select("name", "domain").unique()
+    distinct = marks[["name", "domain"]].unique()
     name = pl.col("name")
     path = pl.coalesce(name.str.extract(pattern, 1) for pattern in purposes.PATHS)
     of_class = pl.when(pl.col("domain") == purposes.DOMAIN).then(name.str.extract(purposes.CALL, 1))
@@ -55,7 +55,7 @@ def _module_names(trace: Trace) -> pl.DataFrame:
     )
     if not distinct.height:
         return empty
-    shared = pl.col("path").str.contains(f"(?i){purposes.SHARED}").fill_null(value=False)
+    shared = pl.col("path").str.contains(f"(?i){purposes.SHARED}").fill_null(False)
     number = pl.col("path").str.extract(purposes.LAYER, 1).cast(pl.Int32, strict=False)
     distinct = distinct.with_columns(own_layer=pl.when(~shared).then(number))
     parts = [
@@ -112,7 +112,7 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
     """Add the layer of calls that are a layer by their class: siblings with attention, in their
     order.
     """
-    attends = (pl.col("own_block") == "attention").fill_null(value=False)
+    attends = (pl.col("own_block") == "attention").fill_null(False)
     frame = calls.with_row_index("row").with_columns(attends=attends)
     holds = frame["attends"]
     parent = frame["parent"]
@@ -139,7 +139,7 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("n") >= _MIN_LAYERS)
     )
     is_layer = pl.col("candidate") & pl.col("parent").is_in(stacks["parent"].implode())
-    frame = frame.with_columns(is_layer=is_layer.fill_null(value=False))
+    frame = frame.with_columns(is_layer=is_layer.fill_null(False))
     numbered = frame.filter("is_layer").select(
         "row", number=pl.int_range(pl.len(), dtype=pl.Int32).over("parent")
     )
@@ -183,7 +183,7 @@ def _inherit_layers(calls: pl.DataFrame) -> pl.DataFrame:
         block = pl.select(
             pl.when(down & block.is_null()).then(block.gather(parent)).otherwise(block)
         ).to_series()
-        encodes |= (here & encodes.gather(parent)).fill_null(value=False)
+        encodes |= (here & encodes.gather(parent)).fill_null(False)
         inherits = down & role.is_null() & ~calls["is_block"] & ~calls["generic"]
         role = pl.select(pl.when(inherits).then(role.gather(parent)).otherwise(role)).to_series()
     frame = calls.with_columns(
@@ -199,25 +199,19 @@ def _inherit_layers(calls: pl.DataFrame) -> pl.DataFrame:
         ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
     )
     last = pl.col("start_ns").filter(linear).max().over("block_call")
-    frame = frame.with_columns(
-        last_linear=(linear & (pl.col("start_ns") == last)).fill_null(value=False)
-    )
+    frame = frame.with_columns(last_linear=(linear & (pl.col("start_ns") == last)).fill_null(False))
     mixture = (pl.col("role") == "experts").any().over("block_call") & pl.col(
         "block_call"
     ).is_not_null()
-    of_mixture = pl.col("block_call").is_in(
-        frame.filter(pl.col("role") == "experts")["parent"].implode()
-    )
+    of_mixture = pl.col("block_call").is_in(frame.filter(role="experts")["parent"].implode())
     routes = pl.col("generic") & (mixture | of_mixture) & (pl.col("block") != "attention")
     frame = frame.with_columns(role=pl.when(routes).then(pl.lit("router")).otherwise("role"))
     of_root = (pl.col("parent").is_null().cum_sum() - 1).alias("root")
     first = (
         pl.col("start_ns").filter(pl.col("layer").is_not_null()).min()
     )  # when the first layer of the call begins
-    return (
-        frame.with_columns(of_root)
-        .with_columns(first_layer_ns=first.over("root"))
-        .select(
+    return frame.with_columns(of_root).with_columns(first_layer_ns=first.over("root"))[
+        [
             "rank",
             "thread",
             "start_ns",
@@ -235,8 +229,8 @@ def _inherit_layers(calls: pl.DataFrame) -> pl.DataFrame:
             "first_layer_ns",
             "encodes",
             "depth",
-        )
-    )
+        ]
+    ]
 
 
 def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -249,7 +243,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1)
     )
     placed = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
-    placed = placed.filter(pl.col("_call").is_not_null())
+    placed = placed.drop_nulls("_call")
     kept = calls.drop("rank", "thread", "start_ns", "dur_ns", "name", "parent").columns
     placed = placed.select(
         "event",
@@ -277,7 +271,7 @@ def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     noted = trace.kernels.select(*key, path=path).drop_nulls("path")
     if not noted.height:
         return None
-    distinct = noted.select("path").unique()
+    distinct = noted[["path"]].unique()
     works = [
         [purposes.module_purpose(part) for part in str(path).split(".")]
         for path in distinct["path"]
@@ -303,10 +297,10 @@ def _annotate_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         root=pl.lit(-1, dtype=pl.Int64),
         role="role",
         block="block",
-        block_call=pl.lit(None, dtype=pl.UInt32),
+        block_call=pl.lit(None, pl.UInt32),
         generic="generic",
-        last_linear=pl.lit(value=False),
+        last_linear=pl.lit(False),
         first_layer_ns=pl.lit(0, dtype=pl.Int64),
         encodes=pl.col("path").str.contains(purposes.ENCODER),
-        before_layers=pl.lit(value=False),
+        before_layers=pl.lit(False),
     )

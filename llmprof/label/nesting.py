@@ -27,7 +27,7 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
     bounds = pl.concat([f.select("start_ns", end=end) for f in (inner, outer)])
     if not inner.height or not outer.height:
         return pl.DataFrame(schema={"inner": pl.UInt32, "outer": pl.UInt32})
-    low, high = bounds.select(pl.col("start_ns").min(), pl.col("end").max()).row(0)
+    low, high = bounds.select(pl.min("start_ns"), pl.max("end")).row(0)
     base = pl.col("_group").cast(pl.Int64) * (high - low + 1) - low
 
     def place_rows(frame: pl.DataFrame, row: str) -> pl.DataFrame:
@@ -47,13 +47,9 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
     ).filter(pl.col("first") < pl.col("stop"))
     pairs = spans.select("outer", "to", at=pl.int_ranges("first", "stop")).explode("at")
     point_row = pairs["at"]
-    return (
-        pairs.with_columns(
-            points["inner"].gather(point_row), points["to"].gather(point_row).alias("inner_to")
-        )
-        .filter(pl.col("inner_to") <= pl.col("to"))
-        .select("inner", "outer")
-    )
+    return pairs.with_columns(
+        points["inner"].gather(point_row), inner_to=points["to"].gather(point_row)
+    ).filter(pl.col("inner_to") <= pl.col("to"))[["inner", "outer"]]
 
 
 def innermost(
@@ -154,7 +150,7 @@ def outermost(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators that are not inside another one of their thread."""
-    ops = ops.filter(pl.col("kind") == "op").sort(
+    ops = ops.filter(kind="op").sort(
         "rank",
         "thread",
         "start_ns",

@@ -17,6 +17,7 @@ from llmprof.label.steps.steps import (
     steps_of,
 )
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage.deferred import time_of
 
 
@@ -65,11 +66,10 @@ def select_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
     """Part of a trace whose events have one of the given values in each of some columns."""
     events = selection(trace.events, labels)
     group = ["rank", "step", "layer"]
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    device = events.group_by(group).agg(from_ns=pl.col("start_ns").min(), until_ns=end.max())
-    launches = events.filter(pl.col("launch_start_ns").is_not_null())
+    device = events.group_by(group).agg(from_ns=pl.min("start_ns"), until_ns=END.max())
+    launches = events.drop_nulls("launch_start_ns")
     host = launches.group_by(group).agg(
-        from_ns=pl.col("launch_start_ns").min(), until_ns=pl.col("launch_end_ns").max()
+        from_ns=pl.min("launch_start_ns"), until_ns=pl.max("launch_end_ns")
     )
     tables = {}
     for name, frame in trace.capture.recorded.items():
@@ -135,8 +135,7 @@ def select_steps(
         pl.col("host_start_ns").shift(-1).over("rank"),
         pl.col("host_start_ns") + pl.col("host_dur_ns"),
     )
-    device_end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = rows.with_columns(device_end=device_end, host_end=host_end).filter(step)
+    spans = rows.with_columns(device_end=END, host_end=host_end).filter(step)
     device = spans.select("rank", from_ns="start_ns", until_ns="device_end").drop_nulls()
     host = spans.select(
         "rank",
@@ -164,7 +163,7 @@ def select_steps(
                 frame, device if name in ("tasks", "counters") else host, time
             )
     every = rows["step"].unique().sort()
-    follows = every.shift(1).is_in(numbers).fill_null(value=True)
+    follows = every.shift(1).is_in(numbers).fill_null(True)
     first = rows.filter(step, pl.col("step").is_in(every.filter(~follows).implode()))
     cuts = first.select("rank", pl.coalesce("host_start_ns", "start_ns")).drop_nulls().rows()
     return Trace(

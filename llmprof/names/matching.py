@@ -154,7 +154,7 @@ def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
     keeps = pl.any_horizontal(
         (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
     )
-    return by_operator.is_not_null() & vague & ~keeps.fill_null(value=False)
+    return by_operator.is_not_null() & vague & ~keeps.fill_null(False)
 
 
 def check_pattern(pattern: str) -> None:

@@ -54,7 +54,7 @@ _SHAPE: Final = {
 def _number(frame: pl.DataFrame, column: str, dtype: Any = pl.Int64) -> pl.Expr:
     """A column as whole numbers; null where it is missing or has none."""
     if column not in frame.columns:
-        return pl.lit(None, dtype=dtype)
+        return pl.lit(None, dtype)
     plain = pl.col(column).str.replace_all(",", "").cast(pl.Float64, strict=False)
     return plain.round().cast(dtype, strict=False)
 

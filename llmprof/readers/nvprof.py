@@ -439,7 +439,7 @@ class _Session:
             "dur_ns",
             name=self._named("name", "unnamed range"),
             domain=pl.lit("nvtx"),
-            on_device=pl.lit(value=False),
+            on_device=pl.lit(False),
         )
 
     def devices(self) -> list[str]:

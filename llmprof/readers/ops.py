@@ -18,6 +18,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import FilePart, Probe, Reader, Request
+from llmprof.trace.schema import END
 from llmprof.trace.storage.files import regular
 
 FORMAT: Final = "llmprof-ops"
@@ -136,9 +137,9 @@ def _calls(content: Mapping[str, Any]) -> pl.DataFrame:
     inside = (pl.col("host_start_ns").shift(-1) < pl.col("host_end_ns")) & (
         pl.col("step").shift(-1) == pl.col("step")
     )
-    return frame.with_columns(
-        nested=(pl.col("kind") == "model") | inside.fill_null(value=False)
-    ).sort("op_id")
+    return frame.with_columns(nested=(pl.col("kind") == "model") | inside.fill_null(False)).sort(
+        "op_id"
+    )
 
 
 def _read(path: Path, _request: Request) -> list[FilePart]:
@@ -206,7 +207,7 @@ def _tables(content: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
         "start_ns": pl.col("start_ns"),
         "dur_ns": pl.col("dur_ns"),
         "domain": pl.lit(FORMAT),
-        "on_device": pl.lit(value=False),
+        "on_device": pl.lit(False),
     }
     # a layer that was timed as a whole has no stage, so it gives none
     modules = (pl.col("kind") == "module") | ((pl.col("kind") == "layer") & pl.col("nested"))
@@ -245,7 +246,7 @@ def _tables(content: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
         for frame in (steps, calls)
         for time, column in (
             ("start_ns", "bytes_before"),
-            (pl.col("start_ns") + pl.col("dur_ns"), "bytes_after"),
+            (END, "bytes_after"),
         )
     )
     tables = {"ops": ops, "markers": pl.concat(markers, how="diagonal"), "collectives": collectives}

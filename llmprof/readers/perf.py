@@ -110,14 +110,14 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
         .str.strip_chars("[]")
     )
     unnamed = pl.coalesce(pl.format("[{}]", library), pl.lit("[unknown]"))
-    has_symbol = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(value=True)
-    entries = entries.filter(pl.col("address").is_not_null())
+    has_symbol = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(True)
+    entries = entries.drop_nulls("address")
     entries = entries.with_columns(symbol=pl.when(has_symbol).then("symbol").otherwise(unnamed))
     odd = torn + lines.filter("outer").height - entries.height + own.height
     stacks = entries.group_by("sample", maintain_order=True).agg(
         stack=pl.col("symbol").reverse().str.join("\n"),
-        name=pl.col("symbol").first(),
-        module=pl.col("module").first(),
+        name=pl.first("symbol"),
+        module=pl.first("module"),
     )
     clock = pl.col("event").str.contains(_CLOCKS) & pl.col("period").is_not_null()
     whole = heads.join(stacks, on="sample", how="inner", maintain_order="left")
@@ -218,10 +218,8 @@ def _read_folded(path: Path, request: Request) -> Trace:
         (pl.col("line").str.strip_chars().str.len_bytes() > 0)
         & ~pl.col("line").str.starts_with("#")
     )
-    parsed = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest(
-        "row"
-    )
-    rows = parsed.filter(pl.col("count").is_not_null())
+    parsed = lines.with_columns(row=pl.col("line").str.extract_groups(_FOLDED)).unnest("row")
+    rows = parsed.drop_nulls("count")
     frames = pl.col("stack").str.strip_chars_end().str.strip_chars(";").str.split(";")
     samples = rows.select(
         name=frames.list.last(),

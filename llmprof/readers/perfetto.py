@@ -199,7 +199,7 @@ def _read(path: Path, request: Request) -> Trace:
     parts = []
     for rank, sequence in enumerate(ranks):
         of_rank = {
-            name: frame.filter(pl.col("sequence") == sequence).drop("sequence")
+            name: frame.filter(sequence=sequence).drop("sequence")
             for name, frame in tables.items()
             if "sequence" in frame.columns
         }
@@ -418,7 +418,7 @@ class _TrackEvents:
             ),
             "markers": (
                 rows.filter(~(kernel | copy | call | operator)).select(
-                    *host, "domain", on_device=pl.lit(value=False)
+                    *host, "domain", on_device=pl.lit(False)
                 )
             ),
         }

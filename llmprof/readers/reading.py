@@ -168,7 +168,7 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
                 "epoch_minus_monotonic_ns"
             )
             epoch = trace.meta.get("start_epoch_ns")
-            moved = pl.lit(None, dtype=pl.Int64)
+            moved = pl.lit(None, pl.Int64)
             if offset is not None and isinstance(epoch, int):
                 moved = pl.col("time_ns") + (offset - epoch)
             rows = rows.with_columns(

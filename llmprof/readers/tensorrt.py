@@ -132,9 +132,7 @@ def _read_times(path: Path, request: Request) -> Trace:
             )
         else:
             label = pl.format("iteration {}", "iteration")
-            ranges = stage.with_columns(
-                name=label, domain=pl.lit(name), on_device=pl.lit(value=True)
-            )
+            ranges = stage.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(True))
             parts.append(ranges.drop("iteration"))
     enqueue = spans("startEnqMs", pl.col("endEnqMs") - pl.col("startEnqMs"))
     calls = enqueue.select("start_ns", "dur_ns", name=pl.lit("enqueue"), api=pl.lit("runtime"))

@@ -213,7 +213,7 @@ def _read(path: Path, request: Request) -> list[FilePart]:
     events = pl.concat(parts).with_columns(
         stream="thread",
         domain=pl.lit("annotation"),
-        op_id=pl.lit(None, dtype=pl.Int64),
+        op_id=pl.lit(None, pl.Int64),
         process=pl.col("process_name").rank("dense").cast(pl.Int64),
     )
     frames = frames_by_lane(events)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.roofline import roofline
 from llmprof.errors import AnalysisError, listed
-from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
+from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE, graph
 from llmprof.replay.plan import ReplayPlan, calls_of_rows, new_transfer
 from llmprof.replay.targets import TARGET, operators_below_target, saved_of
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 GRAPH_GAP_NS: Final = (300.0, 450.0, 900.0)
 """Gap between kernels of a replayed CUDA graph: low, expected, high, in ns.
@@ -79,8 +80,7 @@ graph is captured (``custom_all_reduce.py``: ``registered=False``).
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayChange:
+class ReplayChange(Struct, frozen=True):
     """One change of a recording."""
 
     words: str
@@ -113,31 +113,8 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
         raise AnalysisError(found, expected="other phases, such as decode", hint=hint)
 
     def apply(plan: ReplayPlan, trace: Trace) -> None:
-        of_steps = plan.device & plan.events["step"].is_not_null().to_numpy()
-        layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
-        phase = plan.events["phase"]
-        if phases is not None:
-            layered &= phase.is_in(list(phases)).fill_null(value=False).to_numpy()
-        layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).to_numpy()
         plan.left_out |= set(NOT_WHOLE_GRAPHS)
-        if not layered.any():
-            raise AnalysisError(
-                "no kernel of this recording is known to belong to a layer of a step"
-                + (f" of the phases {listed(phases)}" if phases else ""),
-                expected="steps with layers, whose launches the change takes away",
-            )
-        model = plan.events["layer"].is_not_null() | plan.events["stage"].is_in(
-            MODEL_STAGES
-        ).fill_null(value=False)
-        calls = plan.launches_by_step(of_steps & model.to_numpy())
-        calls = calls.filter(
-            pl.col("step").is_in(plan.events["step"].filter(pl.Series(layered)).unique().implode())
-        )
-        if not calls.height:
-            found = "the host's calls that launched the layers were not recorded"
-            raise AnalysisError(
-                found, expected="calls of the device runtime, whose time the change takes away"
-            )
+        calls = _launches_of_layers(trace, phases)
         launch, gap = int(plan.choose(*GRAPH_LAUNCH_NS)), plan.choose(*GRAPH_GAP_NS)
         plan.host_after(calls, plan.choose(*REST_OF_HOST))
         replaced = plan.one_launch(calls, launch)
@@ -161,6 +138,37 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> ReplayChange:
         " graph; prefill and mixed steps (engines run no whole graph for them)",
         apply,
     )
+
+
+@per_trace
+def _launches_of_layers(trace: Trace, phases: tuple[str, ...] | None) -> pl.DataFrame:
+    """First and last host call that launched the model of each step with layers, by thread."""
+    plan = ReplayPlan(graph(trace), "middle")
+    of_steps = plan.device & plan.events["step"].is_not_null().to_numpy()
+    layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
+    phase = plan.events["phase"]
+    if phases is not None:
+        layered &= phase.is_in(list(phases)).fill_null(False).to_numpy()
+    layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(False).to_numpy()
+    if not layered.any():
+        raise AnalysisError(
+            "no kernel of this recording is known to belong to a layer of a step"
+            + (f" of the phases {listed(phases)}" if phases else ""),
+            expected="steps with layers, whose launches the change takes away",
+        )
+    model = plan.events["layer"].is_not_null() | plan.events["stage"].is_in(MODEL_STAGES).fill_null(
+        value=False
+    )
+    calls = plan.launches_by_step(of_steps & model.to_numpy())
+    calls = calls.filter(
+        pl.col("step").is_in(plan.events["step"].filter(pl.Series(layered)).unique().implode())
+    )
+    if not calls.height:
+        found = "the host's calls that launched the layers were not recorded"
+        raise AnalysisError(
+            found, expected="calls of the device runtime, whose time the change takes away"
+        )
+    return calls
 
 
 def scale(what: str, factor: float) -> ReplayChange:
@@ -285,7 +293,7 @@ def transfer(
     def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
         new = new_transfer(rows, bandwidth, latency, like)
-        changed = new.filter(pl.col("new_ns").is_not_null())
+        changed = new.drop_nulls("new_ns")
         if not changed.height:
             raise AnalysisError(
                 "no collective of this recording can be given another transfer time",
@@ -327,7 +335,7 @@ def at_bound(
             (pl.col("bound_ns") > 0) & (pl.col("total_ns") > 0)
         )
         if stage is not None:
-            joined = joined.filter(pl.col("stage") == stage)
+            joined = joined.filter(stage=stage)
         if not joined.height:
             found = "no stage of this recording has a bound" + (
                 f" named {stage!r}" if stage else ""
@@ -337,7 +345,7 @@ def at_bound(
             "rank", "step", "stage", factor=(pl.col("bound_ns") / pl.col("total_ns")).clip(0, 1)
         )
         factor = (
-            plan.events.select("rank", "step", "stage")
+            plan.events[["rank", "step", "stage"]]
             .join(factors, on=["rank", "step", "stage"], how="left", maintain_order="left")[
                 "factor"
             ]
@@ -465,7 +473,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
             "experts",
         )
         rows = (
-            plan.events["stage"].is_in(spread).fill_null(value=False).to_numpy()
+            plan.events["stage"].is_in(spread).fill_null(False).to_numpy()
             & plan.device
             & ~plan.collectives()
         )
@@ -492,9 +500,9 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> ReplayChan
         ends = (
             plan.events.with_columns(
                 last=pl.col("stage").is_in(["o_proj", "down_proj"])
-                & (pl.col("stage") != pl.col("stage").shift(-1).over("chain")).fill_null(value=True)
+                & (pl.col("stage") != pl.col("stage").shift(-1).over("chain")).fill_null(True)
             )["last"]
-            .fill_null(value=False)
+            .fill_null(False)
             .to_numpy()
             & plan.device
         )

@@ -4,17 +4,17 @@ and far fewer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmprof.replay.recording import RowMask
 from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, Order, earliest
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(Struct, frozen=True):
     """The part of a graph that sets the times of some of its nodes, in every replay between two
     others.
     """

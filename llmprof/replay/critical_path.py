@@ -20,6 +20,7 @@ from llmprof.replay import graph as replay
 from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 WORKS: Final = ("compute", "copy", "transfer", "communication")
 """Parts of a critical path in which a device works."""
@@ -113,7 +114,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     Examples
     --------
     >>> path = analyze.critical_path(trace)
-    >>> path.group_by("step").agg(pl.col("dur_ns").sum()).height
+    >>> path.group_by("step").agg(pl.sum("dur_ns")).height
     17
     """
     if rank is not None and rank not in trace.ranks:
@@ -141,17 +142,17 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     if rank is None and ends.height and not (built.kind == replay.COLLECTIVE).any():
         rank = ends.sort("end_ns")["rank"][-1]
     if rank is not None:
-        ends = ends.filter(pl.col("rank") == rank)
+        ends = ends.filter(rank=rank)
     last = (
         ends.sort("end_ns")
         .group_by("step", maintain_order=True)
-        .agg(pl.col("rank", "block", "node", "end_ns").last(), pl.col("start_ns", "since_ns").min())
+        .agg(pl.last("rank", "block", "node", "end_ns"), pl.min("start_ns", "since_ns"))
         .sort("end_ns")
     )
     bound = last_waits(built)
     blocks = last.partition_by("block", maintain_order=True) or [last]
     rows = pl.concat([_pieces(built, bound, block) for block in blocks]).join(
-        ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
+        ends[["step", "phase"]].unique("step"), on="step", how="left", maintain_order="left"
     )
     if not collectives(trace)["wait_ns"].is_not_null().any():
         rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
@@ -179,16 +180,10 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     built = replay.graph(trace)
     scheduled = built.schedule()
     ends = step_ends(built)
-    ends = ends.with_columns(
-        pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block")
-    )
-    work = built.add_blocks(
-        built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row")
-    )
-    cut = (
-        ends.filter(pl.col("block") < pl.col("block").max()).select("block", "last").unique("block")
-    )
-    work = work.group_by("chain", "block").agg(pl.col("row").last()).join(cut, on="block")
+    ends = ends.with_columns(pl.max("end_ns").over("step"), last=pl.max("end_ns").over("block"))
+    work = built.add_blocks(built.events.filter(where="device")[["rank", "step", "chain", "row"]])
+    cut = ends.filter(pl.col("block") < pl.max("block"))[["block", "last"]].unique("block")
+    work = work.group_by("chain", "block").agg(pl.last("row")).join(cut, on="block")
     free = []
     for some in (ends, ends.filter(pl.col("end_ns") == pl.col("last"))):
         bounds = np.full(len(built.time), -NEVER)
@@ -200,38 +195,39 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
         free.append(pl.Series(np.maximum(later, 0), dtype=pl.Int64))
     return (
         built.events.with_columns(slack_ns=free[0], pace_slack_ns=free[1], start_ns="recorded_ns")
-        .filter(pl.col("where") == "device")
-        .select(
-            "event",
-            "rank",
-            "step",
-            "name",
-            "layer",
-            "stage",
-            "start_ns",
-            "dur_ns",
-            "slack_ns",
-            "pace_slack_ns",
-        )
+        .filter(where="device")[
+            [
+                "event",
+                "rank",
+                "step",
+                "name",
+                "layer",
+                "stage",
+                "start_ns",
+                "dur_ns",
+                "slack_ns",
+                "pace_slack_ns",
+            ]
+        ]
         .sort("event")
     )
 
 
 def step_ends(built: replay.Graph) -> pl.DataFrame:
     """The node at which each step of each rank ends on its devices."""
-    work = built.events.filter(pl.col("where") == "device")
+    work = built.events.filter(where="device")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32))
     ends = (
-        work.filter(pl.col("step").is_not_null())
-        .with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        work.drop_nulls("step")
+        .with_columns(end_ns=END)
         .sort("end_ns")
         .group_by("rank", "step", maintain_order=True)
         .agg(
-            pl.col("phase").last(),
-            pl.col("start_ns").min(),
-            node=2 * pl.col("row").last().cast(pl.Int64) + 1,
-            end_ns=pl.col("end_ns").last(),
+            pl.last("phase"),
+            pl.min("start_ns"),
+            node=2 * pl.last("row").cast(pl.Int64) + 1,
+            end_ns=pl.last("end_ns"),
         )
         .sort("step", "rank")
     )
@@ -317,19 +313,21 @@ def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataF
     end = np.clip(times[at], begin_of, end_of)
     rest = np.where(at > 0, np.minimum(built.rest[node], end - start), end - start)
     row = node // 2
-    events = built.events[row].select(
-        "rank",
-        "where",
-        "thread",
-        "stream",
-        "name",
-        "source",
-        "category",
-        "layer",
-        "stage",
-        "event",
-        "shift_ns",
-    )
+    events = built.events[row][
+        [
+            "rank",
+            "where",
+            "thread",
+            "stream",
+            "name",
+            "source",
+            "category",
+            "layer",
+            "stage",
+            "event",
+            "shift_ns",
+        ]
+    ]
     base = events.with_columns(
         step=last["step"].gather(number).cast(pl.Int32),
         kind=pl.Series(bound.kind[node]),
@@ -342,8 +340,8 @@ def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataF
     explained = base.with_columns(part=_part(), dur_ns=pl.col("dur_ns") - pl.col("rest"))
     unknown = base.filter(pl.col("rest") > 0).with_columns(
         part=pl.lit("unexplained"),
-        evidence=pl.lit(None, dtype=pl.String),
-        start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"),
+        evidence=pl.lit(None, pl.String),
+        start_ns=END - pl.col("rest"),
         dur_ns="rest",
     )
     both: pl.DataFrame = pl.concat([explained, unknown])
@@ -357,7 +355,7 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         return rows
     held = (
         idle(trace)
-        .filter(pl.col("waited_kind") == "call")
+        .filter(waited_kind="call")
         .select(event="next_event", call="waited_name", held="dur_ns")
     )
     rows = rows.join(held, on="event", how="left", maintain_order="left", validate="m:1")
@@ -415,5 +413,5 @@ def _node_names(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             named.append(most.select(name).to_series())
         between = between.with_columns(name=named[0].zip_with(named[0].is_not_null(), named[1]))
     else:
-        between = between.with_columns(name=pl.lit(None, dtype=pl.String))
+        between = between.with_columns(name=pl.lit(None, pl.String))
     return pl.concat([rows.filter(~host), between]).sort("step", "start_ns", maintain_order=True)

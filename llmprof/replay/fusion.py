@@ -19,6 +19,7 @@ from llmprof.replay.changes import ReplayChange
 from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import means_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 ALWAYS: Final = 0.9
 """One kernel counts as always following another if it does so in at least this share of the runs
@@ -134,7 +135,7 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
             found, hint=f"record it with {trace.capture.how_to_record('kernels')}", table="kernels"
         )
     events = chains(trace, max_ns)
-    linked = events.filter(pl.col("chain").is_not_null())
+    linked = events.drop_nulls("chain")
     if linked.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
     linked = _add_bytes(linked, trace)
@@ -173,17 +174,15 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
         letter=pl.when(pl.col("source") == "kernel").then(letter).otherwise(pl.lit(_UNKNOWN)),
         identity=pl.struct("phase", "stage", "name", "source").rank("dense"),
     )
-    short = pl.col("dur_ns").median().over("identity") <= max_ns
+    short = pl.median("dur_ns").over("identity") <= max_ns
     eligible = (pl.col("letter") != _UNKNOWN) & (short | (pl.col("letter") == _ALL_REDUCE))
     after = pl.col("identity").shift(-1)
     same = pl.all_horizontal(
         pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in (*on, "step", "phase")
     )
-    events = events.with_columns(
-        _eligible=eligible, _same=same.fill_null(value=False), _after=after
-    )
+    events = events.with_columns(_eligible=eligible, _same=same.fill_null(False), _after=after)
     pairs = pl.when("_same").then(pl.len().over("identity", "_after")).otherwise(0)
-    pairs = pl.when("_same").then(pl.col("_same").sum().over("identity", "_after")).otherwise(pairs)
+    pairs = pl.when("_same").then(pl.sum("_same").over("identity", "_after")).otherwise(pairs)
     events = events.with_columns(_pairs=pairs, _runs=pl.len().over("identity"))
     always = pl.col("_pairs") >= ALWAYS * pl.max_horizontal("_runs", pl.col("_runs").shift(-1))
     link = (
@@ -194,8 +193,8 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
         & (pl.col("letter").shift(-1) != _ALL_REDUCE)
         & (pl.col("_pairs") >= _MIN_COUNT)
     )
-    events = events.with_columns(_link=link.fill_null(value=False))
-    joined = pl.col("_link").shift(1).fill_null(value=False)
+    events = events.with_columns(_link=link.fill_null(False))
+    joined = pl.col("_link").shift(1).fill_null(False)
     events = events.with_columns(_joined=joined, chain=(~joined).cum_sum())
     in_one = pl.col("_link") | pl.col("_joined")
     return events.with_columns(chain=pl.when(in_one).then("chain")).drop("^_.*$")
@@ -209,11 +208,11 @@ def _add_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     null if unknown.
     """
     if not trace.has("ops"):
-        return linked.with_columns(bytes=pl.lit(None, dtype=pl.Int64))
+        return linked.with_columns(bytes=pl.lit(None, pl.Int64))
     last = pl.col("chain") != pl.col("chain").shift(-1)
     after = ("operator", "shapes", "dtypes")
     rows = linked.with_columns(
-        _last=last.fill_null(value=True), **{f"_{name}": pl.col(name).shift(-1) for name in after}
+        _last=last.fill_null(True), **{f"_{name}": pl.col(name).shift(-1) for name in after}
     )
     keys = ["shapes", "dtypes", "_shapes", "_dtypes"]
     pairs = rows.filter(~pl.col("_last")).select(keys).unique()
@@ -224,7 +223,7 @@ def _add_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     part = (
         pl.col("letter").shift(-1) == _PARTS["embedding"]
     )  # an embedding look-up reads only some rows
-    known = pl.when(~part.fill_null(value=False)).then("bytes")
+    known = pl.when(~part.fill_null(False)).then("bytes")
     return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
 
 
@@ -262,42 +261,39 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
 def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Equal chains summed up in one row, and the events of each."""
     words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
-    end = pl.col("start_ns") + pl.col("dur_ns")
     each = (
         linked.group_by("chain", maintain_order=True)
         .agg(
-            pl.col("phase").first(),
-            pl.col("step").first(),
-            pl.col("rank").first(),
+            pl.first("phase"),
+            pl.first("step"),
+            pl.first("rank"),
             kernels=pl.col("name").str.join("\n"),
             stages=pl.col("stage").fill_null("").str.join("+"),
             letters=pl.col("letter").str.join(""),
             length=pl.len().cast(pl.Int64),
-            total_ns=pl.col("dur_ns").sum(),
-            gap_ns=(pl.col("start_ns").shift(-1) - end).clip(0).sum(),
-            events=pl.col("event"),
-            saved_bytes=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
+            total_ns=pl.sum("dur_ns"),
+            gap_ns=(pl.col("start_ns").shift(-1) - END).clip(0).sum(),
+            events="event",
+            saved_bytes=pl.when(pl.col("bytes").is_not_null().all()).then(pl.sum("bytes")),
         )
         .filter(pl.col("length") <= _MAX_MEMBERS)
     )
     keys = ["phase", "letters", "kernels", "stages"]
     steps = (
-        events.filter(pl.col("step").is_not_null())
-        .group_by("phase")
-        .agg(_steps=pl.struct("rank", "step").n_unique())
+        events.drop_nulls("step").group_by("phase").agg(_steps=pl.struct("rank", "step").n_unique())
     )
-    whole = events.filter(pl.col("source") == "kernel")["dur_ns"].sum()
+    whole = events.filter(source="kernel")["dur_ns"].sum()
     candidates = (
         each.group_by(keys, maintain_order=True)
         .agg(
-            pl.col("length").first(),
+            pl.first("length"),
             count=pl.len().cast(pl.Int64),
-            total_ns=pl.col("total_ns").sum(),
-            gap_ns=pl.col("gap_ns").sum(),
+            total_ns=pl.sum("total_ns"),
+            gap_ns=pl.sum("gap_ns"),
             events=pl.col("events").explode(),
             _in=pl.col("step").is_not_null().sum(),
             saved_bytes=pl.when(pl.col("saved_bytes").is_not_null().all()).then(
-                pl.col("saved_bytes").sum()
+                pl.sum("saved_bytes")
             ),
         )
         .filter(pl.col("count") >= _MIN_COUNT)
@@ -321,7 +317,7 @@ def _sum_members(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFra
     candidates = candidates.with_row_index("_candidate")
     members = candidates.select("_candidate", event="events").explode("event")
     return candidates, members.join(
-        linked.select("event", "chain"), on="event", how="left", maintain_order="left"
+        linked[["event", "chain"]], on="event", how="left", maintain_order="left"
     )
 
 
@@ -336,7 +332,7 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
     ``_candidate`` and the gains.
     """
     each = [
-        members.filter(pl.col("_candidate") == n).select("event", _chain="chain")
+        members.filter(_candidate=n).select("event", _chain="chain")
         for n in candidates["_candidate"]
     ]
     steps = [
@@ -344,7 +340,7 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
             pl.lit(n, dtype=pl.UInt32).alias("_candidate"), pl.col(_GAINS).cast(pl.Float64)
         )
         for (n, phase), medians in zip(
-            candidates.select("_candidate", "phase").iter_rows(),
+            candidates[["_candidate", "phase"]].iter_rows(),
             means_of(trace, [_one_kernel(events) for events in each]),
             strict=True,
         )

@@ -4,11 +4,11 @@ event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
@@ -30,6 +30,7 @@ from llmprof.replay.waits import (
 )
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 MAX_EVENTS: Final = 3_000_000
 """So many kernels, copies and calls are replayed by themselves: the graph of more would need
@@ -76,8 +77,7 @@ WAITS_FOR_ALL: Final = r"(?i)(?:device|ctx|context)synchroni[sz]e|synchroni[sz]e
 Kinds = NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Events of a recording as nodes, and the chains and edges that order them.
 
     Every event has two nodes, its start (``2 * row``) and its end (``2 * row + 1``). Its chain is
@@ -214,9 +214,7 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
     """See :attr:`Graph.blocks`."""
     if not (cuts := trace.meta.get(CUTS)):
         return None
-    until = pl.coalesce(
-        pl.col("host_start_ns") + pl.col("host_dur_ns"), pl.col("start_ns") + pl.col("dur_ns")
-    )
+    until = pl.coalesce(pl.col("host_start_ns") + pl.col("host_dur_ns"), END)
     rows = steps_of(trace).select("rank", "step", time=until)
     marks = pl.DataFrame(cuts, schema={"rank": pl.Int32, "time": pl.Int64}, orient="row").sort(
         "rank", "time"
@@ -332,9 +330,9 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
     ).unique("row")
     if not member.height:
         return _none()
-    last = member.group_by("call").agg(last=pl.col("start_ns").max(), count=pl.len())
+    last = member.group_by("call").agg(last=pl.max("start_ns"), count=pl.len())
     member = member.join(last.filter(pl.col("count") > 1), on="call")
-    pairs = member.select("call", "row", "last").join(member.select("call", other="row"), on="call")
+    pairs = member[["call", "row", "last"]].join(member.select("call", other="row"), on="call")
     pairs = pairs.filter(pl.col("row") != pl.col("other"))
     source, target = (
         2 * pairs["other"].to_numpy().astype(np.int64),
@@ -348,16 +346,16 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
 def _synchronisation_edges(recorded: Recording) -> Edges:
     """Edges from the end of work on a device to the end of the host's calls that waited for it."""
     rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
-    synchronises = call_kinds(recorded.names)["synchronises"].fill_null(value=False).to_numpy()
+    synchronises = call_kinds(recorded.names)["synchronises"].fill_null(False).to_numpy()
     waits = rows[np.flatnonzero(synchronises & ~recorded.on_device)].select(
         "row",
         "rank",
         "launches",
         "start_ns",
         "awaited_stream",
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        end_ns=END,
         noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
-        recorded=pl.col("wait_recorded").fill_null(value=False)
+        recorded=pl.col("wait_recorded").fill_null(False)
         | pl.col("name").str.contains(WAITS_FOR_ALL),
     )
     copies = np.flatnonzero((call >= 0) & (rows["source"] == "copy").to_numpy())
@@ -388,16 +386,14 @@ def _awaited_nodes(
     # launched before the call began, or before the event was recorded, and that had ended when the
     # call returned. On a thread that launches work itself, it must also have been running when the
     # call began.
-    work = recorded.work.select(
-        "rank", "chain", "stream", "row", "issued", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    ).collect()
+    work = recorded.work.select("rank", "chain", "stream", "row", "issued", end_ns=END).collect()
     best = np.full(waits.height, NEVER)
     awaited = np.full(waits.height, -1, dtype=np.int64)
     rank, begin, end, noted = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "noted"))
     named = waits["awaited_stream"]
     for stream in work.partition_by("chain", maintain_order=True):
         number = stream["stream"][0]
-        this = named.is_null() if number is None else (named == number).fill_null(value=True)
+        this = named.is_null() if number is None else (named == number).fill_null(True)
         here = np.flatnonzero((rank == stream["rank"][0]) & this.to_numpy())
         issued = np.maximum.accumulate(stream["issued"].to_numpy())
         ended = np.maximum.accumulate(stream["end_ns"].to_numpy())
@@ -426,7 +422,7 @@ def _handed_over(recorded: Recording, weight: NodeNumbers, waits: Edges) -> Edge
     # delay of the other waits.
     rows, time, call = recorded.rows, recorded.time, recorded.call
     source, target = waits.source // 2, waits.target // 2
-    only_waits = (rows["launches"] == False).fill_null(value=False).to_numpy()  # noqa: E712
+    only_waits = (rows["launches"] == False).fill_null(False).to_numpy()  # noqa: E712
     chosen = only_waits[target] & (call[source] >= 0)
     source, target = call[source[chosen]], target[chosen]
     delay = time[2 * target] - time[2 * source]
@@ -448,9 +444,7 @@ def _passed_on(recorded: Recording, weight: NodeNumbers) -> Edges:
     calls = (
         recorded.rows.lazy()
         .filter(pl.col("launches"))
-        .select(
-            "rank", "chain", row=place, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-        )
+        .select("rank", "chain", row=place, start="start_ns", end=END)
         .collect()
     )
     before = pl.col("end").shift(1).over("chain").fill_null(-(2**61))
@@ -490,7 +484,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
     # shows how far it runs ahead: the largest number of steps that began before the results of
     # earlier steps had arrived.
     rows, time, previous_end = recorded.rows, recorded.time, recorded.before
-    labels = steps_of(trace).filter(pl.col("host_start_ns").is_not_null())
+    labels = steps_of(trace).drop_nulls("host_start_ns")
     if not labels.height or not len(waits.target):
         return _none()
     launching = (
@@ -501,12 +495,10 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
     )
     arrivals = (
         pl.DataFrame({"arrival": waits.target // 2, "work": waits.source // 2})
-        .with_columns(rows[waits.source // 2].select(pl.col("step").alias("output")))
-        .with_columns(
-            rows[waits.target // 2].select("chain", time=pl.col("start_ns") + pl.col("dur_ns"))
-        )
-        .with_columns(rows[waits.target // 2].select("launches"))
-        .filter(pl.col("output").is_not_null())
+        .with_columns(rows[waits.source // 2].select(output="step"))
+        .with_columns(rows[waits.target // 2].select("chain", time=END))
+        .with_columns(rows[waits.target // 2][["launches"]])
+        .drop_nulls("output")
         # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())
     )
@@ -528,7 +520,7 @@ def _schedule_graph(trace: Trace, recorded: Recording, weight: NodeNumbers, wait
             check_sortedness=False,
             coalesce=False,
         )
-        .filter(pl.col("row").is_not_null())
+        .drop_nulls("row")
         .unique("row")
         .join(own, on="chain", how="left")
         # a thread that waits for results itself does not need the scheduler, even if they have

@@ -33,6 +33,7 @@ from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 MAX_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed
@@ -205,24 +206,18 @@ def _steps(trace: Trace) -> pl.DataFrame:
     rows = rows.select(
         "rank", "step", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns"
     )
-    reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
-    return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
+    reach = END.cum_max().shift(1).over("rank")
+    return rows.filter((pl.col("start_ns") >= reach).fill_null(True))
 
 
 def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, rank, steps, recorded_steps, step_ns`` from the steps of a rank: their number, that
     of all, and their mean.
     """
-    worked = (
-        labels_of(part.trace).filter(pl.col("start_ns").is_not_null())
-        if part.steps is None
-        else part.steps
-    )
+    worked = labels_of(part.trace).drop_nulls("start_ns") if part.steps is None else part.steps
     labels = worked.join(steps, on="rank", how="semi")
     every = labels.group_by("phase").agg(recorded_steps=pl.len())
-    own = steps.group_by("phase").agg(
-        pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean()
-    )
+    own = steps.group_by("phase").agg(pl.first("rank"), steps=pl.len(), step_ns=pl.mean("dur_ns"))
     own = own.join(every, on="phase", how="left", nulls_equal=True)
     return own.with_columns(recorded_steps=pl.max_horizontal("steps", "recorded_steps"))
 
@@ -231,12 +226,12 @@ def _step_events(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> p
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
-    place = found.events.select("event", "row", "call")
-    work = built.events.filter(pl.col("where") == "device").select(
+    place = found.events[["event", "row", "call"]]
+    work = built.events.filter(where="device").select(
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
     work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
-    return add_keys(work.hstack(steps[work["window"]].select("phase")), found)
+    return add_keys(work.hstack(steps[work["window"]][["phase"]]), found)
 
 
 def _keys(work: pl.DataFrame) -> pl.DataFrame:
@@ -267,12 +262,12 @@ def _gains(
     made.set_duration(saved > 0, made.own_duration() * (1 - saved))
     numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []
-    shorter = periods_below(built, made, key)
+    shorter = periods_below(trace, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
         gain = recorded.with_columns(gain_ns=lasting_gains(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
         frames.append(
-            kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64))
+            kept.group_by("phase").agg(pl.mean("gain_ns"), key=pl.lit(number, dtype=pl.Int64))
         )
     return pl.concat(frames)
 
@@ -297,7 +292,7 @@ def _table(
     work = work.with_columns(part=part)
     named = ("operator", "kind", "shapes", "kernel", "bound_by")
     by_row = work.group_by("phase", "part", "key", "row").agg(
-        pl.col("call").n_unique(),
+        pl.n_unique("call"),
         pl.col(*named, "_stage", "reason").first(),
         total_ns=time.sum(),
         bound_ns=(time * pl.col("bound_share")).sum(),
@@ -315,22 +310,22 @@ def _table(
             maintain_order=True,
         )
         .agg(
-            pl.col("total_ns", "bound_ns", "gap_ns").sum(),
-            count=pl.col("call").sum(),
+            pl.sum("total_ns", "bound_ns", "gap_ns"),
+            count=pl.sum("call"),
             **{name: pl.when(alone).then(pl.col(of).first()) for name, of in first.items()},
         )
     )
-    busy = union_length(work.select("window", "phase", "start_ns", "dur_ns"), ["window", "phase"])
+    busy = union_length(work[["window", "phase", "start_ns", "dur_ns"]], ["window", "phase"])
     sums = (
         of_phase.select("phase", whole=pl.col("step_ns") * pl.col("steps"))
         .join(
-            busy.group_by("phase").agg(busy=pl.col("busy_ns").sum()),
+            busy.group_by("phase").agg(busy=pl.sum("busy_ns")),
             on="phase",
             how="left",
             nulls_equal=True,
         )
         .join(
-            rows.group_by("phase").agg(pl.col("total_ns", "gap_ns").sum()),
+            rows.group_by("phase").agg(pl.sum("total_ns", "gap_ns")),
             on="phase",
             how="left",
             nulls_equal=True,

@@ -5,10 +5,11 @@ steps.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
@@ -39,8 +40,7 @@ until the next one begins.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedPart:
+class ReplayedPart(Struct, frozen=True):
     """What of a recording is replayed."""
 
     trace: Trace
@@ -125,12 +125,10 @@ def waiting_groups(trace: Trace) -> list[list[int]]:
     calls = None
     if len(trace.ranks) > 1:
         with contextlib.suppress(NotCapturedError):
-            calls = called_together(trace).filter(pl.col("call").is_not_null())
+            calls = called_together(trace).drop_nulls("call")
     if calls is not None:
         pairs = (
-            calls.select("rank", other=pl.col("rank").min().over("call"))
-            .unique()
-            .sort("rank", "other")
+            calls.select("rank", other=pl.min("rank").over("call")).unique().sort("rank", "other")
         )
         for rank, other in pairs.iter_rows():
             low, high = sorted((of(rank), of(other)))
@@ -202,4 +200,4 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
         f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than"
         f" {limit:,} events"
     )
-    return ReplayedPart(part, words, both, steps=worked.select("rank", "step", "phase"))
+    return ReplayedPart(part, words, both, steps=worked[["rank", "step", "phase"]])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
@@ -81,7 +81,7 @@ class ReplayPlan:
             mask = self._name_matches(
                 what, f"{what!r} is no stage, no category and no regular expression"
             )
-        chosen: RowMask = mask.fill_null(value=False).to_numpy() & self.device
+        chosen: RowMask = mask.fill_null(False).to_numpy() & self.device
         if not chosen.any():
             raise AnalysisError(
                 f"the change {what!r} matches nothing in this recording",
@@ -93,7 +93,7 @@ class ReplayPlan:
     def calls(self, name: str) -> RowMask:
         """Calls of the host whose name matches a regular expression."""
         mask = self._name_matches(name, f"{name!r} is no regular expression")
-        chosen: RowMask = mask.fill_null(value=False).to_numpy() & ~self.device
+        chosen: RowMask = mask.fill_null(False).to_numpy() & ~self.device
         if not chosen.any():
             found = f"no call of the host in this recording is named {name!r}"
             raise AnalysisError(found, expected="part of the name of a call")
@@ -159,12 +159,10 @@ class ReplayPlan:
         """First and last host call that launched some of the events of each step, by thread."""
         edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
         target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
-        calls: pl.DataFrame = (
-            self.events[source]
-            .select("chain", "row")
-            .with_columns(step=self.events["step"][target])
+        calls: pl.DataFrame = self.events[source][["chain", "row"]].with_columns(
+            step=self.events["step"][target]
         )
-        first, last = pl.col("row").min().cast(pl.Int64), pl.col("row").max().cast(pl.Int64)
+        first, last = pl.min("row").cast(pl.Int64), pl.max("row").cast(pl.Int64)
         spans = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
         return spans.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
@@ -175,7 +173,7 @@ class ReplayPlan:
         # The launched work begins when this call has ended and its stream allows it, as in a graph.
         within = np.zeros(self.events.height + 1, dtype=np.int64)
         calls = calls.filter(pl.col("first") < pl.col("last"))
-        for first, last in calls.select("first", "last").iter_rows():
+        for first, last in calls[["first", "last"]].iter_rows():
             part = slice(2 * first + 1, 2 * last + 2)
             taken = int(self.weight[part].sum())
             self.weight[part], self.rest[part] = 0, 0
@@ -224,7 +222,7 @@ class ReplayPlan:
         """Events whose name matches a pattern and that are directly before one of some events in
         their chain.
         """
-        named = contains(self.events["name"], pattern).fill_null(value=False).to_numpy() & rows
+        named = contains(self.events["name"], pattern).fill_null(False).to_numpy() & rows
         chain = self.events["chain"].to_numpy()
         out = np.zeros(len(rows), dtype=bool)
         out[:-1] = named[1:] & (chain[1:] == chain[:-1])
@@ -306,34 +304,29 @@ def times_of(plans: list[ReplayPlan]) -> NodeNumbers:
 
 @per_trace
 def recorded_periods(trace: Trace) -> pl.DataFrame:
-    """Time of every step of every rank as recorded: :func:`periods` of the recorded times."""
-    built = graph(trace)
-    return periods(built, built.time)
+    """Time of every step of every rank as recorded."""
+    return each_periods(trace, graph(trace).time[:, np.newaxis])[0]
 
 
-def periods(built: Graph, times: NodeNumbers) -> pl.DataFrame:
-    """Time of every step of every rank under some times of the nodes."""
+def each_periods(trace: Trace, times: NodeNumbers) -> list[pl.DataFrame]:
+    """Time of every step of every rank under each column of times of the nodes."""
     # The time of a step is that from its start on the rank's devices to the start of the next one,
     # of the last one to its own end. The last one before a cut is left out, unless no step of the
     # rank follows another.
-    return each_periods(built, times[:, np.newaxis])[0]
-
-
-def each_periods(built: Graph, times: NodeNumbers) -> list[pl.DataFrame]:
-    """The frame of :func:`periods` for each column of times; what steps there are is found once."""
-    steps = _Steps.of(built)
+    steps = _steps(trace)
     nodes = 2 * np.argsort(steps.number, kind="stable")[(steps.number < 0).sum() :]
     return steps.periods(nodes, times[nodes], nodes + 1, times[nodes + 1])
 
 
-def periods_below(built: Graph, least: ReplayPlan, group: NodeNumbers) -> list[pl.DataFrame]:
-    """The frames of :func:`periods` under a plan that lengthens nothing, and with each group of its
-    events alone.
+def periods_below(trace: Trace, least: ReplayPlan, group: NodeNumbers) -> list[pl.DataFrame]:
+    """Times of the steps under a plan that lengthens nothing, and with each group of its events
+    alone.
 
     ``group`` is the number of each event's group, from 0, or -1. A group alone has what the plan
     changes for its events and the recording for all others.
     """
-    steps, low, most = _Steps.of(built), least.chains(), built.schedule()
+    steps, built = _steps(trace), least.built
+    low, most = least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
     part = contract_graph(low, most, np.concatenate([begin, end]), built.time)
     times = earliest(part.vary_groups(low, most, np.repeat(group, 2)))
@@ -350,33 +343,6 @@ class _Steps(NamedTuple):
     """
     number: NodeNumbers
     """By event, the row of its step in the frame; -1 for events of none."""
-
-    @classmethod
-    def of(cls, built: Graph) -> Self:
-        """Find the steps of a graph."""
-        work = built.events.filter(pl.col("where") == "device").select(
-            "rank", "step", "phase", "row"
-        )
-        if work["step"].null_count() == work.height:
-            work = work.with_columns(
-                step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String)
-            )
-        work = work.filter(pl.col("step").is_not_null())
-        steps = (
-            work.group_by("rank", "step")
-            .agg(pl.col("phase").drop_nulls().first())
-            .sort("rank", "step")
-        )
-        follows = pl.struct("rank", "block") == pl.struct("rank", "block").shift(-1)
-        steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(value=False))
-        cut = pl.lit(built.blocks is not None)
-        steps = steps.with_columns(alone=~cut | pl.col("last").all().over("rank"))
-        named = steps.select("rank", "step", number=pl.int_range(pl.len()))
-        number = np.full(built.events.height, -1, dtype=np.int64)
-        number[work["row"].to_numpy()] = work.join(
-            named, on=["rank", "step"], maintain_order="left"
-        )["number"]
-        return cls(built, steps, number)
 
     def asked(self, weight: NodeNumbers) -> tuple[NodeNumbers, NodeNumbers]:
         """Nodes among which, by step, are its first start and its last end, where no weight is
@@ -396,12 +362,10 @@ class _Steps(NamedTuple):
     def periods(
         self, begin: NodeNumbers, starts: NodeNumbers, end: NodeNumbers, ends: NodeNumbers
     ) -> list[pl.DataFrame]:
-        """The frame of :func:`periods` for each column of the times of nodes, in the order of
-        steps.
-        """
+        """The frame of the steps for each column of the times of nodes, in the order of steps."""
         steps = self.frame
         kept = ~steps["last"] | steps["alone"]
-        named = steps.filter(kept).select("rank", "step", "phase", "block")
+        named = steps.filter(kept)[["rank", "step", "phase", "block"]]
         if not steps.height:
             nothing = pl.Series(dtype=pl.Int64)
             return [named.with_columns(period_ns=nothing, end_ns=nothing)] * starts.shape[1]
@@ -417,11 +381,34 @@ class _Steps(NamedTuple):
         ]
 
 
+@per_trace
+def _steps(trace: Trace) -> _Steps:
+    """The steps of the graph of a trace."""
+    built = graph(trace)
+    work = built.events.filter(where="device")[["rank", "step", "phase", "row"]]
+    if work["step"].null_count() == work.height:
+        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, pl.String))
+    work = work.drop_nulls("step")
+    steps = (
+        work.group_by("rank", "step").agg(pl.col("phase").drop_nulls().first()).sort("rank", "step")
+    )
+    follows = pl.struct("rank", "block") == pl.struct("rank", "block").shift(-1)
+    steps = built.add_blocks(steps).with_columns(last=~follows.fill_null(False))
+    cut = pl.lit(built.blocks is not None)
+    steps = steps.with_columns(alone=~cut | pl.col("last").all().over("rank"))
+    named = steps.select("rank", "step", number=pl.int_range(pl.len()))
+    number = np.full(built.events.height, -1, dtype=np.int64)
+    number[work["row"].to_numpy()] = work.join(named, on=["rank", "step"], maintain_order="left")[
+        "number"
+    ]
+    return _Steps(built, steps, number)
+
+
 def calls_of_rows(plan: ReplayPlan, trace: Trace) -> pl.DataFrame:
     """Matched collectives with their row, kind, size and own transfer."""
-    calls = collectives(trace).select(
-        "rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks"
-    )
+    calls = collectives(trace)[
+        ["rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks"]
+    ]
     rows = plan.events.filter(pl.Series(plan.collectives())).select(
         "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
     )
@@ -441,9 +428,9 @@ def new_transfer(
             collectives(like)
             .filter(pl.col("transfer_ns").is_not_null() & pl.col("wait_ns").is_not_null())
             .group_by("call", "kind", "bytes")
-            .agg(pl.col("transfer_ns").min())
+            .agg(pl.min("transfer_ns"))
             .group_by("kind", "bytes")
-            .agg(new_ns=pl.col("transfer_ns").median())
+            .agg(new_ns=pl.median("transfer_ns"))
         )
         return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
     factor = bus_factor(pl.coalesce("world", "ranks"))

@@ -4,14 +4,15 @@ clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import events_of_steps
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.label.groups import distinct_keys, first_of_runs, group_values, groups_of, last_before
 from llmprof.label.nesting import outermost
@@ -21,8 +22,7 @@ from llmprof.trace import Trace
 RowMask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """Events in the order of their chains, and the data for edges."""
 
     rows: pl.DataFrame
@@ -82,10 +82,10 @@ def recording(trace: Trace) -> Recording:
 
 def _events(trace: Trace) -> pl.DataFrame:
     """Work of the devices and calls of the host, sorted by chain and time, on one clock."""
-    device = trace.events.with_columns(
+    device = events_of_steps(trace).with_columns(
         where=pl.lit("device"),
-        thread=pl.lit(None, dtype=pl.Int64),
-        launches=pl.lit(None, dtype=pl.Boolean),
+        thread=pl.lit(None, pl.Int64),
+        launches=pl.lit(None, pl.Boolean),
     )
     columns = [
         "rank",
@@ -108,7 +108,7 @@ def _events(trace: Trace) -> pl.DataFrame:
         "launches",
     ]
     waits = {c: t for c, t in WAITS.items() if c not in columns}
-    parts = [device.select(*columns, *(pl.lit(None, dtype=t).alias(c) for c, t in waits.items()))]
+    parts = [device.select(*columns, *(pl.lit(None, t).alias(c) for c, t in waits.items()))]
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
         calls = outermost(
@@ -121,7 +121,7 @@ def _events(trace: Trace) -> pl.DataFrame:
         # the chain of a thread that only waits for results (such as vLLM's for its output) consists
         # of these calls
         waits_only = call_kinds(calls["name"])["synchronises"]
-        calls = calls.with_columns(launches.fill_null(value=False)).filter(launches | waits_only)
+        calls = calls.with_columns(launches.fill_null(False)).filter(launches | waits_only)
         parts.append(calls.with_columns(where=pl.lit("host"), source=pl.lit("call")))
     rows = pl.concat(parts, how="diagonal_relaxed")
     [shift] = group_values(rows, clock_offsets(trace), ["rank"])
@@ -194,9 +194,9 @@ def add_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
         "dur_ns",
         "name",
         "correlation",
-        **{c: pl.lit(None, dtype=pl.Int64) if e is None else e for c, e in made.items()},
+        **{c: pl.lit(None, pl.Int64) if e is None else e for c, e in made.items()},
     )
-    known = pl.lit(None, dtype=pl.Int64).alias("awaited_ns")
+    known = pl.lit(None, pl.Int64).alias("awaited_ns")
     if calls["awaited_call"].null_count() < calls.height:
         awaited = calls.select("rank", correlation="awaited_call").drop_nulls().unique()
         recorded = (
@@ -226,7 +226,7 @@ def clock_offsets(trace: Trace) -> pl.DataFrame:
         collectives(trace)
         .filter(pl.col("clock_offset_ns").is_not_null() & (pl.col("clock_offset_ns") != 0))
         .group_by("rank")
-        .agg(shift_ns=pl.col("clock_offset_ns").median().cast(pl.Int64))
+        .agg(shift_ns=pl.median("clock_offset_ns").cast(pl.Int64))
     )
 
 

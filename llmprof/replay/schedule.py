@@ -7,10 +7,10 @@ from __future__ import annotations
 import bisect
 import sys
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmprof.errors import AnalysisError
@@ -26,8 +26,7 @@ a node is before it.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Chains:
+class Chains(Struct, frozen=True):
     """Nodes that run one after another in chains, and edges between chains.
 
     ``weight, origin`` and ``delay`` may have a second axis: variants of the same graph, scheduled

@@ -17,6 +17,7 @@ from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorde
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 
 @Analysis(
@@ -78,7 +79,7 @@ def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     heard = [] if calls is None else calls["rank"].unique().to_list()
     several = pl.col("world").is_null() | (pl.col("world") > 1)
     unmatched = collectives(trace).filter(pl.col("wait_ns").is_null() & several)
-    last = unmatched.group_by("rank").agg(until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max())
+    last = unmatched.group_by("rank").agg(until_ns=END.max())
     silent = "the host's calls were not recorded, so what waits for it is not known"
     not_matched = (
         "a collective after it was not matched over the ranks, so another rank may wait for it"
@@ -123,12 +124,7 @@ def _slack_of_groups(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
     events = trace.events
     refuse_unknown(by, events.columns, "by")
     on_device = pl.col("part").is_in(WORKS) & pl.col("event").is_not_null()
-    path = (
-        path_of_events(trace)
-        .filter(on_device)
-        .group_by("event")
-        .agg(path_ns=pl.col("dur_ns").sum())
-    )
+    path = path_of_events(trace).filter(on_device).group_by("event").agg(path_ns=pl.sum("dur_ns"))
     return (
         slack(trace)
         .select("event", "dur_ns", *_SLACK)
@@ -137,8 +133,8 @@ def _slack_of_groups(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
         .group_by(pl.col(f"_{name}").alias(name) for name in by)
         .agg(
             count=pl.len(),
-            total_ns=pl.col("dur_ns").sum(),
-            path_ns=pl.col("path_ns").sum(),
+            total_ns=pl.sum("dur_ns"),
+            path_ns=pl.sum("path_ns"),
             **{
                 name: pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min())
                 for name in _SLACK
@@ -178,8 +174,8 @@ def add_slack(
     every = pl.col("slack_ns").null_count() == 0
     least = (
         events.select(*keys, "event")
-        .join(known_slack(trace).select("event", "slack_ns"), on="event", how="left")
+        .join(known_slack(trace)[["event", "slack_ns"]], on="event", how="left")
         .group_by(*keys)
-        .agg(slack_ns=pl.when(every).then(pl.col("slack_ns").min()))
+        .agg(slack_ns=pl.when(every).then(pl.min("slack_ns")))
     )
     return frame.join(least, on=list(keys), how="left", nulls_equal=True, maintain_order="left")

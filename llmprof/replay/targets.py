@@ -55,7 +55,7 @@ def operators_below_target(
         best = pl.concat(frame.select(*of, target="bound_share") for frame in seen).filter(
             pl.col("target") <= 1
         )
-        best = best.group_by(of).agg(pl.col("target").max())
+        best = best.group_by(of).agg(pl.max("target"))
         rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
     rows = rows.with_columns(saved=(1 - pl.col("bound_share") / target).clip(0))
     return TargetOperators(rows, events)
@@ -67,7 +67,7 @@ def operators_with_bounds(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Operators by :data:`ROW_KEYS` against their bounds, and the events that they are made of."""
     rows, events = with_events(trace, ROW_KEYS, device, model)
-    return rows, events.select("rank", "device", "start_ns", "dur_ns", "event", "call", "row")
+    return rows, events[["rank", "device", "start_ns", "dur_ns", "event", "call", "row"]]
 
 
 ANY_STAGE: Final = ("other", "copy")
@@ -105,5 +105,5 @@ def saved_of(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events of a replay (their ``row`` is ``node``) with the columns of their operator,
     where it has one.
     """
-    nodes = events.filter(pl.col("where") == "device").select("event", node="row")
-    return add_keys(nodes.join(found.events.select("event", "row"), on="event", how="inner"), found)
+    nodes = events.filter(where="device").select("event", node="row")
+    return add_keys(nodes.join(found.events[["event", "row"]], on="event", how="inner"), found)

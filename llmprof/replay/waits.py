@@ -14,6 +14,7 @@ from llmprof.names.matching import contains
 from llmprof.replay.recording import Recording, add_recorded_waits, clock_offsets
 from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 MAX_AFTER_NS: Final = 5_000
 """If a recorded wait between streams had an effect, it ends at most this long (ns) after the
@@ -90,19 +91,19 @@ def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
             at=pl.col("start_ns") - shift,
             told="awaited_ns",
         )
-        .with_columns(noted=pl.coalesce(pl.col("told"), "at"))
+        .with_columns(noted=pl.coalesce("told", "at"))
     )
     if not waits.height:
         return _nothing()
     work = (
-        recorded.work.filter(pl.col("stream").is_not_null())
+        recorded.work.drop_nulls("stream")
         .select(
             "rank",
             "stream",
             "issued",
             row=pl.col("row").cast(pl.Int64),
             start="start_ns",
-            end=pl.col("start_ns") + pl.col("dur_ns"),
+            end=END,
         )
         .sort("rank", "stream", "start")
         .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
@@ -123,7 +124,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
             strategy="forward",
             check_sortedness=False,
         )
-        .filter(pl.col("row").is_not_null())
+        .drop_nulls("row")
     )
     done = work.select(
         "rank", "issued", "end", awaited_stream="stream", by_issue="row", by_end="row"
@@ -158,6 +159,8 @@ def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
     if not trace.has("runtime"):
         return _nothing()
     calls = trace.runtime.filter(contains(trace.runtime["name"], f"{RECORDS}|{WAITS}"))
+    if calls.is_empty():
+        return _nothing()
     streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
         add_recorded_waits(calls)
@@ -172,7 +175,7 @@ def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
         .sort("at")
     )
     work = (
-        recorded.work.filter(pl.col("launch_start_ns").is_not_null())
+        recorded.work.drop_nulls("launch_start_ns")
         .select(
             "rank",
             "chain",
@@ -181,7 +184,7 @@ def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
             thread="launch_thread",
             row=pl.col("row").cast(pl.Int64),
             start="start_ns",
-            end=pl.col("start_ns") + pl.col("dur_ns"),
+            end=END,
         )
         .sort("rank", "thread", "at", "start")
         .collect()
@@ -202,7 +205,7 @@ def waits_of_calls(trace: Trace, recorded: Recording) -> NodePairs:
             strategy="forward",
             check_sortedness=False,
         )
-        .filter(pl.col("row").is_not_null())
+        .drop_nulls("row")
         .sort("noted")
         .join_asof(
             work.select(*by, "at", "chain", "device", "row", "end")[last],
@@ -232,14 +235,14 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
     begin = recorded.rows.select("rank", "row", "chain", "issued", time="start_ns")[late].sort(
         "time"
     )
-    is_collective = (pl.col("category") == "collective").fill_null(value=False)
+    is_collective = (pl.col("category") == "collective").fill_null(False)
     ends = (
         recorded.work.select(
             "rank",
             "chain",
             "row",
             "issued",
-            time=pl.col("start_ns") + pl.col("dur_ns"),
+            time=END,
             collective=is_collective,
         )
         .sort("rank", "time")
@@ -247,12 +250,12 @@ def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
         .collect()
     )
     matched = begin.join_asof(
-        ends.select("rank", "time", "place"),
+        ends[["rank", "time", "place"]],
         on="time",
         by="rank",
         tolerance=MAX_AFTER_COLLECTIVE_NS,
         check_sortedness=False,
-    ).filter(pl.col("place").is_not_null())
+    ).drop_nulls("place")
     rank, chain, before, end, row = (
         ends[c].to_numpy() for c in ("rank", "chain", "issued", "time", "row")
     )
@@ -300,8 +303,8 @@ In llmprof's captures of vLLM on 4 H200 it is 0.05 to 0.15 ms after waits of 1 t
 
 def loading_calls(recorded: Recording) -> NodePairs:
     """Pairs from the end of the work that a recorded call waited for to the end of this call."""
-    loads = contains(recorded.names, LOADS_CODE).fill_null(value=False)
-    row = np.flatnonzero((recorded.rows["launches"].fill_null(value=False) & loads).to_numpy())
+    loads = contains(recorded.names, LOADS_CODE).fill_null(False)
+    row = np.flatnonzero((recorded.rows["launches"].fill_null(False) & loads).to_numpy())
     row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + MIN_WAIT_NS]
     awaited = _awaited_work(recorded, row, recorded.start[row], recorded.end[row])
     row, awaited = row[awaited >= 0], awaited[awaited >= 0]
@@ -334,7 +337,7 @@ def first_launches(recorded: Recording) -> tuple[NodePairs, NodeNumbers]:
         .sort("start", "row")
         .filter(pl.col("begin") != int(NEVER))
         .with_columns(took=pl.col("start") - pl.col("begin"))
-        .with_columns(least=pl.col("took").min().over("name"))
+        .with_columns(least=pl.min("took").over("name"))
         .filter(pl.col("took") >= pl.col("least") + MIN_WAIT_NS)
         .unique("call", keep="first", maintain_order=True)
     )
@@ -358,7 +361,7 @@ def _awaited_work(
         "rank",
         "issued",
         work=pl.col("row").cast(pl.Int64),
-        ended=pl.col("start_ns") + pl.col("dur_ns"),
+        ended=END,
     ).collect()
     last = work.sort("issued").with_columns(pl.col("ended").cum_max().over("rank"))
     waits = pl.DataFrame(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.compare.times import INTERVAL, resampled_means
@@ -24,7 +24,6 @@ from llmprof.replay.plan import (
     GuessLevel,
     ReplayPlan,
     each_periods,
-    periods,
     recorded_periods,
     times_of,
 )
@@ -106,15 +105,15 @@ def what_if(trace: Trace, *changes: ReplayChange | str) -> pl.DataFrame:
     part = replayed_part(trace)
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
     rows = typical_periods(part.trace, rows)
-    without = _means(
-        rows.select("rank", "step").join(_plain_times(part.trace, made), on=["rank", "step"])
+    without = _with_intervals(
+        rows[["rank", "step"]].join(_plain_times(part.trace, made), on=["rank", "step"])
     )
     without = without.select(
         "phase", pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns").name.prefix("plain_")
     )
-    moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("moved").sum())
+    moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.sum("moved"))
     return (
-        _means(rows)
+        _with_intervals(rows)
         .join(moved, on="phase", nulls_equal=True)
         .join(without, on="phase", how="left", nulls_equal=True)
         .with_columns(
@@ -149,28 +148,35 @@ def means_of(trace: Trace, changes: Sequence[ReplayChange]) -> list[pl.DataFrame
 def typical_periods(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of the steps that a mean step is of, where a phase has any."""
     key = ["rank", "step"]
-    named = mean_windows(trace).select(key).unique().with_columns(mean=pl.lit(value=True))
+    named = mean_windows(trace).select(key).unique().with_columns(mean=pl.lit(True))
     rows = rows.join(named, on=key, how="left", maintain_order="left")
     chosen = pl.col("mean").is_not_null()
     return rows.filter(chosen | ~chosen.any().over("phase")).drop("mean")
 
 
 def _means(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mean step of each phase as recorded and as predicted, with intervals."""
+    """Mean step of each phase as recorded and as predicted, and its gains."""
     levels = [f"{level}_ns" for level in LEVELS]
-    least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
+    recorded, middle = pl.col("recorded_ns"), pl.col("middle_ns")
     return (
         rows.group_by("phase")
         .agg(pl.col("recorded_ns", *levels).mean())
-        .join(_noise(rows, levels), on="phase", nulls_equal=True)
         .with_columns(
             predicted_ns=middle,
-            gain_ns=pl.col("recorded_ns") - middle,
-            gain_low_ns=pl.col("recorded_ns") - most,
-            gain_high_ns=pl.col("recorded_ns") - least,
-            low_ns=pl.min_horizontal(least, "noise_low_ns"),
-            high_ns=pl.max_horizontal(most, "noise_high_ns"),
+            gain_ns=recorded - middle,
+            gain_low_ns=recorded - pl.max_horizontal(levels),
+            gain_high_ns=recorded - pl.min_horizontal(levels),
         )
+    )
+
+
+def _with_intervals(rows: pl.DataFrame) -> pl.DataFrame:
+    """The same with the intervals of the predicted times."""
+    levels = [f"{level}_ns" for level in LEVELS]
+    means = _means(rows).join(_noise(rows, levels), on="phase", nulls_equal=True)
+    return means.with_columns(
+        low_ns=pl.min_horizontal(*levels, "noise_low_ns"),
+        high_ns=pl.max_horizontal(*levels, "noise_high_ns"),
     )
 
 
@@ -272,10 +278,9 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
     """Times of the steps by the levels of each group of plans; all are scheduled at once."""
     if not groups:
         return []
-    built = graph(trace)
     recorded = recorded_periods(trace)
     middle = LEVELS.index("middle")
-    every = each_periods(built, times_of([plan for plans in groups for plan in plans]))
+    every = each_periods(trace, times_of([plan for plans in groups for plan in plans]))
     out, column = [], 0
     for plans in groups:
         each = every[column : column + len(plans)]
@@ -289,7 +294,7 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
-            .filter(~pl.col("phase").is_in(sorted(plans[0].left_out)).fill_null(value=False))
+            .filter(~pl.col("phase").is_in(sorted(plans[0].left_out)).fill_null(False))
             .rename({"period_ns": "recorded_ns"})
             .drop("end_ns")
         )
@@ -311,7 +316,7 @@ def _plain_times(trace: Trace, made: tuple[ReplayChange, ...]) -> pl.DataFrame:
         for change in made:
             change.apply(plan, trace)
         plans.append(plan)
-    after = each_periods(graph(trace), times_of(plans))
+    after = each_periods(trace, times_of(plans))
     middle = known.steps["middle"].with_columns(
         recorded_ns=pl.col("period_ns") * known.rest["middle"]
     )
@@ -368,8 +373,7 @@ slows more than the host, and any speed of it is possible.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """How steps run without the profiler, by the level of the guess."""
 
     host: dict[GuessLevel, float]
@@ -387,8 +391,8 @@ def plain_host(trace: Trace) -> Plain | None:
     """
     # If the devices set the pace, many speeds give the same time: the guesses are the lowest, the
     # middle and the highest.
-    measured, built = plain_steps(trace), graph(trace)
-    if not measured or _step(trace, periods(built, built.time)) is None:
+    measured = plain_steps(trace)
+    if not measured or _step(trace, recorded_periods(trace)) is None:
         return None
     wanted = median(measured)
     steps = [_step(trace, rows) or 0.0 for rows in _add_host(trace, HOST.tolist())]
@@ -409,11 +413,10 @@ def plain_host(trace: Trace) -> Plain | None:
 
 def _add_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     """Steps of replays in which the host takes so many times as long."""
-    built = graph(trace)
-    plans = [ReplayPlan(built, "middle") for _ in factors]
+    plans = [ReplayPlan(graph(trace), "middle") for _ in factors]
     for plan, factor in zip(plans, factors, strict=True):
         plan.host(factor)
-    return each_periods(built, times_of(plans))
+    return each_periods(trace, times_of(plans))
 
 
 def _step(trace: Trace, steps: pl.DataFrame) -> float | None:

@@ -175,14 +175,14 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
                 "denominator": pl.String,
             }
         )
-    whole = pl.col("total_ns").sum()
+    whole = pl.sum("total_ns")
     if coverage["denominator"][0] == OF_OPERATORS:  # each is an operator, and was not launched
         coverage = coverage.filter(~pl.col("kind").is_in(["launch", "operator"]))
     return coverage.group_by("kind", maintain_order=True).agg(
         share=pl.when(whole > 0).then((pl.col("share") * pl.col("total_ns")).sum() / whole),
-        least=pl.col("share").min(),
+        least=pl.min("share"),
         rank=pl.col("rank").sort_by("share", nulls_last=True).first(),
-        denominator=pl.col("denominator").first(),
+        denominator=pl.first("denominator"),
     )
 
 
@@ -427,7 +427,7 @@ def _steps(trace: Trace) -> CardTable | None:
     except LlmprofError:
         return None
     phases = steps.group_by("phase", maintain_order=True).agg(
-        pl.col("step").n_unique().alias("steps"), *LENGTHS
+        pl.n_unique("step").alias("steps"), *LENGTHS
     )
     typical = length_columns(phases)
     rows = [

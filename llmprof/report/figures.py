@@ -29,6 +29,7 @@ from llmprof.text import counted, shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 if TYPE_CHECKING:
@@ -48,11 +49,10 @@ MAX_BARS = 3_000
 
 def _step_events(trace: Trace, step: int) -> pl.DataFrame:
     """Events of the representative step on the ranks whose clocks agree on its time."""
-    events = trace.events.filter(pl.col("step") == step)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = events.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()).sort("rank")
+    events = trace.events.filter(step=step)
+    spans = events.group_by("rank").agg(first=pl.min("start_ns"), last=END.max()).sort("rank")
     longest = int(spans.select((pl.col("last") - pl.col("first")).max()).item() or 0)
-    near = (pl.col("first") - pl.col("first").first()).abs() <= max(1, longest)
+    near = (pl.col("first") - pl.first("first")).abs() <= max(1, longest)
     return events.filter(pl.col("rank").is_in(spans.filter(near)["rank"].implode()))
 
 
@@ -68,15 +68,10 @@ def middle_layer(events: pl.DataFrame) -> tuple[int, int, int]:
     first = inside.filter(pl.col("rank") == inside["rank"].min())
     layers = first["layer"].unique().sort()
     layer = int(layers[layers.len() // 2])
-    low, high = extent(first.filter(pl.col("layer") == layer))
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = (
-        inside.filter(pl.col("layer") == layer)
-        .group_by("rank")
-        .agg(low=pl.col("start_ns").min(), high=end.max())
-    )
+    low, high = extent(first.filter(layer=layer))
+    spans = inside.filter(layer=layer).group_by("rank").agg(low=pl.min("start_ns"), high=END.max())
     beside = spans.filter((pl.col("low") < high) & (pl.col("high") > low))
-    return layer, *beside.select(pl.col("low").min(), pl.col("high").max()).row(0)
+    return layer, *beside.select(pl.min("low"), pl.max("high")).row(0)
 
 
 def fewer_ranks(frame: pl.DataFrame, cells: int, limit: int, file: str) -> tuple[pl.DataFrame, str]:
@@ -269,7 +264,7 @@ def _collectives(trace: Trace) -> Drawn:
         )
     kinds = (
         frame.group_by("kind")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "kind", descending=[True, False])
     )
     kind = "all_reduce" if "all_reduce" in kinds["kind"] else kinds["kind"][0]
@@ -308,9 +303,7 @@ def _step_timeline(trace: Trace) -> Drawn:
 def _layer_timeline(trace: Trace) -> Drawn:
     events, _ = _step(trace)
     layer, low, high = middle_layer(events)
-    seen = events.filter(
-        (pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low)
-    )
+    seen = events.filter((pl.col("start_ns") < high) & (low < END))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     title = (
         f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.capture.words['event']}"  # noqa: E501
@@ -512,7 +505,7 @@ def _holders(trace: Trace) -> Drawn:
         if holders["rank"].n_unique() == 1
         else f"Drawn: rank {rank}; analyze.memory(trace, by='holder') has all."
     )
-    return charts.memory(holders.filter(pl.col("rank") == rank)), note
+    return charts.memory(holders.filter(rank=rank)), note
 
 
 MEMORY = Drawing("memory", "allocated and reserved memory over time", _memory)
@@ -534,7 +527,7 @@ def _totals(trace: Trace) -> Drawn:
     totals = analyze.totals(trace)
     if not totals.height:
         raise AnalysisError("the summary holds no row", hint="check that the profiler was active")
-    kinds = totals.group_by("kind").agg(pl.col("total_ns").sum())
+    kinds = totals.group_by("kind").agg(pl.sum("total_ns"))
     on_device = kinds.filter(pl.col("kind").is_in(["kernel", "layer"]))
     kind = (on_device if on_device.height else kinds).sort(
         "total_ns", "kind", descending=[True, False]

@@ -86,7 +86,7 @@ def _table(
         else ""
     )
     shown = frame.head(_MOST_ROWS)
-    shown = shown.with_columns(displayed(shown["kernel_name"]).alias("function"))
+    shown = shown.with_columns(function=displayed(shown["kernel_name"]))
     return ReportTable(name, caption, shown_columns, shown, sortable=True, note=more)
 
 
@@ -130,8 +130,8 @@ def advice(metrics: Metrics) -> pl.DataFrame:
         )
         .group_by("kernel_name", "section", "rule", "speedup_scope", maintain_order=True)
         .agg(
-            pl.col("kernel_id").n_unique().alias("count"),
-            pl.col("text", "estimated_speedup_pct").first(),
+            pl.n_unique("kernel_id").alias("count"),
+            pl.first("text", "estimated_speedup_pct"),
         )
         .select(
             "kernel_name",

@@ -32,6 +32,7 @@ from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, colu
 from llmprof.run.launch import Run
 from llmprof.text import Progress
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage import files
 from llmprof.units import NS_PER_S, format_bytes, format_ns, format_share
 
@@ -50,8 +51,8 @@ def layer_performance_heatmap(trace: Trace) -> Any:
     are such.
     """
     calls = timed_calls(trace).filter(kind="layer")
-    least = pl.col("nested").min().over("rank", "phase", "method", "layer")
-    return charts.layers(calls.filter(pl.col("nested") == least))
+    least = pl.min("nested").over("rank", "phase", "method", "layer")
+    return charts.layers(calls.filter(nested=least))
 
 
 def operation_time_distribution(trace: Trace) -> Any:
@@ -64,10 +65,7 @@ def operation_time_distribution(trace: Trace) -> Any:
     if calls.is_empty():
         raise draw.nothing("operation_time_distribution", "no operator was timed", _SOURCE)
     longest = (
-        calls.group_by("operator")
-        .agg(pl.col("dur_ns").median())
-        .sort("dur_ns", descending=True)
-        .head(20)
+        calls.group_by("operator").agg(pl.median("dur_ns")).sort("dur_ns", descending=True).head(20)
     )
     shown = calls.join(longest.select("operator"), on="operator")
     unit = theme.time_unit(draw.float_of(shown["dur_ns"].max()))
@@ -91,14 +89,14 @@ def compute_vs_communication(trace: Trace) -> Any:
     """Time of a step in communication and in everything else; unknown if the timed calls waited
     longer than others.
     """
-    steps = timed_steps(trace).group_by("rank", "phase").agg(step=pl.col("dur_ns").median())
+    steps = timed_steps(trace).group_by("rank", "phase").agg(step=pl.median("dur_ns"))
     moved = (
         communication_times(trace)
         .group_by("rank", "phase")
-        .agg(part=pl.col("step_ns").sum(), known=pl.col("share").is_not_null().all())
+        .agg(part=pl.sum("step_ns"), known=pl.col("share").is_not_null().all())
     )
     rows = steps.join(moved, on=["rank", "phase"], how="left").with_columns(
-        pl.col("part").fill_null(0.0), pl.col("known").fill_null(value=True)
+        pl.col("part").fill_null(0.0), pl.col("known").fill_null(True)
     )
     parts = {
         "compute, host and gaps": pl.when("known").then(pl.col("step") - pl.col("part")),
@@ -153,7 +151,7 @@ def operators_of_a_step(trace: Trace) -> pl.DataFrame:
     share``; without those that contain others.
     """
     rows = operator_times(trace).filter(~pl.col("nested"))
-    means = rows.group_by("phase", "operator").agg(pl.col("step_ns", "share").mean())
+    means = rows.group_by("phase", "operator").agg(pl.mean("step_ns", "share"))
     return means.sort("phase", "step_ns", descending=[False, True])
 
 
@@ -230,9 +228,7 @@ def write_operators(
     whole = {
         "run": _about(trace),
         "steps": (
-            steps.agg(
-                count=pl.len(), mean_ns=pl.col("dur_ns").mean(), median_ns=pl.col("dur_ns").median()
-            )
+            steps.agg(count=pl.len(), mean_ns=pl.mean("dur_ns"), median_ns=pl.median("dur_ns"))
             .sort("rank", "phase")
             .to_dicts()
         ),
@@ -279,8 +275,7 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
     calls = timed_calls(trace).filter(~pl.col("nested"))
     moved = trace.collectives.select("rank", step="timer_step", layer="timer_layer", at="start_ns")
     within = calls.join(moved, on=["rank", "step", "layer"], nulls_equal=True).filter(
-        (pl.col("at") >= pl.col("start_ns"))
-        & (pl.col("at") < pl.col("start_ns") + pl.col("dur_ns"))
+        (pl.col("at") >= pl.col("start_ns")) & (pl.col("at") < END)
     )
     events = trace.events
     communicates = events.filter(pl.col("name").is_in(within["operator"].unique().implode()))[
@@ -290,9 +285,9 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
         joined.filter("explained")
         .group_by("phase", "stage")
         .agg(
-            calls=pl.col("kernels").sum(),
-            total_ns=pl.col("total_ns").sum(),
-            bound_ns=pl.col("bound_ns").sum(),
+            calls=pl.sum("kernels"),
+            total_ns=pl.sum("total_ns"),
+            bound_ns=pl.sum("bound_ns"),
             bound_by=pl.col("bound_by").drop_nulls().mode().sort().first(),
         )
         .with_columns(
@@ -339,12 +334,12 @@ def layer_report(trace: Trace) -> dict[str, Any]:
     calls = timed_calls(trace).filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
     breakdown: dict[str, Any] = {}
     for (number,), rows in layers.group_by("layer", maintain_order=True):
-        inside = calls.filter(pl.col("layer") == number).group_by("operator", maintain_order=True)
+        inside = calls.filter(layer=number).group_by("operator", maintain_order=True)
         operations = inside.agg(
-            total_ns=pl.col("dur_ns").sum(),
-            average_ns=pl.col("dur_ns").mean(),
+            total_ns=pl.sum("dur_ns"),
+            average_ns=pl.mean("dur_ns"),
             count=pl.len(),
-            shapes=pl.col("shapes").first(),
+            shapes=pl.first("shapes"),
         )
         breakdown[str(number)] = {
             "total_ns": int(rows["total_ns"].sum()),
@@ -358,7 +353,7 @@ def layer_report(trace: Trace) -> dict[str, Any]:
     ):
         own = calls.filter(layer=number).filter(pl.col("operator").str.starts_with(f"{name}."))
         if "." not in str(name):
-            parts = own.group_by("operator", maintain_order=True).agg(pl.col("dur_ns").sum())
+            parts = own.group_by("operator", maintain_order=True).agg(pl.sum("dur_ns"))
             breakdown[f"model.layers.{number}.{name}"] = {
                 "total_time": of["dur_ns"].sum() / NS_PER_S,
                 "avg_time": of["dur_ns"].sum() / NS_PER_S / of.height,
@@ -388,20 +383,20 @@ def communication_report(trace: Trace) -> dict[str, Any]:
     kinds = (
         rows.group_by("kind")
         .agg(
-            count=pl.col("count").sum(),
-            total_ns=pl.col("total_ns").sum(),
-            algorithm_gbps=pl.col("algorithm_gbps").median(),
-            bus_gbps=pl.col("bus_gbps").median(),
+            count=pl.sum("count"),
+            total_ns=pl.sum("total_ns"),
+            algorithm_gbps=pl.median("algorithm_gbps"),
+            bus_gbps=pl.median("bus_gbps"),
         )
         .sort("kind")
     )
     shares_known = pl.col("share").is_not_null().all()
-    shares = rows.group_by("rank", "phase").agg(pl.when(shares_known).then(pl.col("share").sum()))
+    shares = rows.group_by("rank", "phase").agg(pl.when(shares_known).then(pl.sum("share")))
     moved = (pl.col("bytes") * pl.col("count")).sum()
     of_types = rows.group_by("kind", maintain_order=True).agg(
-        count=pl.col("count").sum(),
-        total_time=pl.col("total_ns").sum() / NS_PER_S,
-        avg_bandwidth_gbps=moved / pl.col("total_ns").sum(),
+        count=pl.sum("count"),
+        total_time=pl.sum("total_ns") / NS_PER_S,
+        avg_bandwidth_gbps=moved / pl.sum("total_ns"),
     )
     by_type = {row.pop("kind"): row for row in of_types.to_dicts()}
     share: Any = shares["share"].mean()
@@ -464,9 +459,7 @@ def _readme(
         "|---|---|---|---|",
     ]
     steps = (
-        steps.group_by("phase", "rank")
-        .agg(n=pl.len(), m=pl.col("dur_ns").median())
-        .sort("phase", "rank")
+        steps.group_by("phase", "rank").agg(n=pl.len(), m=pl.median("dur_ns")).sort("phase", "rank")
     )
     lines += [
         f"| {phase} | {rank} | {n} | {format_ns(m)} |" for phase, rank, n, m in steps.iter_rows()

@@ -53,9 +53,7 @@ _NAMES = {
 def launch_facts(run: Run) -> list[tuple[str, str]]:
     """Facts about the run, as names and values."""
     config, worker = run.config, run.worker
-    tokens = run.requests.select(
-        pl.col("prompt_tokens").median(), pl.col("output_tokens").median()
-    ).row(0)
+    tokens = run.requests.select(pl.median("prompt_tokens"), pl.median("output_tokens")).row(0)
     devices = Counter(worker.get("device_names") or [])
     engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
     torch = f"torch {worker['torch_version']}" if worker.get("torch_version") else ""

@@ -28,10 +28,10 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Re
         steps.group_by("phase")
         .agg(
             *cards.LENGTHS,
-            steps=pl.col("step").n_unique(),
-            prefill_tokens=pl.col("prefill_tokens").median(),
-            decode_requests=pl.col("decode_requests").median(),
-            host=pl.col("host_dur_ns").mean(),
+            steps=pl.n_unique("step"),
+            prefill_tokens=pl.median("prefill_tokens"),
+            decode_requests=pl.median("decode_requests"),
+            host=pl.mean("host_dur_ns"),
         )
         .sort(
             pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32),
@@ -77,6 +77,7 @@ _SOURCES = {
     "capture": "labels of graph captures",
     "profiler_step": "the profiler's ProfilerStep labels",
     "onnxruntime": "the model_run ranges of ONNX Runtime",
+    "mindspore": "the iterations of MindSpore",
     "xla": "the runs of programs on XLA devices",
     "execute_model": "ranges around vLLM's execute_model",
     "optimizer": "the Optimizer.step ranges, each of which ends a step",
@@ -100,7 +101,7 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
     )
     rest = kernels.height - top.height
     covered, whole = (
-        format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels)
+        format_ns(frame.select(pl.sum("total_ns")).item()) for frame in (top, kernels)
     )
     caption = f"All {kernels.height} names of {words['events']}, {whole} in all"
     if rest:

@@ -5,9 +5,10 @@ links.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from llmprof.errors import LlmprofError, listed
 from llmprof.theory import hardware
@@ -25,8 +26,7 @@ _VOLUME: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "
 _BETWEEN_STAGES: Final = ("send_recv", "broadcast")
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Lower bound of the time of one operator in one layer, and the resource that sets it
     (``none`` without work).
     """

@@ -59,63 +59,17 @@ GRAPH_TOKENS: Final = 512
 
 CORNER: Final = 8.0
 
+_START: Final = json.loads(
+    resources.files("llmprof.theory").joinpath("priors.json").read_text("utf-8")
+)
 PRIORS: Final[dict[str, tuple[float, float]]] = {
-    # starting value, and its prior standard deviation as the logarithm of a factor
-    "linear_fixed_us": (3.2, 0.3),
-    "linear_memory": (0.88, 0.1),
-    "linear_flops": (0.72, 0.15),
-    "experts_fixed_us": (8.0, 0.4),
-    "experts_memory": (0.85, 0.15),
-    "experts_flops": (0.45, 0.3),
-    "decode_attention_fixed_us": (9.0, 0.3),
-    "decode_attention_memory": (0.85, 0.1),
-    "decode_attention_tile_ns": (28.0, 0.4),
-    "prefill_attention_fixed_us": (12.0, 0.3),
-    "prefill_attention_flops": (0.5, 0.3),
-    "elementwise_fixed_us": (2.2, 0.3),
-    "elementwise_memory": (0.7, 0.3),
-    "state_update_ps": (2.77, 0.1),
-    "collective_fixed_us": (4.5, 0.3),
-    "collective_link": (0.5, 0.5),
-    "sampling_memory": (0.7, 0.5),
-    "corner": (4.0, 0.3),
-    "gap_us": (0.5, 0.3),
-    "step_fixed_us": (60.0, 0.5),
-    "host_step_us": (1500.0, 0.3),
-    "host_batch_us": (200.0, 0.15),
-    "host_request_us": (2.0, 0.5),
-    "host_power": (1.4, 0.05),
-    "host_graph_layer_us": (130.0, 0.5),
-    "host_layer_us": (410.0, 0.1),
-    "host_experts_layer_us": (900.0, 0.1),
-    "host_scan_layer_us": (1200.0, 0.3),
-    "host_again": (0.7, 0.1),
-    "first_token_us": (2700.0, 0.4),
+    name: (value, deviation) for name, (value, deviation) in _START["priors"].items()
 }
-"""Starting values and prior deviations, chosen from recordings of vLLM 0.26 on an H200."""
+"""Starting values and prior standard deviations (of the logarithm of a factor), chosen from
+recordings of vLLM 0.26 on an H200.
+"""
 
-_GROUPS: Final = {
-    "qkv_proj": "linear",
-    "o_proj": "linear",
-    "gate_up_proj": "linear",
-    "down_proj": "linear",
-    "router": "linear",
-    "lm_head": "linear",
-    "in_proj": "linear",
-    "out_proj": "linear",
-    "indexer": "linear",
-    "top_k": "linear",
-    "experts": "experts",
-    "shared_experts": "experts",
-    "attention": "attention",
-    "all_reduce": "collective",
-    "all_gather": "collective",
-    "reduce_scatter": "collective",
-    "all_to_all": "collective",
-    "send_recv": "collective",
-    "broadcast": "collective",
-    "sampling": "sampling",
-}
+_GROUPS: Final[dict[str, str]] = _START["groups"]
 CalibrationKind = Literal["decode", "prefill", "stage"]
 
 

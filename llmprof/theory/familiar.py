@@ -353,8 +353,8 @@ def _flops(result: Profile) -> dict[str, float]:
     """FLOPs of each part of a layer in the prefill, of the whole model and not of a rank."""
     stage = pl.col("stage").replace(_OF_FLOPS)
     group = pl.when(stage.is_in(list(_OF_FLOPS.values()))).then(stage).otherwise(_group())
-    prefill = result.components.filter(pl.col("phase") == "prefill")
-    frame = prefill.group_by(group=group, maintain_order=True).agg(pl.col("flops_per_layer").sum())
+    prefill = result.components.filter(phase="prefill")
+    frame = prefill.group_by(group=group, maintain_order=True).agg(pl.sum("flops_per_layer"))
     sums = {str(name): float(value) * result.plan.tp for name, value in frame.iter_rows()}
     kept = {"rmsnorm", "positional_embedding", "input_embedding"}  # elementwise: none are counted
     return {name: value for name, value in sums.items() if value or name in kept}
@@ -369,11 +369,11 @@ def _latencies(result: Profile, phase: str) -> dict[str, float]:
         .then(1 - pl.col("kv_read_bytes") / pl.col("memory_bytes"))
         .clip(0)
     )
-    frame = result.components.filter(pl.col("phase") == phase).select(
+    frame = result.components.filter(phase=phase).select(
         _group(),
         "latency_s",
         without=pl.max_horizontal("compute_s", "communication_s", pl.col("memory_s") * uncached),
     )
-    sums = frame.group_by("group", maintain_order=True).agg(pl.col("without").sum())
+    sums = frame.group_by("group", maintain_order=True).agg(pl.sum("without"))
     parts = {str(name): float(value) for name, value in sums.iter_rows() if value}
     return parts | {"kv_cache_rw": float((frame["latency_s"] - frame["without"]).sum())}

@@ -11,11 +11,11 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct, field
 
 from llmprof.errors import AnalysisError, LlmprofError, checked, listed, one_of
 
@@ -37,8 +37,7 @@ _NOISE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """Peak rates and sizes of a device.
 
     Parameters
@@ -120,7 +119,7 @@ def device_of_sheet(sheet: Mapping[str, Any]) -> Device:
     """Make a device from numbers in the units of data sheets; ``source`` is that of all numbers
     not in ``sources``.
     """
-    sizes = {field: sheet[key] * scale for key, (field, scale) in SHEET.items() if key in sheet}
+    sizes = {name: sheet[key] * scale for key, (name, scale) in SHEET.items() if key in sheet}
     rates = {dtype: rate * 1e12 for dtype, rate in sheet["tflops"].items()}
     sources = dict.fromkeys([*rates, *sizes], sheet.get("source")) | sheet.get("sources", {})
     peaks = dict.fromkeys(TYPES) | rates

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError
 from llmprof.theory.hardware import Device
@@ -40,7 +41,7 @@ def parameters(shape: Shape) -> pl.DataFrame:
         frame.group_by(
             "component", "stage", "parameters_per_layer", "quantizable", maintain_order=True
         )
-        .agg(pl.col("layers", "parameters", "active_parameters").sum())
+        .agg(pl.sum("layers", "parameters", "active_parameters"))
         .select(list(SCHEMA))
     )
 
@@ -315,8 +316,7 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
     return max(inside, head)
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes on a rank for a batch at its end, and the largest batches; None if the device's memory
     is not stated.
 

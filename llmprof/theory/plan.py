@@ -5,8 +5,10 @@ one step.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from llmprof.errors import LlmprofError, listed
 from llmprof.theory.shapes import Shape
@@ -57,8 +59,7 @@ def number_format(name: str) -> str:
     return plain
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True):
     """Assumed shares of a device's peaks, each in (0, 1].
 
     Parameters
@@ -75,15 +76,14 @@ class Efficiency:
     inter_node: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name, value in asdict(self).items():
             if not isinstance(value, (int, float)) or not 0 < value <= 1:
                 raise LlmprofError(
                     f"the {name} efficiency is {value!r}", expected="a share above 0 and at most 1"
                 )
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Layout of a model on its devices.
 
     Parameters
@@ -209,8 +209,7 @@ class Plan:
             )
 
 
-@dataclass(frozen=True)
-class Requests:
+class Requests(Struct, frozen=True):
     """Requests of equal size and phase in a step.
 
     Parameters

@@ -5,11 +5,11 @@ of times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import polars as pl
+from msgspec import Struct
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import memory as counted
@@ -92,8 +92,7 @@ _TIMES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """Theoretical profile of a model on a machine.
 
     All latencies are at the given efficiencies; at 1.0 they are lower bounds.
@@ -184,7 +183,7 @@ class Profile:
         return self.batch_size * self.generate_len * self.plan.dp / self.total_latency_s
 
     def _sum(self, phase: str, column: str) -> float:
-        return float(self.components.filter(pl.col("phase") == phase)[column].sum())
+        return float(self.components.filter(phase=phase)[column].sum())
 
     def totals(self) -> pl.DataFrame:
         """Sums of each phase on one rank.
@@ -196,7 +195,7 @@ class Profile:
         moved = ("bytes_read", "bytes_written", "memory_bytes", "message_bytes")
         names = ["flops", *moved, "compute_s", "memory_s", "communication_s", "latency_s"]
         sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
-        bound = self.components.group_by("phase", "bound").agg(pl.col("latency_s").sum())
+        bound = self.components.group_by("phase", "bound").agg(pl.sum("latency_s"))
         bound = bound.sort("latency_s", descending=True).unique(
             "phase", keep="first", maintain_order=True
         )

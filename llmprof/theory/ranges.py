@@ -5,12 +5,12 @@ steps to compare with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError, listed
 from llmprof.theory.bound import find_device

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import catalog
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """Attention of a layer.
 
     ``q_rank, kv_rank, rope_dim`` are sizes of latent attention (0: not compressed). ``gated``: the
@@ -89,8 +90,7 @@ class Attention:
         return next((name for name, has in kinds if has), "full") + "_attention"
 
 
-@dataclass(frozen=True)
-class Recurrent:
+class Recurrent(Struct, frozen=True):
     """Mixer with a state of constant size for each request: state space, linear attention or a
     short convolution.
 
@@ -131,8 +131,7 @@ class Recurrent:
         return 3 if self.kind in ("gated_delta_net", "kda") else 2
 
 
-@dataclass(frozen=True)
-class FeedForward:
+class FeedForward(Struct, frozen=True):
     """Feed-forward part of a layer; ``inner`` is that of one expert, ``active`` how many each token
     is sent to.
 
@@ -149,8 +148,7 @@ class FeedForward:
     latent: int = 0
 
 
-@dataclass(frozen=True)
-class Extra:
+class Extra(Struct, frozen=True):
     """Work on the residual stream beside attention and feed-forward part, such as per-layer inputs
     or several streams.
 
@@ -168,8 +166,7 @@ class Extra:
     row: int = 0
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """A decoder layer; ``norms`` is the number of its norms over the hidden size."""
 
     attention: Attention | None
@@ -195,8 +192,7 @@ _NOT_ROUTED: Final = (*_OF_MIXERS, "shared_experts")
 """Stages of projections beside the routed experts."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A decoder-only model.
 
     Parameters

@@ -5,11 +5,11 @@ and verifying.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError
 from llmprof.theory.bound import Machine
@@ -109,7 +109,7 @@ def speculate(
         step = k * each + verify
         rows.append((k, tokens, k * each, verify, step, step / tokens))
     frame = pl.DataFrame(rows, schema=list(SCHEMA)[:-1], orient="row")
-    return frame.with_columns(speedup=pl.col("token_s").first() / pl.col("token_s")).cast(
+    return frame.with_columns(speedup=pl.first("token_s") / pl.col("token_s")).cast(
         pl.Schema(SCHEMA)
     )
 

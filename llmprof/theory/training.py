@@ -14,10 +14,10 @@ token and hidden unit with dropout masks; this module counts 28.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import polars as pl
+from msgspec import Struct
 
 from llmprof.errors import LlmprofError
 from llmprof.theory.bound import Machine
@@ -31,8 +31,7 @@ OPTIMIZER_BYTES: Final = 12.0
 """Bytes of optimizer state per parameter: Adam with an fp32 copy of the weights."""
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Struct, frozen=True):
     """Memory (bytes on a rank) and parts of a step (s) of training; FLOPs of all ranks, without
     recomputation.
     """

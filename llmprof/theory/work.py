@@ -37,15 +37,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
 from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurrent, Shape
 
 
-@dataclass(frozen=True)
-class OperatorWork:
+class OperatorWork(Struct, frozen=True):
     """Work of one operator on one rank in one layer.
 
     ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of

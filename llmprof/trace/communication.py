@@ -73,7 +73,7 @@ def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
         matching = matching.join(
             recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left"
         )
-    return matching.with_columns(on_device=pl.lit(value=True), evidence=pl.lit(NAME))
+    return matching.with_columns(on_device=pl.lit(True), evidence=pl.lit(NAME))
 
 
 def _are_collective(distinct: tuple[str, ...]) -> pl.Series:
@@ -95,14 +95,14 @@ def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
     matching = matching.filter(ran | ~ran.any().over("rank"))
     return matching.select(
         "rank", "start_ns", "dur_ns", "name", *(c for c in ("op_id",) if c in matching.columns)
-    ).with_columns(on_device=pl.lit(value=False), evidence=pl.lit(NAME))
+    ).with_columns(on_device=pl.lit(False), evidence=pl.lit(NAME))
 
 
 def _described(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in kind, algorithm and size of each row if they are null."""
     # The kind follows from the name of the collective if the profiler wrote one, else from the name
     # of the kernel.
-    distinct = rows.select("recorded_as", "name").unique()
+    distinct = rows[["recorded_as", "name"]].unique()
     own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]
     meaning = distinct.with_columns(
         _kind=names.collective_kinds(own), _algorithm=names.collective_algorithms(distinct["name"])

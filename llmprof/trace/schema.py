@@ -19,6 +19,9 @@ from llmprof.errors import SchemaError, checked, listed
 VERSION = 2
 """Version of the schema, which is part of saved traces and of the cache key."""
 
+END = pl.col("start_ns") + pl.col("dur_ns")
+"""End of what a row says the start and length of."""
+
 VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "ort_", "trt_", "nvprof_", "timer_")
 
 
@@ -91,7 +94,7 @@ def fit_columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         if column.name in frame.columns:
             exprs.append(pl.col(column.name).cast(column.dtype))
         elif column.nullable:
-            exprs.append(pl.lit(None, dtype=column.dtype).alias(column.name))
+            exprs.append(pl.lit(None, column.dtype).alias(column.name))
         else:
             raise SchemaError(
                 f"table {table.name} lacks the column {column.name}", expected=column.meaning

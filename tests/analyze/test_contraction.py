@@ -2,10 +2,9 @@
 for.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmprof.replay.contraction import contract_graph, stack_variants
 from llmprof.replay.graph import graph
@@ -111,7 +110,8 @@ def test_nodes_before_one_that_its_chain_never_sets_are_left_out():
     "name", ["torch_tp4_cudagraph", "torch_pp2_eager", "torch_tp4_eager_nccl", "nsys_tp2_cudagraph"]
 )
 def test_steps_of_contracted_replays_are_those_of_whole_ones(name):
-    built, random = graph(sample(name)), np.random.default_rng(0)
+    trace, random = sample(name), np.random.default_rng(0)
+    built = graph(trace)
 
     def shorter(chosen, share):
         plan = ReplayPlan(built, "middle")
@@ -121,9 +121,9 @@ def test_steps_of_contracted_replays_are_those_of_whole_ones(name):
     share = random.random(built.events.height)
     groups = random.integers(-1, 4, size=built.events.height)
     least = shorter(groups >= 0, share)
-    found = periods_below(built, least, groups)
+    found = periods_below(trace, least, groups)
     whole = each_periods(
-        built, times_of([least, *(shorter(groups == group, share) for group in range(4))])
+        trace, times_of([least, *(shorter(groups == group, share) for group in range(4))])
     )
     assert found[0].height
     assert [one.to_dict(as_series=False) for one in found] == [

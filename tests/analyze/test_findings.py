@@ -14,6 +14,7 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import catalog, findings, idle, what_if
+from llmprof.analyze.step_times import step_windows
 from llmprof.findings.cause import few_longest
 from llmprof.findings.causes import CAUSES
 from llmprof.findings.causes.exposed_communication import beyond_fastest
@@ -300,6 +301,10 @@ def test_host_bound_names_the_ranks():
         ("cudaFree", "allocation"),
         ("hipMalloc", "allocation"),
         ("hipMemAddressReserve", "allocation"),
+        ("AscendCL@aclrtMallocHost", "allocation"),
+        ("Runtime@DevFree", "allocation"),
+        ("AscendCL@aclrtCreateEventExWithFlag", "device_set_up"),
+        ("AscendCL@aclrtBinaryLoadFromFile", "loading"),
         ("cudaMemcpy", "host_bound"),
         ("nvrtcCompileProgram", "compilation"),
         ("cuLinkAddData", "compilation"),
@@ -633,6 +638,15 @@ def test_work_from_before():
     assert idle["dur_ns"].sum() > 2_900_000
     assert the(run, "work_from_before")["severity"] == "info"
     assert silent(run, "unexplained_idle")
+    # a step in which it ends is the same without it for all who tell of it
+    step = labels([(DECODE, 10_000, 10**9)])
+    run = Trace({"kernels": pl.concat([first, rest]), "runtime": calls, "markers": step})
+    lasts = int(rest["start_ns"][-1] + rest["dur_ns"][-1] - rest["start_ns"][0])
+    said = llmprof.analyze.what_if(run, f"scale:{GEMM}:1")["recorded_ns"].to_list()
+    said += llmprof.analyze.steps(run)["dur_ns"].to_list() + step_windows(run)["dur_ns"].to_list()
+    of_step = pl.col("step").is_not_null()
+    said += llmprof.analyze.overlap(run).filter(of_step)["total_ns"].to_list()
+    assert said == [lasts] * 4
     # a stream that is first used later waits some us for its first event
     own, other = kernels([GEMM] * 8, dur=LONG), kernels([GEMM], start=8 * LONG + 9_000, stream=9)
     calls = pl.concat([launches(own, lead=20_000), launches(other, lead=10_000)])
@@ -1692,3 +1706,38 @@ def test_waiting_by_the_library_and_groups_of_one_size():
         Trace(grouped.tables | {"collectives": calls}, about), "exposed_communication"
     )
     assert measure.figures.measured_wait_ns == 4 * 70_000
+
+
+def test_a_host_that_is_late_between_steps_only():
+    """Ten kernels of a step are launched ahead of each other; each step comes 200 us late."""
+    runs, calls, marks, at = [], [], [], 1_000_000
+    for n in range(6):
+        runs.append(kernels([GEMM] * 10, start=at, dur=LONG, first=1 + 100 * n))
+        begun = pl.int_range(pl.len(), dtype=pl.Int64) * 1_000 + at - 10_000
+        calls.append(launches(runs[-1]).with_columns(start_ns=begun))
+        marks.append((DECODE, at - 12_000, 1_000))
+        at = end(runs[-1]) + 200_000
+    tables = {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    figures = measured(Trace(tables), "host_bound").figures
+    assert figures.is_between_steps
+    assert (figures.between_share, figures.between_ns) == (1, 200_000)
+    # one that is late before every kernel is not
+    assert not measured(
+        together(decode([GEMM] * 10, pause=150_000, lead=10_000)), "host_bound"
+    ).figures.is_between_steps
+
+
+def test_one_replay_a_step_is_known():
+    runs, calls, marks, at = [], [], [], 1_000_000
+    for n in range(6):
+        run = kernels([GEMM] * 10, start=at, dur=LONG).with_columns(
+            correlation=pl.lit(1 + n, pl.Int64)
+        )
+        runs.append(run)
+        calls.append(launches(run.head(1), lead=300_000, dur=290_000, name="cudaGraphLaunch"))
+        marks.append((DECODE, at - 310_000, 1_000))
+        at = end(run) + 320_000
+    tables = {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    figures = measured(Trace(tables), "host_bound").figures
+    assert (figures.in_graphs, figures.replays) == (True, 1)
+    assert figures.launching_share > 0.5

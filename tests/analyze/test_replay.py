@@ -5,12 +5,12 @@ hand.
 import gzip
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import llmprof
 from llmprof import analyze
@@ -33,6 +33,7 @@ from llmprof.replay.schedule import NEVER, Chains, earliest
 from llmprof.replay.slack import known_slack, unknown_slack
 from llmprof.replay.what_if import lasting_gains, moved_in_words, replay_changes
 from llmprof.trace import Trace
+from llmprof.trace.kept import keep
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, kernels, labels, launches, ops
 from tests.samples import sample
 
@@ -589,6 +590,7 @@ def eager_model():
 )
 def test_the_model_runs_as_a_graph_from_embedding_to_final_norm(level, period):
     built, trace = eager_model()
+    keep(trace, graph, built)
     plan = ReplayPlan(built, level)
     changes.no_host_delay().apply(plan, trace)
     times = plan.times()

@@ -205,6 +205,15 @@ def test_runs_of_an_onnx_session():
     assert found == [(0, "other", "onnxruntime", 20), (1, "other", "onnxruntime", 120)]
 
 
+def test_iterations_of_mindspore():
+    """The profiler's step trace is of the device; what refreshes an iteration is a part of it."""
+    tables = {"kernels": launched_at([10, 110], [20, 120])["kernels"]}
+    parts = [("Iteration 1", 15, 50), ("Iteration Refresh 1", 60, 5), ("Iteration 2", 115, 50)]
+    tables["markers"] = labels(parts, on_device=True)
+    found = steps(Trace(tables)).select("step", "source", "start_ns").rows()
+    assert found == [(0, "mindspore", 20), (1, "mindspore", 120)]
+
+
 def test_ranks_have_steps_of_their_own():
     zero = launched_at([10, 110], [20, 120])
     one = launched_at([15, 65, 215], [30, 70, 220], rank=1)

@@ -1,11 +1,12 @@
 """Work of recorded operator calls, against numbers computed by hand and torch's own counter."""
 
+import inspect
 import json
 import subprocess
-from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import calls
@@ -647,6 +648,8 @@ def test_each_line_says_where_its_signature_is_published():
     names = [name for line in calls.OPERATORS for name in line.names.split()]
     assert len(names) == len(set(names))
     assert all(all(line.signatures.split("; ")) for line in calls.OPERATORS)
+    for cost in (line.work for line in calls.OPERATORS if line.work):
+        inspect.signature(cost.rule).bind(None, *cost.places, **cost.named)
 
 
 COUNTED = """

@@ -1,8 +1,7 @@
 """Work of the products of experts and of scans, against figures computed by hand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from llmprof.theory.calls import NoWorkError, work_of
 from tests.theory.notation import call

@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmprof.theory import Plan, catalog, shape
 from llmprof.theory.memory import kv_bytes_per_token, parameters, total_parameters, weight_bytes

@@ -17,6 +17,7 @@ import polars as pl
 
 from llmprof.names import element_bytes
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 LEAVES_EARLY = ("send_recv", "broadcast", "reduce")
 """Kinds in which one rank may end before another one begins (it has sent into a buffer)."""
@@ -104,7 +105,7 @@ class Matches:
             "reason": pl.lit(reason, dtype=pl.String),
             "_set": pl.lit(len(self.parts), dtype=pl.Int64),
         }
-        matched = pl.concat([pair.calls.select("_row", "call") for pair in members.values()])
+        matched = pl.concat([pair.calls[["_row", "call"]] for pair in members.values()])
         self.parts.append(matched.with_columns(pl.col("call") + self.calls, **columns))
         highest = self.parts[-1]["call"].max()
         self.calls = highest + 1 if isinstance(highest, int) else self.calls
@@ -126,7 +127,7 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
         "kind",
         "world",
         start=pl.col("start_ns"),
-        end=pl.col("start_ns") + pl.col("dur_ns"),
+        end=END,
     )
     matches = Matches()
     early = pl.col("kind").is_in(LEAVES_EARLY)
@@ -170,7 +171,7 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
                 pairs = _closest(pairs)
             waiting = {rank: part for rank, part in waiting.items() if rank not in pairs}
             itself = _MatchedRank(
-                own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)),
+                own[["_row", "call"]].with_columns(difference=pl.lit(0, dtype=pl.Int64)),
                 Clock(),
                 0.0,
             )
@@ -232,7 +233,7 @@ def _paired(ordered: pl.DataFrame, clock: Clock | None) -> _MatchedRank:
         (rest - middle).abs().quantile(NEAR_SHARE) if isinstance(middle, int | float) else None
     )
     return _MatchedRank(
-        ordered.select("_row", "call").with_columns(difference=rest), clock, float(scatter or 0)
+        ordered[["_row", "call"]].with_columns(difference=rest), clock, float(scatter or 0)
     )
 
 
@@ -345,10 +346,8 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> _Match
     if len(agreeing) != 1:
         return None
     pair = agreeing[0]
-    rest = own.select("_row").join(pair.calls, on="_row", how="anti")
-    unmatched = rest.with_columns(
-        call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64)
-    )
+    rest = own[["_row"]].join(pair.calls, on="_row", how="anti")
+    unmatched = rest.with_columns(call=pl.lit(None, pl.Int64), difference=pl.lit(None, pl.Int64))
     return _MatchedRank(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
 
 
@@ -387,14 +386,14 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     unsized = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null())
     if not trace.has("ops") or not frame["bytes"].is_null().any():
         return frame.with_columns(
-            op_bytes=pl.lit(None, dtype=pl.Int64),
-            op_dtype=pl.lit(None, dtype=pl.String),
-            op_calls=pl.lit(None, dtype=pl.Boolean),
+            op_bytes=pl.lit(None, pl.Int64),
+            op_dtype=pl.lit(None, pl.String),
+            op_calls=pl.lit(None, pl.Boolean),
         )
     calls = (
-        trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
+        trace.ops[["rank", "op_id", "name", "shapes", "dtypes"]]
         .join(
-            unsized.select("rank", "op_id").unique(),
+            unsized[["rank", "op_id"]].unique(),
             on=["rank", "op_id"],
             how="semi",
             maintain_order="left",
@@ -408,31 +407,31 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .unique(["rank", "op_id"], keep="first", maintain_order=True)
     )
     # the n-th list of the shapes belongs to the n-th type; scalars have an empty list
-    shapes = calls.select("shapes", "dtypes").unique().with_row_index("_call")
+    shapes = calls[["shapes", "dtypes"]].unique().with_row_index("_call")
     shapes = shapes.with_columns(
         shape=pl.col("shapes").str.json_decode(pl.List(pl.List(pl.Int64))),
         type=pl.col("dtypes").str.json_decode(pl.List(pl.String)),
     )
     tensors = (
-        shapes.select("_call", "shape")
+        shapes[["_call", "shape"]]
         .explode("shape")
         .with_columns(n=pl.int_range(pl.len()).over("_call"))
         .filter(pl.col("shape").list.len() > 0)
         .with_columns(elements=pl.col("shape").list.eval(pl.element().product()).list.first())
     )
     types = (
-        shapes.select("_call", "type")
+        shapes[["_call", "type"]]
         .explode("type")
         .with_columns(n=pl.int_range(pl.len()).over("_call"))
     )
     best = (
         tensors.join(types, on=["_call", "n"], how="left")
         .with_columns(size=pl.col("elements") * element_bytes(pl.col("type")))
-        .filter(pl.col("size").is_not_null())
+        .drop_nulls("size")
         .sort("_call", "size", descending=[False, True], maintain_order=True)
         .unique("_call", keep="first", maintain_order=True)
     )
-    sizes = shapes.select("_call", "shapes", "dtypes").join(
+    sizes = shapes[["_call", "shapes", "dtypes"]].join(
         best.select("_call", op_bytes="size", op_dtype="type"), on="_call"
     )
     by_op = calls.join(sizes.drop("_call"), on=["shapes", "dtypes"], nulls_equal=True).select(
@@ -456,11 +455,7 @@ def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
     )
     size = (
         pl.when(parts)
-        .then(
-            pl.when(pl.col("call").is_not_null() & whole).then(
-                pl.col("op_bytes").sum().over("call")
-            )
-        )
+        .then(pl.when(pl.col("call").is_not_null() & whole).then(pl.sum("op_bytes").over("call")))
         .when(pl.col("kind") == "all_gather")
         .then(pl.col("op_bytes") * pl.col("world"))
         .otherwise("op_bytes")

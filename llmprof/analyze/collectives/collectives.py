@@ -138,9 +138,9 @@ def called_together(trace: Trace) -> pl.DataFrame:
     """
     calls = _recorded(trace, stages=False)
     if calls["kind"].is_in(VAGUE).any():
-        return collectives(trace).select("rank", "call")
+        return collectives(trace)[["rank", "call"]]
     return (
-        match_calls(calls).select("rank", "call")
+        match_calls(calls)[["rank", "call"]]
         if calls.height
         else calls.select("rank", call=pl.lit(None))
     )
@@ -160,15 +160,15 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     calls = calls.with_columns(_start=start, _end=start + pl.col("dur_ns"))
     per_call = (
-        calls.filter(pl.col("call").is_not_null())
+        calls.drop_nulls("call")
         .group_by("call")
         .agg(
-            _last=pl.col("_start").max(),
-            arrival_skew_ns=pl.col("_start").max() - pl.col("_start").min(),
-            end_spread_ns=pl.col("_end").max() - pl.col("_end").min(),
+            _last=pl.max("_start"),
+            arrival_skew_ns=pl.max("_start") - pl.min("_start"),
+            end_spread_ns=pl.max("_end") - pl.min("_end"),
             last_rank=pl.col("rank").get(pl.col("_start").arg_max()),
-            ranks=pl.col("rank").n_unique().cast(pl.Int32),
-            _first_end=pl.col("_end").min(),
+            ranks=pl.n_unique("rank").cast(pl.Int32),
+            _first_end=pl.min("_end"),
         )
     )
     calls = calls.join(per_call, on="call", how="left", maintain_order="left")
@@ -227,7 +227,7 @@ def _why_no_wait(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     apart = ~pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_last") > pl.col("_first_end") + NEAR_NS)
     return (
         pl.when(world == 1)
-        .then(pl.lit(None, dtype=pl.String))
+        .then(pl.lit(None, pl.String))
         .when(pl.col("call").is_null() | (seen < pl.col("ranks_in_group")))
         .then(pl.lit("the recording of another rank of the group lacks this call"))
         .when(pl.lit(unrelated) & few & (pl.col("ranks_in_group") > 1))
@@ -275,19 +275,17 @@ def _recorded(trace: Trace, *, stages: bool = True) -> pl.DataFrame:
         if not rows.height:
             raise
         return rows.with_columns(step=pl.lit(None), phase=pl.lit(None), layer=pl.lit(None))
-    events = events.filter(pl.col("category") == "collective")
+    events = events.filter(category="collective")
     if not stages:
-        events = events.with_columns(
-            layer=pl.lit(None, dtype=pl.Int32), stage=pl.lit(None, dtype=pl.String)
-        )
+        events = events.with_columns(layer=pl.lit(None, pl.Int32), stage=pl.lit(None, pl.String))
     key = ["rank", "stream", "start_ns", "name"]
     on_host = not rows["on_device"].any() and rows.height > 0
     place = events.select(*key, "step", "phase", "layer", said="stage").unique(
         key, keep="first", maintain_order=True
     )
     if on_host:
-        rows = rows.with_columns(stream=pl.lit(None, dtype=pl.Int64))
-        place = place.with_columns(stream=pl.lit(None, dtype=pl.Int64))
+        rows = rows.with_columns(stream=pl.lit(None, pl.Int64))
+        place = place.with_columns(stream=pl.lit(None, pl.Int64))
     else:
         added = events.join(rows, on=key, how="anti", nulls_equal=True)
         added = added.with_columns(
@@ -401,10 +399,10 @@ def sums_of_calls(
             count=pl.len(),
             total_ns=dur.sum(),
             **_middle("", dur),
-            wait_ns=pl.col("wait_ns").sum(),
+            wait_ns=pl.sum("wait_ns"),
             transfer_ns=transfer.sum(),
             **_middle("transfer_", transfer),
-            algorithm_gbps=pl.col("algorithm_gbps").median(),
+            algorithm_gbps=pl.median("algorithm_gbps"),
             bus_gbps=bus.median(),
             last_count=((pl.col("last_rank") == pl.col("rank")) & late.is_not_null()).sum(),
             _known=late.count(),

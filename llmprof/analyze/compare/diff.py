@@ -114,7 +114,7 @@ def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
         kinds = {
             name: pl.String if name in ("bound_by", "stall") else pl.Float64 for name in _MEASURES
         }
-        missing = {name: pl.lit(None, dtype=kind) for name, kind in kinds.items()}
+        missing = {name: pl.lit(None, kind) for name, kind in kinds.items()}
         rows = metrics.kernels.select("kernel_id", ns="dur_ns", **missing)
     launches = metrics.kernels.select(
         "kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block"
@@ -250,7 +250,7 @@ def diff(
     if part in ("all", "kernels"):
         apart = phases_apart(diff_context(*(side[0] for side in sides), names=(first, second)))
     times = diff_times(*sides, tolerance=tolerance, ranks=ranks)
-    times = times.filter(~pl.col("phase").is_in(apart).fill_null(value=False))
+    times = times.filter(~pl.col("phase").is_in(apart).fill_null(False))
     if part == "times":
         return times
     if part == "waterfall":
@@ -259,7 +259,7 @@ def diff(
         )
     keys = ALIGNED if part == "kernels" else by
     events = diff_events(*sides, tolerance=tolerance, by=keys, ranks=ranks)
-    events = events.filter(~pl.col("phase").is_in(apart).fill_null(value=False))
+    events = events.filter(~pl.col("phase").is_in(apart).fill_null(False))
     if part == "kernels":
         steps = times.filter(pl.col("level").is_in(["step", "recording"]))
         return kernel_places(events, steps, tolerance=tolerance, runs=(first, second))
@@ -335,7 +335,7 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     change = pl.col("b_ns") / pl.col("a_ns") - 1
     in_a, in_b = (pl.col(f"{side}_steps").fill_null(0) > 0 for side in "ab")
     whole = pl.col("level") == "recording"
-    noisy = (pl.col("beyond_noise") == pl.lit(value=False)).fill_null(value=False)
+    noisy = (pl.col("beyond_noise") == pl.lit(False)).fill_null(False)
     beyond = pl.col("change").abs() > over + _ROUNDING
     cases = {
         "only in a": ~whole & ~in_b,
@@ -435,7 +435,7 @@ def markdown(
             ),
             "|---|---|--:|--:|--:|--:|",
         ]
-        times = dict(judged.select("phase", "a_ns").iter_rows())
+        times = dict(judged[["phase", "a_ns"]].iter_rows())
         for row in parts.iter_rows(named=True):
             step_ns = times.get(row["phase"])
             sign = "+" if row["delta_ns"] > 0 else "-"

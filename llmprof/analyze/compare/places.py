@@ -33,7 +33,7 @@ def kernel_places(
     events: pl.DataFrame, steps: pl.DataFrame, *, tolerance: float, runs: tuple[str, str]
 ) -> pl.DataFrame:
     """Place of each kernel above 1 % of a step in the other run, the largest first."""
-    times = {phase: (a, b) for phase, a, b in steps.select("phase", "a_ns", "b_ns").iter_rows()}
+    times = {phase: (a, b) for phase, a, b in steps[["phase", "a_ns", "b_ns"]].iter_rows()}
     rows = []
     for (phase,), frame in events.group_by("phase", maintain_order=True):
         spans = times.get(phase, (None, None))

@@ -71,7 +71,7 @@ def run_names(*traces: Trace) -> tuple[str, ...]:
 def names_in(frame: pl.DataFrame) -> tuple[str, str]:
     """Names of the two runs of a comparison: those of the frame, or else ``a`` and ``b``."""
     if {"a_run", "b_run"} <= set(frame.columns) and frame.height:
-        first, second = frame.select("a_run", "b_run").row(0)
+        first, second = frame[["a_run", "b_run"]].row(0)
         return str(first), str(second)
     return "a", "b"
 
@@ -88,7 +88,7 @@ def compared_phases(frame: pl.DataFrame) -> list[str | None]:
 def waterfall_rows(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
     """Waterfall from the step time of one run to that of the other: bars that add up."""
     own, total = _phase_of(frame, phase)
-    named = [part_words(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
+    named = [part_words(kind, part) for kind, part in own[["kind", "part"]].iter_rows()]
     rows = own.with_columns(
         pl.Series("group", [group for group, _ in named], dtype=pl.String),
         pl.Series("label", [label for _, label in named], dtype=pl.String),
@@ -109,7 +109,7 @@ def waterfall_rows(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
         part=pl.when(pl.len().over("group") == 1).then("part"),
     )
     gathered = gathered.group_by("group", "label", "part", maintain_order=True).agg(
-        pl.col("a_ns", "b_ns", "delta_ns").sum(), beyond_noise=pl.lit(None, dtype=pl.Boolean)
+        pl.sum("a_ns", "b_ns", "delta_ns"), beyond_noise=pl.lit(None, pl.Boolean)
     )
     columns = ["group", "label", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"]
     place = pl.col("group").replace_strict(
@@ -188,9 +188,7 @@ def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dic
         )
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(chosen, dtype=pl.String)))
     total = own.filter(pl.col("level").is_in(_TOTALS)).row(0, named=True)
-    parts = own.filter(pl.col("level") == "part").with_columns(
-        pl.col("a_ns", "b_ns", "delta_ns").fill_null(0.0)
-    )
+    parts = own.filter(level="part").with_columns(pl.col("a_ns", "b_ns", "delta_ns").fill_null(0.0))
     return parts, total
 
 
@@ -282,8 +280,8 @@ def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
     if copies.height > 1:
         gathered = copies.select(
             pl.lit("copy").alias("kind"),
-            pl.lit(None, dtype=pl.String).alias("part"),
-            pl.col("delta_ns").sum(),
+            pl.lit(None, pl.String).alias("part"),
+            pl.sum("delta_ns"),
             beyond_noise=pl.col("beyond_noise").any(ignore_nulls=False),
         )
         parts = pl.concat(
@@ -291,13 +289,13 @@ def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
         )
     whole = float(parts["delta_ns"].abs().sum())
     sure = parts.filter(
-        (pl.col("beyond_noise").fill_null(value=True))
+        (pl.col("beyond_noise").fill_null(True))
         & (pl.col("delta_ns").abs() >= max(1.0, _SAID * whole))
     ).sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     counts = _counts(frame) if phase is None else {}
     named = [
         (delta, part_words(kind, part)[1], counts.get(part) if kind == "compute" else None)
-        for kind, part, delta in sure.select("kind", "part", "delta_ns").iter_rows()
+        for kind, part, delta in sure[["kind", "part", "delta_ns"]].iter_rows()
     ]
     less, more = (
         [row for row in named if (row[0] > 0) is longer][:_MOST_SAID] for longer in (False, True)
@@ -315,7 +313,7 @@ def _counts(frame: pl.DataFrame) -> dict[str, tuple[float, float]]:
     events = (
         frame.filter(level="kernels")
         .group_by(pl.coalesce("stage", "category"))
-        .agg(pl.col("a_count", "b_count").sum())
+        .agg(pl.sum("a_count", "b_count"))
     )
     return {
         part: (a, b)
@@ -416,7 +414,7 @@ def _facts(trace: Trace) -> dict[str, str | None]:
         facts["device"] = "the CPU"
     facts["ranks"] = str(events["rank"].n_unique())
     facts["precision"] = _precision(events)
-    layers = events.drop_nulls("layer").group_by("rank").agg(pl.col("layer").n_unique())["layer"]
+    layers = events.drop_nulls("layer").group_by("rank").agg(pl.n_unique("layer"))["layer"]
     facts["layers"] = str(layers.max()) if layers.len() else None
     own = step_rows.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
     facts["phases"] = ", ".join(sorted(own["phase"].drop_nulls().unique())) or None
@@ -429,7 +427,7 @@ def _facts(trace: Trace) -> dict[str, str | None]:
         ("decode batch", "decode", "decode_requests"),
         ("prefill tokens", "prefill", "prefill_tokens"),
     ):
-        value = own.filter(pl.col("phase") == phase)[column].drop_nulls().mode()
+        value = own.filter(phase=phase)[column].drop_nulls().mode()
         facts[what] = str(value.min()) if value.len() else None
     tokens = pl.format("{} of prefill and {} of decode", "prefill_tokens", "decode_tokens")
     mixed = own.filter(phase="mixed").select(tokens).to_series().drop_nulls().mode()
@@ -452,19 +450,19 @@ def models_of(trace: Trace) -> list[str]:
 def _precision(events: pl.DataFrame) -> str | None:
     """Number format of most of the time of products that state one; of other work, if none does."""
     told = events.with_columns(
-        by_unique_name(
+        format=by_unique_name(
             # libraries code the format in a name that is read with it
             events.select(
                 pl.concat_str("name", readable(events["name"]), "dtypes", ignore_nulls=True)
             ).to_series(),
             PRECISIONS,
             None,
-        ).alias("format")
+        )
     ).drop_nulls("format")
     products = told.filter(
         pl.col("category").is_in(MATRIX_WORK) & (pl.col("category") != "attention")
     )
-    times = (products if products.height else told).group_by("format").agg(pl.col("dur_ns").sum())
+    times = (products if products.height else told).group_by("format").agg(pl.sum("dur_ns"))
     return str(times.sort("dur_ns", "format")["format"][-1]) if times.height else None
 
 
@@ -484,9 +482,7 @@ def parts_of_step(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[
     total = own.filter(pl.col("level").is_in(_TOTALS))
     parts: list[dict[str, Any]] = []
     copies = 0.0
-    for kind, part, ns in (
-        own.filter(pl.col("level") == "part").select("kind", "part", column).iter_rows()
-    ):
+    for kind, part, ns in own.filter(level="part").select("kind", "part", column).iter_rows():
         group, label = part_words(kind, part)
         if group == "copies":
             copies += ns or 0.0

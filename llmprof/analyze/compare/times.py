@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.edge import LANE
 from llmprof.analyze.step_times import (
-    LANE,
     mean_windows,
     plain_steps,
     recorded_windows,
@@ -127,12 +127,12 @@ def _steps(
     parts = time_parts(trace, windows)
     place = pl.int_range(pl.len()).over(*LANE, "phase")
     windows = windows.with_row_index("window").with_columns(place=place)
-    lanes = windows.group_by("phase", "place").agg(lanes=pl.len(), step=pl.col("dur_ns").mean())
-    long = parts.join(windows.select("window", "phase", "place"), on="window").join(
-        lanes.select("phase", "place", "lanes"), on=["phase", "place"], nulls_equal=True
+    lanes = windows.group_by("phase", "place").agg(lanes=pl.len(), step=pl.mean("dur_ns"))
+    long = parts.join(windows[["window", "phase", "place"]], on="window").join(
+        lanes[["phase", "place", "lanes"]], on=["phase", "place"], nulls_equal=True
     )
-    means = long.group_by("phase", "place", pl.format("{}|{}", "kind", "part").alias("column")).agg(
-        ns=pl.col("ns").sum() / pl.col("lanes").first()
+    means = long.group_by("phase", "place", column=pl.format("{}|{}", "kind", "part")).agg(
+        ns=pl.sum("ns") / pl.first("lanes")
     )
     by_phase: dict[str | None, tuple[pl.DataFrame, int]] = {}
     for (phase,), own in lanes.group_by("phase", maintain_order=True):
@@ -140,7 +140,7 @@ def _steps(
         wide = wide.pivot("column", index="place", values="ns").with_columns(
             pl.exclude("place").fill_null(0.0)
         )
-        table = own.select("place", "step").join(wide, on="place").sort("place").drop("place")
+        table = own[["place", "step"]].join(wide, on="place").sort("place").drop("place")
         by_phase[None if phase is None else str(phase)] = (table, int(own["lanes"].sum()))
     return by_phase
 
@@ -283,7 +283,7 @@ def _events(
         if whole:
             events = events.with_columns(
                 step=pl.lit(0, dtype=pl.Int32),
-                **{"phase": pl.lit(None, dtype=pl.String)} if "phase" in keys else {},
+                **{"phase": pl.lit(None, pl.String)} if "phase" in keys else {},
             )
         parts.append(events)
     return pl.concat(parts, how="diagonal_relaxed")
@@ -344,14 +344,12 @@ def diff_of(
 
 
 def _events_steps(events: pl.DataFrame) -> pl.DataFrame:
-    return events.filter(pl.col("step").is_not_null()).select("rank", "step", "phase").unique()
+    return events.drop_nulls("step")[["rank", "step", "phase"]].unique()
 
 
 def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     """Time and events per step: median over the steps of each rank, mean over the ranks."""
-    within = events.filter(pl.col("step").is_not_null()).select(
-        "rank", "step", *keys, "start_ns", "dur_ns"
-    )
+    within = events.drop_nulls("step").select("rank", "step", *keys, "start_ns", "dur_ns")
     texts = [key for key in keys if within.schema[key] == pl.String]
     within = within.with_columns(
         pl.col(texts).cast(pl.Categorical)
@@ -365,11 +363,11 @@ def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     )
     return (
         padded.group_by("rank", *keys)
-        .agg(pl.col("busy_ns", "count").median())
+        .agg(pl.median("busy_ns", "count"))
         .group_by(keys)
         .agg(
-            pl.col("busy_ns").mean().alias(f"{side}_ns"),
-            pl.col("count").mean().alias(f"{side}_count"),
+            pl.mean("busy_ns").alias(f"{side}_ns"),
+            pl.mean("count").alias(f"{side}_count"),
         )
         .with_columns(pl.col(texts).cast(pl.String))
     )

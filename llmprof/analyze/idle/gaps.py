@@ -26,7 +26,7 @@ from llmprof.label.groups import first_of_runs, group_values, last_before, row_n
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
-from llmprof.trace.schema import compact
+from llmprof.trace.schema import END, compact
 
 LONG_LAUNCH = 3
 """On an idle device, a delay of up to this multiple of the usual one counts as launch and not as
@@ -121,7 +121,7 @@ def idle_in_pieces(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFra
     thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans.
     """
     refuse_samples(trace, "when the device was idle")
-    waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
+    waits = trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
     return _in_pieces(trace.events, host_spans(trace), waits)
 
 
@@ -142,7 +142,7 @@ def _in_pieces(
         else spans.with_columns(pl.col("thread").fill_null(-1))
     )
     rows = _gaps_with_launches(events)
-    calls = spans.filter(pl.col("kind") == "call")
+    calls = spans.filter(kind="call")
     calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(
         call_kinds(calls["name"])
     )
@@ -220,13 +220,9 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
         if len(runs)
         else np.empty(0, dtype=np.int64)
     )
-    steps = (
-        events[["rank", "step"]][runs]
-        .hstack([pl.Series("begun", first)])
-        .filter(pl.col("step").is_not_null())
-    )
+    steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).drop_nulls("step")
     (begins,) = group_values(
-        rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"]
+        rows, steps.group_by("rank", "step").agg(pl.min("begun")), ["rank", "step"]
     )
     return rows.select(
         "gap",
@@ -240,7 +236,7 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
         "_after",
         in_step=begins <= pl.col("start_ns"),
         gap_ns="dur_ns",
-        _end=pl.col("start_ns") + pl.col("dur_ns"),
+        _end=END,
         _next="next",
     )
 
@@ -253,7 +249,7 @@ def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) 
     gap, row = ends["gap"].to_numpy(), ends["row"]
     own = (
         (events["stream"][row] == events["stream"][rows["next"]][ends["gap"]])
-        .fill_null(value=False)
+        .fill_null(False)
         .to_numpy()
     )
     order = np.lexsort((events["event"][row].to_numpy(), ~own, gap))
@@ -267,9 +263,7 @@ def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, p
     """
     # runtime calls contain driver calls: keep the outermost of nested calls, so that the last to
     # begin is the last to end
-    syncs = calls.filter("synchronises").with_columns(
-        _call_end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    syncs = calls.filter("synchronises").with_columns(_call_end=END)
     syncs = syncs.sort(
         "rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True]
     )
@@ -295,7 +289,7 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         rows[["rank"]][seen]
         .hstack([pl.Series("usual", (end - begin)[seen])])
         .group_by("rank")
-        .agg(pl.col("usual").median().clip(0, LAUNCH_NS).cast(pl.Int64))
+        .agg(pl.median("usual").clip(0, LAUNCH_NS).cast(pl.Int64))
     )
     delay, _ = _filled(group_values(rows, usual, ["rank"])[0])
     # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
@@ -365,13 +359,13 @@ def _held(
     call, in_call = _longest_call(queued, holding)
     # a blocking copy whose own work came later waited for the event, not the other way round
     key = ["rank", "launch_start_ns", "launch_end_ns"]
-    begun, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    begun, end = pl.col("start_ns"), END
     launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
     launched = launched[call]
     own = events.join(launched.unique(), on=key, how="semi").group_by(key)
-    (own_start,) = group_values(launched, own.agg(own=pl.col("start_ns").max()), key)
-    later = (own_start > queued["_end"]).fill_null(value=False)
-    waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
+    (own_start,) = group_values(launched, own.agg(own=pl.max("start_ns")), key)
+    later = (own_start > queued["_end"]).fill_null(False)
+    waits_itself = (later & holding["synchronises"][call].fill_null(False)).to_numpy()
     had_to_wait = (
         _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
     )
@@ -415,7 +409,7 @@ def _held(
 
 def _firsts_of_streams(events: pl.DataFrame) -> np.ndarray:
     """Whether each event is the first of its stream."""
-    first = pl.col("start_ns") == pl.col("start_ns").min().over("rank", "device", "stream")
+    first = pl.col("start_ns") == pl.min("start_ns").over("rank", "device", "stream")
     return events.select(first).to_series().to_numpy()
 
 
@@ -463,9 +457,7 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
 
 def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     """The same from recorded device queues: the stream was in a wait for most of the part."""
-    recorded = waits.select(
-        "rank", "stream", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    recorded = waits.select("rank", "stream", _end="start_ns", _until=END)
     at = last_before(queued, recorded, ["rank", "stream"], at="_end")
     (begin, known), (until, _) = _filled(recorded["_end"][at]), _filled(recorded["_until"][at])
     start, end = queued["start_ns"].to_numpy(), queued["_end"].to_numpy()
@@ -514,7 +506,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
     """The analysis of :func:`stream_gaps` on a frame of device events."""
     following = {"step": pl.col("step"), "next_event": pl.col("event"), "next_name": pl.col("name")}
-    on_streams = events.filter(pl.col("stream").is_not_null())
+    on_streams = events.drop_nulls("stream")
     rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(
         pl.col("dur_ns") >= min_ns
     )

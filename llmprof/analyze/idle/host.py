@@ -26,6 +26,7 @@ from llmprof.label.intervals import (
 from llmprof.label.nesting import innermost, pieces_within
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 SYNCHRONISING = (
     # cudaStreamSynchronize, hipEventSynchronize, cuCtxSynchronize, aclrtSynchronizeDevice
@@ -63,9 +64,9 @@ def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
     name = pl.col("name")
     kinds = pl.struct(
         is_synchronising(name).alias("synchronises"),
-        holds_the_device(name).alias("holds"),
-        name.str.contains(WAITS_FOR_EVENT).alias("waits"),
-        name.str.contains(LAUNCHES_GRAPH).alias("replays"),
+        holds=holds_the_device(name),
+        waits=name.str.contains(WAITS_FOR_EVENT),
+        replays=name.str.contains(LAUNCHES_GRAPH),
     )
     return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(kinds).to_series()
 
@@ -129,15 +130,15 @@ def longest_spans(windows: pl.DataFrame, pieces: pl.DataFrame, spans: pl.DataFra
     """
     if not pieces.height:
         return windows.with_columns(
-            host_name=pl.lit(None, dtype=pl.String),
-            host_kind=pl.lit(None, dtype=pl.String),
-            host_share=pl.lit(None, dtype=pl.Float64),
+            host_name=pl.lit(None, pl.String),
+            host_kind=pl.lit(None, pl.String),
+            host_share=pl.lit(None, pl.Float64),
         )
     of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
     coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
     distinct = (
-        spans.select("name", "kind")
+        spans[["name", "kind"]]
         .with_columns(coded["_key"])
         .filter(pl.col("_key").is_first_distinct())
     )
@@ -195,13 +196,13 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     ranges = spans.filter(meets & is_range).with_columns(_before=pl.col("start_ns") - 1)
     begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
     calls = spans.filter(~is_range & _meets(spans, lay(begins, by), by))
-    ends = calls.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
-    within = innermost(ranges, calls, by, at="_before", name="_call").select(
-        "_call", "start_ns", "dur_ns"
-    )
-    end, end_of_call = pl.col("start_ns") + pl.col("dur_ns"), pl.lit(ends).gather(pl.col("_call"))
+    ends = calls.select(END).to_series()
+    within = innermost(ranges, calls, by, at="_before", name="_call")[
+        ["_call", "start_ns", "dur_ns"]
+    ]
+    end, end_of_call = END, pl.lit(ends).gather(pl.col("_call"))
     outlasts = within.select(
-        ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(value=False)
+        ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(False)
     )
     elsewhere = meets.arg_true().filter(is_range.filter(meets)).filter(outlasts.to_series())
     return spans.filter(meets.scatter(elsewhere, values=False))
@@ -377,22 +378,22 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
     found = pl.concat(named)
     events = length_within(found, idle, ["rank"], name="idle_ns")
     if by == "event":
-        events = events.select("rank", "kind", "thread", "start_ns", "dur_ns", "idle_ns", "name")
+        events = events[["rank", "kind", "thread", "start_ns", "dur_ns", "idle_ns", "name"]]
         return events.sort("rank", "dur_ns", "start_ns", descending=[False, True, False])
     key = ["rank", "kind"]
     whole = (
         merge(found.filter(pl.col("dur_ns") > 0), [*key, "thread"])
         .group_by(key)
-        .agg(host_ns=pl.col("dur_ns").sum())
+        .agg(host_ns=pl.sum("dur_ns"))
     )
     waited = (
         length_within(merge(found, key), idle, ["rank"], name="idle_ns")
         .group_by(key)
-        .agg(pl.col("idle_ns").sum())
+        .agg(pl.sum("idle_ns"))
     )
     return (
         found.group_by(key)
-        .agg(count=pl.len(), max_ns=pl.col("dur_ns").max())
+        .agg(count=pl.len(), max_ns=pl.max("dur_ns"))
         .join(whole, on=key, how="left")
         .join(waited, on=key, how="left")
         .with_columns(pl.col("host_ns", "idle_ns").fill_null(0))

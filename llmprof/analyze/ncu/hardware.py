@@ -33,7 +33,7 @@ def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     by_type = pl.concat(
         [tensor.with_columns(unit=pl.lit("tensor")), scalar.with_columns(unit=pl.lit("scalar"))]
     )
-    ids = durations.select("kernel_id")
+    ids = durations[["kernel_id"]]
     has = [(pl.col("unit") == unit).any().alias(f"has_{unit}") for unit in ("tensor", "scalar")]
     busy = metrics.values(*_TENSOR_BUSY).rename({"value": "busy"})
     largest = (
@@ -43,15 +43,15 @@ def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     )
     out = (
         ids.join(
-            by_type.group_by("kernel_id").agg(pl.col("flops").sum(), *has),
+            by_type.group_by("kernel_id").agg(pl.sum("flops"), *has),
             on="kernel_id",
             how="left",
         )
-        .join(largest.select("kernel_id", "dtype"), on="kernel_id", how="left")
+        .join(largest[["kernel_id", "dtype"]], on="kernel_id", how="left")
         .join(busy, on="kernel_id", how="left")
         .sort("kernel_id")
     )
-    tensor_known = pl.col("has_tensor").fill_null(value=False) | (pl.col("busy") == 0).fill_null(
+    tensor_known = pl.col("has_tensor").fill_null(False) | (pl.col("busy") == 0).fill_null(
         value=False
     )
     cases = {
@@ -84,15 +84,15 @@ def _tensor(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(
         dtype=pl.col("rest").str.extract(r"^([a-z]+\d+)", 1),
         flops=pl.when("rate").then(pl.col("value") * pl.col("dur_ns") / 1e9).otherwise("value"),
-    ).filter(pl.col("flops").is_not_null())
+    ).drop_nulls("flops")
     # of the metrics for one type: the total, else its parts, else the parts by instruction; counts
     # before rates
     level = pl.when(pl.col("rest") == pl.col("dtype")).then(0).otherwise(1) + 2 * pl.col(
         "of_instruction"
     ).cast(pl.Int32)
     frame = frame.with_columns(level=level * 2 + pl.col("rate").cast(pl.Int32))
-    best = pl.col("level") == pl.col("level").min().over("kernel_id", "dtype")
-    return frame.filter(best).group_by("kernel_id", "dtype").agg(pl.col("flops").sum())
+    best = pl.col("level") == pl.min("level").over("kernel_id", "dtype")
+    return frame.filter(best).group_by("kernel_id", "dtype").agg(pl.sum("flops"))
 
 
 def _scalar(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
@@ -116,7 +116,7 @@ def _scalar(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
         per_cycle=per_cycle,
         dtype=op.replace_strict({k: v[0] for k, v in _SCALAR.items()}, return_dtype=pl.String),
         weight=op.replace_strict({k: v[1] for k, v in _SCALAR.items()}, return_dtype=pl.Float64),
-    ).filter(pl.col("count").is_not_null())
+    ).drop_nulls("count")
     frame = frame.sort("per_cycle").unique(["kernel_id", "op"], keep="first")
     return frame.group_by("kernel_id", "dtype").agg(
         flops=(pl.col("count") * pl.col("weight")).sum()
@@ -152,7 +152,7 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
     >>> analyze.ncu.stalls(metrics).columns
     ['kernel_id', 'reason', 'share']
     """
-    frame = metrics.metrics.filter(pl.col("value").is_not_null())
+    frame = metrics.metrics.drop_nulls("value")
     frame = frame.filter(~pl.col("metric").str.ends_with("_not_issued"))
     frames = [
         frame.filter(pl.col("metric").str.contains(pattern)).select(
@@ -164,16 +164,14 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
         for order, pattern in enumerate((_RATIO, _SAMPLED))
     ]
     states = pl.concat(frames)
-    states = states.filter(pl.col("order") == pl.col("order").min().over("kernel_id"))
-    states = states.with_columns(share=pl.col("value") / pl.col("value").sum().over("kernel_id"))
+    states = states.filter(pl.col("order") == pl.min("order").over("kernel_id"))
+    states = states.with_columns(share=pl.col("value") / pl.sum("value").over("kernel_id"))
     waiting = (
         ~pl.col("reason").is_in(_NO_STALL) & (pl.col("share") > 0) & pl.col("share").is_finite()
     )
-    return (
-        states.filter(waiting)
-        .sort("kernel_id", "share", "reason", descending=[False, True, False])
-        .select("kernel_id", "reason", "share")
-    )
+    return states.filter(waiting).sort(
+        "kernel_id", "share", "reason", descending=[False, True, False]
+    )[["kernel_id", "reason", "share"]]
 
 
 BUSY: Final = 0.6
@@ -271,8 +269,8 @@ def speed_of_light(
     if not durations.height and metrics.kernels.height:
         raise no_durations()
     given = None if device is None else hardware.device(device)
-    frame = metrics.kernels.select("kernel_id", "kernel_name", "device_name")
-    in_percent = Metrics(metrics.metrics.filter(pl.col("unit") == "%"))
+    frame = metrics.kernels[["kernel_id", "kernel_name", "device_name"]]
+    in_percent = Metrics(metrics.metrics.filter(unit="%"))
     parts = {
         "sm_share": metrics.values(*_SM),
         "dram_share": metrics.values(*_DRAM, "DRAM Throughput"),
@@ -454,7 +452,7 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     if stall_samples.is_empty():
         found = "there are no samples of warps in this report"
         raise NotCapturedError(found, hint="record with ncu --section SourceCounters")
-    sampled = stall_samples.group_by(keys).agg(count=pl.col("value").sum().cast(pl.Int64))
+    sampled = stall_samples.group_by(keys).agg(count=pl.sum("value").cast(pl.Int64))
     samples = (
         source.select(keys)
         .unique(maintain_order=True)
@@ -464,7 +462,7 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     waiting = (
         stall_samples.filter(~pl.col("reason").is_in(_NO_STALL))
         .group_by(*keys, "reason")
-        .agg(pl.col("value").sum())
+        .agg(pl.sum("value"))
     )
     most = (
         waiting.filter(pl.col("value") > 0)
@@ -472,9 +470,9 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
         .unique(keys, keep="first", maintain_order=True)
         .select(*keys, "reason")
     )
-    counted = source.filter(pl.col("metric") == "inst_executed").group_by(keys)
-    executed = counted.agg(instructions=pl.col("value").sum().cast(pl.Int64))
-    whole = pl.col("count").sum().over("kernel_id")
+    counted = source.filter(metric="inst_executed").group_by(keys)
+    executed = counted.agg(instructions=pl.sum("value").cast(pl.Int64))
+    whole = pl.sum("count").over("kernel_id")
     return (
         samples.join(most, on=keys, how="left", nulls_equal=True)
         .join(executed, on=keys, how="left", nulls_equal=True)

@@ -86,13 +86,13 @@ def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         function=names_kernels.function(launches["kernel_name"]),
     )
     matches: list[pl.DataFrame] = [pl.DataFrame(schema=_SCHEMA)]
-    groups = launches.select("kernel_id", "run", "process", "device").fill_null(-1)
+    groups = launches[["kernel_id", "run", "process", "device"]].fill_null(-1)
     for _, group in groups.group_by("run", "process", "device", maintain_order=True):
         part = launches.filter(pl.col("kernel_id").is_in(group["kernel_id"].implode()))
         of_ranks = [_of_rank(part, kernels) for kernels in timeline.partition_by("rank")]
         matches += sorted(of_ranks, key=lambda one: -float(one["confidence"].sum()))[:1]
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
-    of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
+    of_kernel = timeline[["event", "rank", "name", "start_ns", "dur_ns"]]
     matched = matched.rename({"dur_ns": "other_dur_ns"})
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
         *(
@@ -123,8 +123,8 @@ def _timeline(trace: Trace) -> pl.DataFrame:
         grid=_size("grid"),
         block=_size("block"),
     ).sort("rank", "start_ns", "stream", maintain_order=True)
-    events = trace.events.filter(pl.col("source") == "kernel")
-    return kernels.hstack(events.select("event"))
+    events = trace.events.filter(source="kernel")
+    return kernels.hstack(events[["event"]])
 
 
 def _size(side: str) -> pl.Expr:
@@ -313,8 +313,8 @@ def command(
             f"ncu profiles kernels of NVIDIA, and these are of {trace.meta.get('device')}",
             hint="AMD: rocprof-compute profile; Ascend: msprof op",
         )
-    events = trace.events.filter(pl.col("source") == "kernel")
-    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
+    events = trace.events.filter(source="kernel")
+    events = events.with_columns(function=names_kernels.function(events["name"]))
     chosen = _chosen(
         events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank}
     )
@@ -339,10 +339,10 @@ def _chosen(
         [pl.col(name) == value for name, value in where.items() if value is not None] or True
     )
     if isinstance(kernel, int):
-        rows = rows.filter(pl.col("event") == kernel)
+        rows = rows.filter(event=kernel)
     elif kernel is not None:
-        exact = rows.filter(pl.col("name") == kernel)
-        rows = exact if exact.height else rows.filter(pl.col("function") == kernel)
+        exact = rows.filter(name=kernel)
+        rows = exact if exact.height else rows.filter(function=kernel)
     if not rows.height:
         found = f"no kernel of this trace has {wording}"
         raise AnalysisError(found, hint="trace.events lists kernels with their layers and stages")
@@ -366,14 +366,14 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
     """Which launches to profile, and how."""
     rank = chosen["rank"][0]
     functions = chosen["function"].unique().sort().to_list()
-    of_rank = counted_launches(events.filter(pl.col("rank") == rank), recorded=launches_recorded)
+    of_rank = counted_launches(events.filter(rank=rank), recorded=launches_recorded)
     of_rank = of_rank.filter(pl.col("function").is_in(functions))
-    if of_rank.filter(pl.col("category") == "collective").height:
+    if of_rank.filter(category="collective").height:
         found = (
             f"the functions {functions} are those of collectives too, which must not be profiled"
         )
         raise AnalysisError(found, hint="choose another kernel")
-    places = of_rank.with_row_index("place").join(chosen.select("event"), on="event", how="semi")[
+    places = of_rank.with_row_index("place").join(chosen[["event"]], on="event", how="semi")[
         "place"
     ]
     if not len(places):

@@ -65,8 +65,8 @@ def layers(metrics: Metrics) -> pl.DataFrame:
         "kernel_name",
         labelled["category"],
         labelled["layer"],
-        stage.alias("stage"),
-        labelled["confidence"].scatter(at_end, _EDGE_CONFIDENCE).alias("confidence"),
+        stage=stage,
+        confidence=labelled["confidence"].scatter(at_end, _EDGE_CONFIDENCE),
     )
 
 
@@ -77,9 +77,7 @@ def _ends(run: pl.DataFrame) -> dict[int, str]:
         return {}
     before, after = run[: whole[0]], run[whole[-1] + 1 :]
     found: dict[int, str] = {}
-    for layer in run.filter(pl.col("layer").is_not_null()).partition_by(
-        "layer", maintain_order=True
-    ):
+    for layer in run.drop_nulls("layer").partition_by("layer", maintain_order=True):
         for piece, part in ((before, layer.tail(before.height)), (after, layer.head(after.height))):
             if piece.height and piece["launch"].equals(part["launch"]):
                 found |= zip(piece["event"], part["stage"], strict=True)

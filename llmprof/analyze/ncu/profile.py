@@ -63,22 +63,22 @@ def kernel_limits(metrics: Metrics) -> pl.DataFrame:
     """Kernels by their time, with the limit that most of their time has."""
     length = pl.col("dur_ns")
     speed = speed_of_light(metrics)
-    limit = typical_limit(speed).select(
-        "kernel_name", "bound_by", "compute_share", "memory_share", "bound_share", "stall"
-    )
+    limit = typical_limit(speed)[
+        ["kernel_name", "bound_by", "compute_share", "memory_share", "bound_share", "stall"]
+    ]
     return (
         speed.sort(length, descending=True, nulls_last=True)
         .group_by("kernel_name", maintain_order=True)
         .agg(
-            pl.len().alias("count"),
-            length.sum().alias("total_ns"),
+            count=pl.len(),
+            total_ns=length.sum(),
             median_ns=length.median(),
             min_ns=length.min(),
             max_ns=length.max(),
         )
         .join(limit, on="kernel_name", how="left", nulls_equal=True, maintain_order="left")
         .sort("total_ns", descending=True, maintain_order=True)
-        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .with_columns(share=pl.col("total_ns") / pl.sum("total_ns"))
         .select(
             *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
             *("bound_by", "compute_share", "memory_share", "bound_share", "stall"),
@@ -91,7 +91,7 @@ def profile_facts(metrics: Metrics) -> list[tuple[str, str]]:
     launches = metrics.kernels
     devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list())))
     sections = metrics.metrics["section"].drop_nulls().n_unique()
-    processes = launches.select("run", "process").unique().height
+    processes = launches[["run", "process"]].unique().height
     where = f", in {sections:,} sections of the details page" if sections else ""
     rows = [
         ("Device", devices or "not named in these metrics"),

@@ -73,7 +73,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         elif f"ascend_{ratio}" in kernels.columns:
             values[name] = pl.col(f"ascend_{ratio}") * pl.col("dur_ns")
         else:
-            values[name] = pl.lit(None, dtype=pl.Float64)
+            values[name] = pl.lit(None, pl.Float64)
     facts = kernels.select(
         *EVENT_KEY,
         **values,
@@ -91,7 +91,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         events.group_by(list(by))
         .agg(
             count=pl.len(),
-            total_ns=pl.col("dur_ns").sum(),
+            total_ns=pl.sum("dur_ns"),
             **{name: pl.col(name).sum() for name in _COUNTERS},
             _measured=pl.col("dur_ns").filter(measured).sum(),
         )
@@ -106,7 +106,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
 
 
 def _or_null(frame: pl.DataFrame, column: str) -> pl.Expr:
-    return pl.col(column) if column in frame.columns else pl.lit(None, dtype=pl.String)
+    return pl.col(column) if column in frame.columns else pl.lit(None, pl.String)
 
 
 @Analysis(
@@ -158,12 +158,12 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
         .group_by(keys)
         .agg(
             count=pl.len(),
-            total_ns=pl.col("dur_ns").sum(),
-            mean_ns=pl.col("dur_ns").mean(),
-            min_ns=pl.col("dur_ns").min(),
-            max_ns=pl.col("dur_ns").max(),
+            total_ns=pl.sum("dur_ns"),
+            mean_ns=pl.mean("dur_ns"),
+            min_ns=pl.min("dur_ns"),
+            max_ns=pl.max("dur_ns"),
         )
-        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .with_columns(share=pl.col("total_ns") / pl.sum("total_ns"))
         .sort("total_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
     )
 
@@ -203,8 +203,8 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         .group_by("rank", "holder")
         .agg(
             count=pl.len(),
-            peak_allocated_bytes=pl.col("allocated_bytes").max(),
-            peak_reserved_bytes=pl.col("reserved_bytes").max(),
+            peak_allocated_bytes=pl.max("allocated_bytes"),
+            peak_reserved_bytes=pl.max("reserved_bytes"),
             peak_time_ns=pl.col("time_ns")
             .sort_by("_most", descending=True, nulls_last=True)
             .first(),

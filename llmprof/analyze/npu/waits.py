@@ -11,6 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotNegative
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 SIGNAL_NS: Final = 5_000
 """Longest time from the record of an event to the end of the wait for it: on Ascend 910B about 1
@@ -54,12 +55,10 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """
     tasks = trace.table("tasks")
     waits = tasks.filter((pl.col("kind") == "event_wait") & (pl.col("dur_ns") >= min_ns))
-    waits = waits.select("rank", "device", "stream", "start_ns", "dur_ns").with_row_index("wait")
-    records = tasks.filter(pl.col("kind") == "event_record").select(
-        "rank", _stream="stream", _record=pl.col("start_ns") + pl.col("dur_ns")
-    )
-    ends = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
-    signals = ends.select("wait", "rank", "stream", "start_ns", "_end").join(
+    waits = waits[["rank", "device", "stream", "start_ns", "dur_ns"]].with_row_index("wait")
+    records = tasks.filter(kind="event_record").select("rank", _stream="stream", _record=END)
+    ends = waits.with_columns(_end=END)
+    signals = ends[["wait", "rank", "stream", "start_ns", "_end"]].join(
         records, on="rank", maintain_order="left"
     )
     fits = pl.col("_record").is_between(pl.col("_end") - SIGNAL_NS, pl.col("_end") + 1)
@@ -67,7 +66,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         fits & (pl.col("_stream") != pl.col("stream")) & (pl.col("_record") >= pl.col("start_ns"))
     )
     signalled = signals.group_by("wait").agg(
-        waited_stream=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
+        waited_stream=pl.when(pl.n_unique("_stream") == 1).then(pl.first("_stream"))
     )
     waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
     events = trace.events
@@ -80,31 +79,32 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         next_name="name",
         next_category="category",
     ).sort("_end")
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    rows = waits.with_columns(_end=end).sort("_end")
+    rows = waits.with_columns(_end=END).sort("_end")
     rows = rows.join_asof(
         following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False
     )
     before = events.select(
-        "rank", waited_stream="stream", _end=end, waited_name="name", waited_category="category"
+        "rank", waited_stream="stream", _end=END, waited_name="name", waited_category="category"
     )
     rows = rows.sort("_end").join_asof(
         before.sort("_end"), on="_end", by=["rank", "waited_stream"], check_sortedness=False
     )
-    return rows.sort("rank", "start_ns", "stream").select(
-        "rank",
-        "device",
-        "stream",
-        "start_ns",
-        "dur_ns",
-        "waited_stream",
-        "step",
-        "next_event",
-        "next_name",
-        "next_category",
-        "waited_name",
-        "waited_category",
-    )
+    return rows.sort("rank", "start_ns", "stream")[
+        [
+            "rank",
+            "device",
+            "stream",
+            "start_ns",
+            "dur_ns",
+            "waited_stream",
+            "step",
+            "next_event",
+            "next_name",
+            "next_category",
+            "waited_name",
+            "waited_category",
+        ]
+    ]
 
 
 @Analysis(
@@ -141,11 +141,11 @@ def links(trace: Trace) -> pl.DataFrame:
         & (pl.col("src_rank") != pl.col("dst_rank"))
     )
     by_link = moved.group_by("rank", "src_rank", "dst_rank", kind="link").agg(
-        count=pl.len(), bytes=pl.col("bytes").sum(), busy_ns=pl.col("dur_ns").sum()
+        count=pl.len(), bytes=pl.sum("bytes"), busy_ns=pl.sum("dur_ns")
     )
     rate = pl.when(pl.col("busy_ns") > 0).then(pl.col("bytes") / pl.col("busy_ns"))
     by_link = by_link.with_columns(gbps=rate)
-    typical = pl.col("gbps").median().over("kind")
+    typical = pl.median("gbps").over("kind")
     return by_link.with_columns(typical_gbps=typical, ratio=pl.col("gbps") / typical).sort(
         "ratio", "rank", "src_rank", "dst_rank", nulls_last=True
     )
@@ -194,25 +194,27 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     """
     trace.table("kernels")
     calls = trace.table("runtime")
-    events = trace.events.filter(pl.col("source") == "kernel")
-    rows = events.select(
-        "rank",
-        "step",
-        "event",
-        "stream",
-        "name",
-        "category",
-        "start_ns",
-        "dur_ns",
-        "op_id",
-        "launch_start_ns",
-        "launch_thread",
-    )
+    events = trace.events.filter(source="kernel")
+    rows = events[
+        [
+            "rank",
+            "step",
+            "event",
+            "stream",
+            "name",
+            "category",
+            "start_ns",
+            "dur_ns",
+            "op_id",
+            "launch_start_ns",
+            "launch_thread",
+        ]
+    ]
     ops = trace.ops if trace.has("ops") else None
     if ops is None:
         nothing = {
-            "operator": pl.lit(None, dtype=pl.String),
-            "operator_start_ns": pl.lit(None, dtype=pl.Int64),
+            "operator": pl.lit(None, pl.String),
+            "operator_start_ns": pl.lit(None, pl.Int64),
         }
         rows = rows.with_columns(**nothing)
     else:
@@ -221,21 +223,15 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         )
         operators = operators.select("rank", "op_id", operator="name", operator_start_ns="start_ns")
         rows = rows.join(operators, on=["rank", "op_id"], how="left", maintain_order="left")
-    level = (
-        pl.col("ascend_level") if "ascend_level" in calls.columns else pl.lit(None, dtype=pl.String)
-    )
+    level = pl.col("ascend_level") if "ascend_level" in calls.columns else pl.lit(None, pl.String)
     queue = (
-        pl.col("ascend_queue_id")
-        if "ascend_queue_id" in calls.columns
-        else pl.lit(None, dtype=pl.Int64)
+        pl.col("ascend_queue_id") if "ascend_queue_id" in calls.columns else pl.lit(None, pl.Int64)
     )
     calls = calls.with_columns(_level=level, _queue=queue)
     taken = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
     put = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Enqueue"))
     rows = held_by(rows, taken, "dequeue", "_queue")
-    rows = held_by(rows, calls.filter(pl.col("_level") == "acl"), "call", "name").rename(
-        {"call_name": "call"}
-    )
+    rows = held_by(rows, calls.filter(_level="acl"), "call", "name").rename({"call_name": "call"})
     put = put.drop_nulls("_queue").unique(["rank", "_queue"], keep="first", maintain_order=True)
     put = put.select("rank", dequeue__queue="_queue", enqueue_start_ns="start_ns")
     rows = rows.join(put, on=["rank", "dequeue__queue"], how="left", maintain_order="left")
@@ -261,8 +257,7 @@ def launch_path(trace: Trace) -> pl.DataFrame:
 
 def held_by(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
     """Add start and a column of the span of the launching thread that holds each launch."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=end, _value=column)
+    spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=END, _value=column)
     spans = spans.with_columns(launch_start_ns="_start").sort("launch_start_ns")
     order = launches.with_row_index("_row").sort("launch_start_ns", nulls_last=True)
     joined = order.join_asof(

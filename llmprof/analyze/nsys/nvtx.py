@@ -12,6 +12,7 @@ from llmprof.errors import Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import union_length
 from llmprof.label.nesting import inside, lookup_column
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 OVERHEAD = "overhead"
 """Domain of the profiler's own pauses."""
@@ -35,7 +36,7 @@ def host_ranges(trace: Trace) -> pl.DataFrame:
         raise NotCapturedError(found, hint="record with nsys profile -t cuda,nvtx", table="markers")
     for name, dtype in (("nsys_style", pl.String), ("nsys_end_thread", pl.Int64)):
         if name not in markers.columns:
-            markers = markers.with_columns(pl.lit(None, dtype=dtype).alias(name))
+            markers = markers.with_columns(pl.lit(None, dtype).alias(name))
     style = pl.col("nsys_style").fill_null("PushPop")
     return (
         markers.with_columns(kind=style, end_thread="nsys_end_thread")
@@ -120,10 +121,10 @@ def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl
     pairs = pl.DataFrame({"row": nested["outer"], "call": calls["call"].gather(nested["inner"])})
     if calls["call"].is_duplicated().any():
         pairs = pairs.unique(maintain_order=True)
-    innermost = pairs.group_by("call").agg(pl.col("row").max())
+    innermost = pairs.group_by("call").agg(pl.max("row"))
     if by == "event":
         names = ranges.select("row", "range", "domain", "depth", range_name="name")
-        rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
+        rows = events[["event", "call"]].join(innermost.join(names, on="row"), on="call")
         every = trace.events.select("event", "rank", *_SPAN, "name", "source")
         every = every.join(rows, on="event", how="left", maintain_order="left")
         return every.select(
@@ -150,10 +151,8 @@ def _launches(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _nested(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with ``depth`` and ``parent``; of two equal ones the later is inside."""
     pairs = inside(ranges, ranges, _THREAD).filter(pl.col("outer") < pl.col("inner"))
-    around = pairs.group_by("inner").agg(
-        depth=pl.len().cast(pl.Int32), parent=pl.col("outer").max()
-    )
-    around = around.with_columns(ranges["range"].gather(around["parent"]).alias("parent"))
+    around = pairs.group_by("inner").agg(depth=pl.len().cast(pl.Int32), parent=pl.max("outer"))
+    around = around.with_columns(parent=ranges["range"].gather(around["parent"]))
     return ranges.join(
         around, left_on="row", right_on="inner", how="left", maintain_order="left"
     ).with_columns(pl.col("depth").fill_null(0))
@@ -163,12 +162,12 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
     """Device work of each range; one row for each range that launched something."""
     of_call = events.group_by("call").agg(
         kernels=(pl.col("source") == "kernel").sum(),
-        first=pl.col("start_ns").min(),
-        last=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+        first=pl.min("start_ns"),
+        last=END.max(),
     )
     work = of_call.sort("call")  # calls are numbered from 0 without gaps
     looked_up = {name: lookup_column(work, name, "call") for name in ("kernels", "first", "last")}
-    first, last = pl.col("first").min(), pl.col("last").max()
+    first, last = pl.min("first"), pl.max("last")
     projected = (
         pairs.with_columns(**looked_up)
         .group_by("row", maintain_order=True)
@@ -176,13 +175,13 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
             start_ns=first,
             dur_ns=last - first,
             launches=pl.len(),
-            kernels=pl.col("kernels").sum(),
+            kernels=pl.sum("kernels"),
         )
     )
     own = (
         innermost.with_columns(own_kernels=looked_up["kernels"])
         .group_by("row")
-        .agg(pl.col("own_kernels").sum())
+        .agg(pl.sum("own_kernels"))
     )
     each = pairs.join(events.select("call", *_SPAN), on="call", maintain_order="left")
     return (
@@ -358,12 +357,12 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         ranges.group_by(keys)
         .agg(
             projected.sum().alias("total_ns"),
-            pl.col("host_dur_ns").sum().alias("host_total_ns"),
+            pl.sum("host_dur_ns").alias("host_total_ns"),
             pl.len().alias("count"),
             *statistics(projected, "ns"),
-            pl.col("launches").sum(),
-            pl.col("launches").mean().alias("mean_launches"),
-            pl.col("depth").mean().alias("mean_depth"),
+            pl.sum("launches"),
+            mean_launches=pl.mean("launches"),
+            mean_depth=pl.mean("depth"),
         )
         .sort(
             order,
@@ -402,13 +401,13 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     --------
     >>> frame = analyze.nsys.nvtx_pushpop_trace(trace)
     """
-    ranges = host_ranges(trace).filter(pl.col("kind") == "PushPop").with_columns(name=LABEL)
+    ranges = host_ranges(trace).filter(kind="PushPop").with_columns(name=LABEL)
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
-    below = ranges.group_by(range="parent").agg(_inside=pl.col("dur_ns").sum())
+    below = ranges.group_by(range="parent").agg(_inside=pl.sum("dur_ns"))
     return (
         ranges.join(below, on="range", how="left")
         .with_columns(
-            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+            end_ns=END,
             own_ns=pl.col("dur_ns") - pl.col("_inside").fill_null(0),
         )
         .sort("start_ns", "dur_ns", "range", descending=[False, True, False])

@@ -17,6 +17,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import length_within, time_bins
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 
 def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
@@ -465,7 +466,7 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     --------
     >>> frame = analyze.nsys.cuda_kern_exec_sum(trace)
     """
-    calls = trace.runtime.filter(pl.col("correlation").is_not_null()).select(
+    calls = trace.runtime.drop_nulls("correlation").select(
         "rank",
         "correlation",
         "process",
@@ -475,16 +476,15 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         _api="dur_ns",
     )
     returned = pl.col("_begin") + pl.col("_api")
-    end = pl.col("start_ns") + pl.col("dur_ns")
     wait = pl.col("start_ns") - returned
-    launched = trace.kernels.select(
-        "rank", "device", "correlation", "start_ns", "dur_ns", "name"
-    ).join(calls, on=["rank", "correlation"])
+    launched = trace.kernels[["rank", "device", "correlation", "start_ns", "dur_ns", "name"]].join(
+        calls, on=["rank", "correlation"]
+    )
     keys, texts = ["rank", "process", "thread", "device"], pl.col("call", "name")
     return (
         launched.with_columns(
             texts.cast(pl.Categorical),
-            _total=pl.max_horizontal(returned, end) - pl.col("_begin"),
+            _total=pl.max_horizontal(returned, END) - pl.col("_begin"),
             _queue=pl.when(wait >= 0).then(wait),
         )
         .group_by(*keys, "call", "name")
@@ -551,14 +551,14 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     """
     kernels = trace.kernels
     chosen = _heaviest(kernels) if name is None else name
-    runs = kernels.filter(pl.col("name") == chosen).select("rank", "start_ns", "dur_ns", "name")
+    runs = kernels.filter(name=chosen)[["rank", "start_ns", "dur_ns", "name"]]
     if runs.is_empty():
         found = f"no kernel has the name {chosen!r}"
         expected = "a whole name as in cuda_gpu_kern_sum"
         raise AnalysisError(
             found, expected=expected, hint="look it up with trace.kernels['name'].unique()"
         )
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    start, end = pl.col("start_ns"), END
     return (
         runs.sort("rank", "start_ns", maintain_order=True)
         .with_columns(
@@ -567,15 +567,14 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
             pace_ns=(start - start.shift(1)).over("rank"),
         )
         .with_columns(late_ns=start - start.min().over("occurrence"))
-        .sort("occurrence", "rank")
-        .select("occurrence", "rank", "start_ns", "dur_ns", "gap_ns", "pace_ns", "late_ns", "name")
+        .sort("occurrence", "rank")[
+            ["occurrence", "rank", "start_ns", "dur_ns", "gap_ns", "pace_ns", "late_ns", "name"]
+        ]
     )
 
 
 def _heaviest(kernels: pl.DataFrame) -> str:
-    by_name = kernels.group_by("name").agg(
-        ranks=pl.col("rank").n_unique(), total=pl.col("dur_ns").sum()
-    )
+    by_name = kernels.group_by("name").agg(ranks=pl.n_unique("rank"), total=pl.sum("dur_ns"))
     everywhere = by_name.filter(pl.col("ranks") == kernels["rank"].n_unique()).sort(
         "total", "name", descending=[True, False]
     )

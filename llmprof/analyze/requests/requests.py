@@ -16,6 +16,7 @@ from llmprof.errors import AnalysisError, ArgumentKind, NotCapturedError, TraceW
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 MOST_APART_NS: Final = 1_000_000
@@ -200,8 +201,8 @@ def _engines(run: RequestsRun, phase: str) -> list[RequestsRun]:
     noted = run.engine_steps.filter(phase=phase)
     if "engine" not in noted.columns or noted["engine"].n_unique() < 2:
         return [run]
-    identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
-    of_engine = _named(noted, identifiers).select("request", "engine").unique()
+    identifiers = run.requests.filter(phase=phase)[["request", "id", "prompt_tokens"]]
+    of_engine = _named(noted, identifiers)[["request", "engine"]].unique()
     engines = of_engine["engine"].unique().sort().to_list()
     runs: list[RequestsRun] = []
     for engine in engines:
@@ -293,12 +294,12 @@ def _parts(run: RequestsRun, phase: str) -> pl.DataFrame:
 
 def _whole(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Requests without those that were under way while the profiler stopped, or long after it."""
-    last = steps.filter(pl.col("trace_step").is_not_null())["end_ns"].max()
+    last = steps.drop_nulls("trace_step")["end_ns"].max()
     following = steps.filter(pl.col("trace_step").is_null() & (pl.col("start_ns") >= last))
     usual = steps.select((pl.col("end_ns") - pl.col("start_ns")).median()).item()
     end = pl.min_horizontal("end_ns", following["start_ns"].min())
     late = (end - pl.max_horizontal("start_ns", last)) > LONG * usual
-    kept = rows.filter(~late.fill_null(value=False))
+    kept = rows.filter(~late.fill_null(False))
     if (lost := rows.height - kept.height) and kept.height:
         warnings.warn(
             f"{lost} of {counted(rows.height, 'request')} {are(lost)} left out: the recording ended"
@@ -323,18 +324,16 @@ def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         raise NotCapturedError(
             found, hint="run it again with this version of llmprof: engine vllm, mode torch or nsys"
         )
-    identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
+    identifiers = run.requests.filter(phase=phase)[["request", "id", "prompt_tokens"]]
     members = _named(noted, identifiers)
     whole = (
-        noted.join(
-            members.select("step", "engine_id", "part"), on=["step", "engine_id"], how="left"
-        )
+        noted.join(members[["step", "engine_id", "part"]], on=["step", "engine_id"], how="left")
         .group_by("step")
         .agg(
-            start_epoch_ns=pl.col("start_epoch_ns").first(),
-            end_epoch_ns=pl.col("end_epoch_ns").first(),
-            prefill_tokens=pl.col("tokens").filter(pl.col("part") == "prefill").sum(),
-            decode_tokens=pl.col("tokens").filter(pl.col("part") == "decode").sum(),
+            start_epoch_ns=pl.first("start_epoch_ns"),
+            end_epoch_ns=pl.first("end_epoch_ns"),
+            prefill_tokens=pl.col("tokens").filter(part="prefill").sum(),
+            decode_tokens=pl.col("tokens").filter(part="decode").sum(),
         )
         .sort("step")
     )
@@ -376,7 +375,7 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
         rank=pl.lit(rank, pl.Int64),
     )
     tokens = pl.col("prefill_tokens", "decode_tokens").fill_null(0).cast(pl.Int64)
-    return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
+    return after.with_columns(tokens, step="trace_step").select(*_STEPS)
 
 
 def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame:
@@ -403,7 +402,7 @@ def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame
         raise AnalysisError(
             "no request of the client is among those of the engine's scheduler", hint=hint
         )
-    prompts = dict(requests_of_phase.select("request", "prompt_tokens").iter_rows())
+    prompts = dict(requests_of_phase[["request", "prompt_tokens"]].iter_rows())
     rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(
         request=pl.col("engine_id").replace_strict(request_of, return_dtype=pl.Int64)
     )
@@ -427,12 +426,9 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Steps of the scheduler with the times of the same steps of the trace."""
     epoch = epoch_of(trace)
     every = steps_of(trace).filter(pl.col("phase") != "empty").sort("step").drop_nulls("start_ns")
-    fits = {
-        rank: _aligned(whole, every.filter(pl.col("rank") == rank), epoch)
-        for rank in _first_ranks(trace)
-    }
+    fits = {rank: _aligned(whole, every.filter(rank=rank), epoch) for rank in _first_ranks(trace)}
     rank = min(fits, key=lambda rank: fits[rank][0])
-    seen, (_, shift, offsets) = every.filter(pl.col("rank") == rank), fits[rank]
+    seen, (_, shift, offsets) = every.filter(rank=rank), fits[rank]
     if offsets.len() and abs(apart := int(offsets.median() or 0)) > MOST_APART_NS:  # type: ignore[arg-type]
         found = f"the clocks of requests and trace disagree by {format_ns(abs(apart))}"
         hint = "they are of different machines or runs: nothing was joined"
@@ -442,8 +438,8 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     on_trace = seen.with_row_index("place").select(
         step_place=pl.col("place").cast(pl.Int64) + shift,
         trace_step=pl.col("step").cast(pl.Int64),
-        device_start_ns=pl.col("start_ns"),
-        device_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        device_start_ns="start_ns",
+        device_end_ns=END,
     )
     both = whole.with_row_index("step_place").with_columns(pl.col("step_place").cast(pl.Int64))
     both = both.join(on_trace, on="step_place", how="left").sort("step_place")
@@ -480,8 +476,8 @@ def _aligned(
     # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is
     # taken; of several such offsets, the one with the smallest difference of the clocks. A label
     # must lie within the worker's call; the clocks differ by the part of the label outside of it.
-    noted = whole.select("prefill_tokens", "decode_tokens").rows()
-    labels = seen.select("prefill_tokens", "decode_tokens").rows()
+    noted = whole[["prefill_tokens", "decode_tokens"]].rows()
+    labels = seen[["prefill_tokens", "decode_tokens"]].rows()
     begun = whole["start_epoch_ns"].to_list()
     host = (seen["host_start_ns"].fill_null(seen["start_ns"]) + epoch).to_list()
     ended = whole["end_epoch_ns"].to_list()
@@ -512,7 +508,7 @@ def _aligned(
 def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Times of the steps of each request, by request."""
     dur = pl.col("end_ns") - pl.col("start_ns")
-    decoding = steps.filter(pl.col("prefill_tokens") == 0).select(dur=dur)["dur"].median()
+    decoding = steps.filter(prefill_tokens=0).select(dur=dur)["dur"].median()
     usual = int(decoding) if isinstance(decoding, int | float) else None
     rows = members.with_columns(dur=dur, before=pl.lit(0)).with_columns(
         own=pl.when(pl.col("part") == "prefill").then(
@@ -531,7 +527,7 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("prefill"))
         .otherwise(pl.lit("decode")),
     )
-    middle = rows.unique("step").group_by("kind").agg(middle=pl.col("dur").median())
+    middle = rows.unique("step").group_by("kind").agg(middle=pl.median("dur"))
     rows = rows.join(middle, on="kind").with_columns(times=pl.col("dur") / pl.col("middle"))
     prefill, decode = pl.col("part") == "prefill", pl.col("part") == "decode"
     slow = pl.col("times").arg_max()
@@ -539,21 +535,21 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         rows.sort("request", "step")
         .group_by("request", maintain_order=True)
         .agg(
-            first_step=pl.col("step").first(),
-            last_step=pl.col("step").last(),
-            first_step_ns=pl.col("start_ns").first(),
-            last_step_ns=pl.col("end_ns").last(),
+            first_step=pl.first("step"),
+            last_step=pl.last("step"),
+            first_step_ns=pl.first("start_ns"),
+            last_step_ns=pl.last("end_ns"),
             steps=pl.len().cast(pl.Int64),
             prefill_steps=prefill.sum().cast(pl.Int64),
-            preemptions=pl.col("preempted").sum().cast(pl.Int64),
+            preemptions=pl.sum("preempted").cast(pl.Int64),
             prefill_ns=pl.col("own").filter(prefill).sum(),
             prefill_other_ns=(pl.col("dur") - pl.col("own")).filter(prefill).sum(),
             decode_prefill_ns=pl.col("excess").filter(decode).sum(),
             all_decode_ns=pl.col("dur").filter(decode).sum(),
-            carried_ns=pl.col("dur").sum(),
+            carried_ns=pl.sum("dur"),
             slowest_step=pl.col("trace_step").get(slow),
             ratio=pl.col("times").get(slow),
-            rank=pl.col("rank").first(),
+            rank=pl.first("rank"),
         )
     )
     whole = steps.with_columns(busy=dur.cum_sum()).select("step", "busy", step_dur=dur)
@@ -589,8 +585,8 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
     """Time of the steps of a kind until each of some times."""
     dur = pl.when(kind).then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0)
     sums = steps.select(
-        when=pl.col("start_ns"),
-        end_ns=pl.col("end_ns"),
+        when="start_ns",
+        end_ns="end_ns",
         of_kind=kind,
         before=dur.cum_sum() - dur,
         dur=dur,
@@ -604,12 +600,10 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
 
 def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
     """Requests whose prefill ran while each waited for its first step, in order."""
-    prefills = (
-        members.filter(part="prefill").select("request", "start_ns", "end_ns").sort("start_ns")
-    )
+    prefills = members.filter(part="prefill")[["request", "start_ns", "end_ns"]].sort("start_ns")
     rows: list[tuple[Any, ...]] = prefills.rows()
     lists = []
-    for request, start, first in joined.select("request", "start_ns", "first_step_ns").iter_rows():
+    for request, start, first in joined[["request", "start_ns", "first_step_ns"]].iter_rows():
         others = [
             other
             for other, begin, end in rows
@@ -630,7 +624,7 @@ def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     joined = request_parts(run, phase)
     steps = (
         request_steps(run, phase=phase)
-        .join(joined.select("request", "id"), on="request")
+        .join(joined[["request", "id"]], on="request")
         .sort("request", "step")
     )
     shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (
@@ -658,7 +652,7 @@ def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     carried = steps.with_columns(
         part=pl.when(pl.col("part") == "prefill").then(prefill).otherwise(beside),
         dur_ns=pl.col("end_ns") - pl.col("start_ns"),
-        step=pl.col("trace_step"),
+        step="trace_step",
     ).select(*columns, "preempted")
     left_out = (
         steps.with_columns(before=before, missed=missed)
@@ -819,9 +813,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
         found = "the trace has no steps with known tokens"
         raise NotCapturedError(found, hint="vLLM's torch profiler and NVTX ranges name them")
     begin = pl.coalesce("host_start_ns", "start_ns")
-    end = pl.coalesce(
-        pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
-    )
+    end = pl.coalesce(END, pl.col("host_start_ns") + pl.col("host_dur_ns"))
     return (
         frame.filter(pl.col("phase") != "empty")
         .select("step", "prefill_tokens", "decode_tokens", begin=begin, end=end)
@@ -835,7 +827,7 @@ def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     was served.
     """
     prefills = steps.filter(pl.col("prefill_tokens") > 0)
-    pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
+    pairs = timed[["queued", "first"]].gather_every(max(1, timed.height // _MOST_ASKED)).rows()
     edges: list[tuple[int, int]] = []
     for queued, first in pairs:
         spans = prefills.select(low=queued - pl.col("begin"), high=first - pl.col("end"))

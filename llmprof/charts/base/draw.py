@@ -16,6 +16,7 @@ from llmprof.charts.base.theme import Unit
 from llmprof.errors import AnalysisError
 from llmprof.names import without_common_start
 from llmprof.text import distinct
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 MAX_ROWS = 60_000
@@ -26,9 +27,7 @@ before.
 
 def extent(events: pl.DataFrame) -> tuple[int, int]:
     """First start and last end of events (ns); there must be at least one."""
-    low, high = events.select(
-        pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    ).row(0)
+    low, high = events.select(pl.min("start_ns"), end=END.max()).row(0)
     return int(low), int(high)
 
 
@@ -227,7 +226,7 @@ def stack(parts: pl.DataFrame, table: Mapping[str, str], unit: Unit) -> pl.DataF
     return ordered.with_columns(
         start=(end - pl.col("ns")) / unit.ns,
         end=end / unit.ns,
-        percent=100 * pl.col("ns") / pl.col("ns").sum().over("row"),
+        percent=100 * pl.col("ns") / pl.sum("ns").over("row"),
         time=duration("ns"),
     )
 
@@ -244,9 +243,7 @@ def stacked_bars(
 ) -> list[alt.Chart]:
     """Marks of stacked bars of time: parts, labels that fit into them, and totals."""
     filled = parts.filter(pl.col("ns") > 0)
-    unit = unit or theme.time_unit(
-        float_of(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max())
-    )
+    unit = unit or theme.time_unit(float_of(filled.group_by("row").agg(pl.sum("ns"))["ns"].max()))
     data = stack(filled, table, unit)
     room = float_of(data["end"].max()) * width / (width - TOTAL_PX)
     axis = theme.titled_axis(
@@ -259,9 +256,7 @@ def stacked_bars(
     marks = [bars_of(data, table, x, y, extra)]
     if inside:
         marks += within(data, table, x, y, width / room)
-    ends = data.group_by("row", maintain_order=True).agg(
-        start=pl.col("end").max(), ns=pl.col("ns").sum()
-    )
+    ends = data.group_by("row", maintain_order=True).agg(start=pl.max("end"), ns=pl.sum("ns"))
     ends = ends.with_columns(label=duration("ns"))
     return [*marks, behind(ends, x, y)]
 

@@ -137,24 +137,24 @@ def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
     named = frame.select(
         row=name, order=order, part=pl.col(by).fill_null("other"), ns=pl.col(column)
     )
-    sums = named.group_by("row", "order", "part").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
-    return sums.with_columns(row_ns=pl.col("ns").sum().over("row")).sort("order", "row", "part")
+    sums = named.group_by("row", "order", "part").agg(pl.sum("ns")).filter(pl.col("ns") > 0)
+    return sums.with_columns(row_ns=pl.sum("ns").over("row")).sort("order", "row", "part")
 
 
 def _gathered(sums: pl.DataFrame, min_share: float, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The parts, with small ones merged into one, and the small parts by themselves."""
     minor = ((pl.col("ns") / pl.col("row_ns")).max().over("part") < min_share).alias("minor")
     marked = sums.with_columns(minor)
-    small = marked.filter("minor").drop("minor").with_columns(row_ns=pl.col("ns").sum().over("row"))
+    small = marked.filter("minor").drop("minor").with_columns(row_ns=pl.sum("ns").over("row"))
     count = small["part"].n_unique()
     if count < 2:
-        return sums.with_columns(gathered=pl.lit(value=False)), small.clear()
+        return sums.with_columns(gathered=pl.lit(False)), small.clear()
     part = pl.when("minor").then(pl.lit(f"{name} ({count})")).otherwise("part")
     keys = ["row", "order", "part", "row_ns"]
     out = (
         marked.with_columns(part=part)
         .group_by(keys)
-        .agg(pl.col("ns").sum(), gathered=pl.col("minor").any())
+        .agg(pl.sum("ns"), gathered=pl.col("minor").any())
     )
     return out.sort("order", "row", "part"), small
 
@@ -217,7 +217,7 @@ def _headline(parts: pl.DataFrame, rows: str, color: str, time: str) -> str:
         return f"Largest of the {time}: " + ", ".join(
             f"{what} {theme.percent(share)} of {row}" for what, share, row in each
         )
-    sums = named.group_by("what").agg(pl.col("ns").sum())
+    sums = named.group_by("what").agg(pl.sum("ns"))
     top = sums.sort("ns", "what", descending=[True, False])["what"][0]
     shares = named.filter(what=top).sort("order", "row")
     if named["row"].n_unique() == 1:
@@ -365,7 +365,7 @@ def _parts(sums: pl.DataFrame) -> pl.DataFrame:
         hidden.alias("hidden communication"),
         *(pl.col(column).alias(name) for name, column in exposed.items()),
         pl.col("exposed_copy_ns").alias("exposed copy"),
-        pl.col("idle_ns").alias("idle"),
+        idle="idle_ns",
         row=pl.format("rank {}", "rank"),
     )
     names = [name for name in PARTS if name in wide.columns]
@@ -377,9 +377,9 @@ def _overlap_headline(sums: pl.DataFrame, frame: pl.DataFrame) -> str:
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
     if not draw.float_of(
-        sums.select(
-            pl.col("exposed_communication_ns", "hidden_communication_ns").sum()
-        ).sum_horizontal()[0]
+        sums.select(pl.sum("exposed_communication_ns", "hidden_communication_ns")).sum_horizontal()[
+            0
+        ]
     ):
         columns[0] = ("compute_ns", "compute")
     if "exposed_wait_ns" in sums.columns and draw.float_of(sums["exposed_wait_ns"].sum()) > 0:

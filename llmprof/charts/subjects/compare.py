@@ -291,7 +291,7 @@ def _above_each_other(bars: pl.DataFrame) -> pl.DataFrame:
 
 def _parts(frame: pl.DataFrame) -> pl.DataFrame:
     """Parts of the steps in the columns of events."""
-    rows = frame.filter(pl.col("level") == "part")
+    rows = frame.filter(level="part")
     named = [part_words(kind, part)[1] for kind, part in rows.select("kind", "part").iter_rows()]
     return rows.with_columns(pl.Series("stage", named, dtype=pl.String), category="kind")
 
@@ -302,7 +302,7 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     ``row, a_ns, b_ns, delta_ns, status``.
     """
     columns = ["a_ns", "b_ns", "delta_ns"]
-    named = rows.group_by("row").agg(pl.col(columns).sum(), pl.col("status").first())
+    named = rows.group_by("row").agg(pl.col(columns).sum(), pl.first("status"))
     named = named.filter(pl.col("delta_ns") != 0).sort(
         pl.col("delta_ns").abs(), "row", descending=[True, False]
     )
@@ -314,9 +314,7 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     if rest.is_empty():
         return kept
     name = pl.lit(f"other ({rest.height})").alias("row")
-    return pl.concat(
-        [kept, rest.select(name, pl.col(columns).sum(), pl.lit("gathered").alias("status"))]
-    )
+    return pl.concat([kept, rest.select(name, pl.col(columns).sum(), status=pl.lit("gathered"))])
 
 
 def _panel(
@@ -378,7 +376,7 @@ def _headline(
 ) -> str:
     words = []
     for phase in phases:
-        a, b = rows.filter(phase=phase).select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0)
+        a, b = rows.filter(phase=phase).select(pl.sum("a_ns"), pl.sum("b_ns")).row(0)
         if a:
             words.append(
                 f"{phase}\u00a0{abs(100 * (b - a) / a):.0f}\u00a0%\u00a0{'more' if b > a else 'less'}"  # noqa: E501
@@ -459,9 +457,9 @@ def opportunities(
     kinds = gaps.with_columns(
         row=pl.when(pl.col("part") == "opportunity").then("kind").fill_null(_SMALLER)
     )
-    small = pl.col("gap_ns").sum().over("row") < _LEAST * gap
+    small = pl.sum("gap_ns").over("row") < _LEAST * gap
     kinds = kinds.with_columns(row=pl.when(small).then(pl.lit(_SMALLER)).otherwise("row"))
-    sums = kinds.group_by("row").agg(pl.col("total_ns", "bound_ns", "gap_ns").sum())
+    sums = kinds.group_by("row").agg(pl.sum("total_ns", "bound_ns", "gap_ns"))
     sums = sums.sort(pl.col("row") == _SMALLER, "gap_ns", "row", descending=[False, True, False])
     left = whole - sums["gap_ns"].cum_sum()
     parts = sums.select(
@@ -491,7 +489,7 @@ def opportunities(
         )
     ]
     name = pl.col("part").cast(pl.String).replace(["opportunity", "others"], "at target")
-    left_over = pl.col("total_ns").sum() - pl.col("gap_ns").fill_null(0).sum()
+    left_over = pl.sum("total_ns") - pl.col("gap_ns").fill_null(0).sum()
     parts_left = rows.with_columns(part=name).filter(pl.col("part").is_in(list(_REMAINS)))
     remaining = (
         parts_left.group_by("part").agg(ns=left_over).with_columns(row=pl.lit("what remains"))

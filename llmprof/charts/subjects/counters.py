@@ -99,7 +99,7 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
         bins = pl.col("time_ns").alias("bin")
     value = pl.col("value")
     points = rows.group_by("line", bins, maintain_order=True).agg(
-        time=pl.col("time_ns").mean() / NS_PER_S,
+        time=pl.mean("time_ns") / NS_PER_S,
         low=value.min(),
         mean=value.mean(),
         high=value.max(),
@@ -110,7 +110,7 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
 def _throttled(frame: pl.DataFrame) -> str:
     """Reasons for lower clocks with the share of their samples, as text; empty if there is none."""
     reasons = frame.filter(pl.col("name").str.starts_with(_SWITCH) & ~pl.col("name").is_in(_QUIET))
-    shares = reasons.group_by("name").agg(share=pl.col("value").mean()).filter(pl.col("share") > 0)
+    shares = reasons.group_by("name").agg(share=pl.mean("value")).filter(pl.col("share") > 0)
     words = [
         f"{name.removeprefix(_SWITCH)} ({theme.percent(100 * share)} of the samples)"
         for name, share in shares.sort("share", "name", descending=[True, False]).iter_rows()
@@ -123,7 +123,7 @@ def _headline(frame: pl.DataFrame) -> str:
     for name, who in (("gpu.utilization", "GPU"), ("cpu.utilization", "processors")):
         rows = lines_of(frame.filter(name=name))
         if rows.height:
-            means = rows.group_by("line").agg(pl.col("value").mean())["value"]
+            means = rows.group_by("line").agg(pl.mean("value"))["value"]
             seconds = (
                 draw.float_of(frame["time_ns"].max()) - draw.float_of(frame["time_ns"].min())
             ) / NS_PER_S

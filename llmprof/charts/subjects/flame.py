@@ -133,7 +133,7 @@ def flame(
             f" All stacks begin with {len(trunk)} frame{'s' * (len(trunk) > 1)}, down to"
             f" {shorten(trunk[-1], 60)}."
         )
-    hidden = 1 - float_of(drawn.filter(pl.col("level") == 0)["value"].sum()) / total
+    hidden = 1 - float_of(drawn.filter(level=0)["value"].sum()) / total
     if hidden > 0.001:
         note += f" {percent(100 * hidden)} are in frames too narrow to draw."
     return finish_chart(chart, title or head, note)
@@ -160,7 +160,7 @@ def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
     """``name, level, x, value``: frames of all stacks side by side; equal first frames are
     merged.
     """
-    sums = rows.group_by("stack").agg(pl.col("value").sum())
+    sums = rows.group_by("stack").agg(pl.sum("value"))
     order = sums.with_columns(_text=pl.col("stack").list.join("\x00")).sort("_text")
     order = order.with_columns(x=pl.col("value").cum_sum() - pl.col("value"))
     levels = []
@@ -171,8 +171,8 @@ def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
             .group_by("_head", maintain_order=True)
             .agg(
                 name=pl.col("stack").list.get(level).first(),
-                x=pl.col("x").min(),
-                value=pl.col("value").sum(),
+                x=pl.min("x"),
+                value=pl.sum("value"),
             )
             .select("name", "x", "value", level=pl.lit(level))
         )

@@ -35,10 +35,10 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
         raise nothing("hardware_peaks", "nothing was measured", made)
     kind = pl.col("kind").str.replace_all("_", " ")
     slowest = memory.group_by(kind, maintain_order=True).agg(
-        pl.col("gb_per_s").min(), pl.col("peak_gb_per_s").first()
+        pl.min("gb_per_s"), pl.first("peak_gb_per_s")
     )
     rates = matmul.group_by("dtype", maintain_order=True).agg(
-        pl.col("tflop_per_s").max(), pl.col("peak_tflop_per_s").first()
+        pl.max("tflop_per_s"), pl.first("peak_tflop_per_s")
     )
     parts = [
         _beside_peak(
@@ -150,7 +150,7 @@ def length_curves(points: pl.DataFrame) -> Any:
         chart="length_curves",
         made_by=made,
     )
-    rows = points.filter(pl.col("out") == pl.col("out").min()).with_columns(
+    rows = points.filter(pl.col("out") == pl.min("out")).with_columns(
         pl.col("prefill_s", "decode_step_s") * 1e3
     )
     rows = _with_layout(rows)
@@ -220,7 +220,7 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
 
 def history(rows: pl.DataFrame, metric: str) -> Any:
     """One metric over the runs of ``watch``."""
-    chosen_rows = rows.filter(pl.col("metric") == metric)
+    chosen_rows = rows.filter(metric=metric)
     if chosen_rows.is_empty():
         raise nothing(
             "history",

@@ -13,6 +13,7 @@ from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import distinct, numbers_in_words, shorten
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 _MEANING = {
@@ -221,7 +222,7 @@ def _panel(
         "layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layer_numbers, padding=0)
     )
     tips = draw.tips("step:O", "phase:N", "layer:O", ("time:Q", None, theme.NUMBER))
-    timed = cells.filter(pl.col("time").is_not_null()).drop("rank")
+    timed = cells.drop_nulls("time").drop("rank")
     gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
     marks: list[alt.Chart] = [
         alt.Chart(draw.inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)
@@ -237,7 +238,7 @@ def _panel(
 
 def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     """Strip above the cells that names the phase of each run of steps."""
-    by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
+    by_step = cells.group_by("step").agg(pl.first("phase")).sort("step")
     palette = theme.colours("phase", by_step["phase"].unique())
     filled = by_step.with_columns(
         colour=pl.col("phase").replace_strict(palette, return_dtype=pl.String)
@@ -246,8 +247,8 @@ def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]
     base = alt.Chart(draw.inline(filled)).mark_rect()
     high = {"y": alt.YValue(-_PHASE_PX - 3), "y2": alt.Y2Value(-3)}
     strip = base.encode(x=x, fill=fill, tooltip=draw.tips("phase:N"), **high)
-    runs = by_step.group_by(pl.col("phase").rle_id().alias("run"), maintain_order=True).agg(
-        pl.col("phase").first(), "step"
+    runs = by_step.group_by(run=pl.col("phase").rle_id(), maintain_order=True).agg(
+        pl.first("phase"), "step"
     )
     marks: list[alt.Chart] = [strip]
     for phase, steps in runs.select("phase", "step").iter_rows():
@@ -395,7 +396,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
     tips += draw.tips("node:N") if "node" in cells.columns else []
     tips.append(alt.Tooltip("time:Q", format=theme.NUMBER))
     timed, missing = (
-        cells.filter(pl.col("time").is_not_null()),
+        cells.drop_nulls("time"),
         cells.filter(pl.col("time").is_null()),
     )
     marks: list[alt.Chart] = [
@@ -496,9 +497,9 @@ def utilization(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
         size *= 2
     unit = theme.time_unit(draw.float_of((frame["start_ns"] + frame["dur_ns"]).max()))
     cells = frame.group_by("start_ns", "dur_ns", row=pl.col("rank") // size * size).agg(
-        pl.col("share").min()
+        pl.min("share")
     )
-    end = (pl.col("start_ns") + pl.col("dur_ns")) / unit.ns
+    end = END / unit.ns
     cells = cells.select("row", "share", begin=pl.col("start_ns") / unit.ns, end=end).sort(
         "row", "begin"
     )
@@ -528,9 +529,7 @@ def utilization(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
         .mark_rect()
         .encode(x=x, x2=alt.X2("end:Q"), y=y, color=shade, tooltip=tips)
     )
-    busy = frame.group_by("rank").agg(
-        (pl.col("share") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum()
-    )
+    busy = frame.group_by("rank").agg((pl.col("share") * pl.col("dur_ns")).sum() / pl.sum("dur_ns"))
     shown = theme.percents(100 * busy["share"])
     notes = ["Colour: share of the time in which the device runs something."]
     notes += (
@@ -559,9 +558,7 @@ def _late(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     draw.require(frame, columns, chart="ranks")
     panels, cut = [], False
     for kind in frame["kind"].unique(maintain_order=True):
-        rows = frame.filter(pl.col("kind") == kind).sort(
-            "last_share", "group", descending=[True, False]
-        )
+        rows = frame.filter(kind=kind).sort("last_share", "group", descending=[True, False])
         cut = cut or rows.height > MAX_GROUPS
         panels.append(_shares(rows.head(MAX_GROUPS), kind))
     worst = frame.sort(pl.col("last_share") - pl.col("expected_share"), descending=True).row(

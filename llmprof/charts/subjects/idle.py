@@ -49,11 +49,7 @@ def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConca
     shades = theme.colours("cause", rows["cause"].unique())
     palette = {PART_WORDS.get(cause, cause): shade for cause, shade in shades.items()}
     rows = rows.with_columns(pl.col("cause").replace(PART_WORDS))
-    sums = (
-        rows.group_by("rank", part="cause")
-        .agg(ns=pl.col("dur_ns").sum(), gaps=pl.len())
-        .sort("rank")
-    )
+    sums = rows.group_by("rank", part="cause").agg(ns=pl.sum("dur_ns"), gaps=pl.len()).sort("rank")
     sums = sums.with_columns(row=pl.format("rank {}", "rank"))
     plot = theme.inner() - 76
     bars = theme.layered(
@@ -80,10 +76,10 @@ def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConca
 def _headline(rows: pl.DataFrame) -> str:
     causes = (
         rows.group_by("cause")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "cause", descending=[True, False])
     )
-    ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum())["dur_ns"]
+    ranks = rows.group_by("rank").agg(pl.sum("dur_ns"))["dur_ns"]
     figures = theme.range_text(
         format_ns(draw.float_of(ranks.min())), format_ns(draw.float_of(ranks.max()))
     )
@@ -192,7 +188,7 @@ def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> al
         pl.col(f"{name}_ns").truediv(unit.ns).alias(name) for name in ("median", "p95", "min")
     )
     data = rows.select("rank", "step", *measures)
-    medians = rows.group_by("rank").agg(pl.col("median_ns").median())["median_ns"]
+    medians = rows.group_by("rank").agg(pl.median("median_ns"))["median_ns"]
     scale, axis = _scale(
         data, unit, draw.float_of(medians.max()) / max(1.0, draw.float_of(medians.min()))
     )
@@ -306,7 +302,7 @@ def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> a
     if rows.is_empty():
         raise draw.nothing("critical_path", "no step ends on a device")
     whole = rows["phase"].null_count() == rows.height and rows["step"].n_unique() == 1
-    steps = pl.col("step").n_unique().over("phase")
+    steps = pl.n_unique("step").over("phase")
     named = rows.with_columns(
         steps=steps,
         phase=pl.col("phase")
@@ -314,11 +310,11 @@ def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> a
         .replace("other", theme.STEPS),
     )
     sums = named.group_by("phase", "part").agg(
-        ns=pl.col("dur_ns").sum() / pl.col("steps").first(), steps=pl.col("steps").first()
+        ns=pl.sum("dur_ns") / pl.first("steps"), steps=pl.first("steps")
     )
     order = (
         named.group_by("phase")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", descending=True)["phase"]
         .to_list()
     )
@@ -361,9 +357,7 @@ def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> a
         ),
     ]
     parts = (
-        rows.group_by("part")
-        .agg(pl.col("dur_ns").sum())
-        .sort("dur_ns", "part", descending=[True, False])
+        rows.group_by("part").agg(pl.sum("dur_ns")).sort("dur_ns", "part", descending=[True, False])
     )
     part, longest = parts.row(0)
     share = theme.percent(100 * longest / draw.float_of(parts["dur_ns"].sum()))

@@ -11,7 +11,6 @@ from llmprof.errors import AtLeastOne
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
 from llmprof.trace import Trace
-from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns
 
@@ -90,8 +89,8 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
     else:
         sums = named.group_by("row", "part").agg(
             pl.col("name").sort_by("ns", "name", descending=[True, False]).first(),
-            pl.col("count").sum().cast(pl.Int64),
-            pl.col("ns").sum(),
+            pl.sum("count").cast(pl.Int64),
+            pl.sum("ns"),
         )
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "row", "name", descending=[True, False, False])
     sums = sums.select("row", "name", "part", "ns", "count")
@@ -178,9 +177,9 @@ def cuda_api(
         pl.col("name").str.replace(r"_v\d{4,}$", "")
     )  # nsys adds the version of the call
     sums = named.group_by("name").agg(
-        ns=pl.col("total_ns").sum(),
-        count=pl.col("count").sum().cast(pl.Int64),
-        median_ns=pl.col("median_ns").max(),
+        ns=pl.sum("total_ns"),
+        count=pl.sum("count").cast(pl.Int64),
+        median_ns=pl.max("median_ns"),
     )
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])
     if sums.is_empty():
@@ -272,9 +271,7 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
     >>> chart = charts.stalls(analyze.ncu.stalls(metrics))
     """
     frame = draw.chart_frame(frame, analyze.ncu.stalls)
-    valid = frame.filter(
-        ((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False)
-    )
+    valid = frame.filter(((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(False))
     if valid.is_empty():
         raise draw.nothing("stalls", "no launch has a share of a warp state")
     states = _named(valid)
@@ -304,6 +301,8 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
         notes[0] += (
             f" The {'longest ' if timed else 'first '}{bars.height} of {count:,} {what} are shown."
         )
+    from llmprof.trace.metrics import explain
+
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
@@ -339,10 +338,10 @@ def _bars(states: pl.DataFrame) -> pl.DataFrame:
     duration.
     """
     launches = states.unique("kernel_id", keep="first", maintain_order=True)
-    bars = launches.group_by("bar", "stage", maintain_order=True).agg(pl.col("ns").sum())
+    bars = launches.group_by("bar", "stage", maintain_order=True).agg(pl.sum("ns"))
     if not states["ns"].null_count():
         bars = bars.sort("ns", descending=True, maintain_order=True)
-    alone = pl.col("bar").n_unique().over("stage") == 1
+    alone = pl.n_unique("bar").over("stage") == 1
     name = pl.when((pl.col("stage") != "") & alone).then("stage").otherwise("bar")
     most = _MAX_NAME_NARROW if theme.is_narrow() else _MAX_NAME
     short = bars.select(name)[:, 0].map_elements(
@@ -358,7 +357,7 @@ def _means(states: pl.DataFrame, by: str) -> pl.DataFrame:
     reason counts as 0.
     """
     launches = states.unique("kernel_id", keep="first")
-    whole = launches.group_by(by).agg(whole=pl.col("weight").sum())
+    whole = launches.group_by(by).agg(whole=pl.sum("weight"))
     sums = states.group_by(by, "reason").agg(part=(pl.col("share") * pl.col("weight")).sum())
     return (
         sums.join(whole, on=by)
@@ -372,16 +371,14 @@ def _gathered(means: pl.DataFrame) -> pl.DataFrame:
     the bar is another.
     """
     small = (
-        means.group_by("reason")
-        .agg(pl.col("share").max())
-        .filter(pl.col("share") < _MIN_SHARE)["reason"]
+        means.group_by("reason").agg(pl.max("share")).filter(pl.col("share") < _MIN_SHARE)["reason"]
     )
     name = f"other ({len(small)})" if len(small) > 1 else None
     part = pl.when(pl.col("reason").is_in(small.implode()) & (pl.lit(name).is_not_null())).then(
         pl.lit(name)
     )
-    parts = means.group_by("bar", part=part.otherwise("reason")).agg(pl.col("share").sum())
-    rest = means.group_by("bar").agg(part=pl.lit(READY), share=1 - pl.col("share").sum())
+    parts = means.group_by("bar", part=part.otherwise("reason")).agg(pl.sum("share"))
+    rest = means.group_by("bar").agg(part=pl.lit(READY), share=1 - pl.sum("share"))
     return pl.concat([parts, rest.filter(pl.col("share") > _LEAST)], how="vertical").sort(
         "bar", "part"
     )
@@ -392,9 +389,7 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
     last.
     """
     sums = (
-        parts.group_by("part")
-        .agg(pl.col("share").sum())
-        .sort("share", "part", descending=[True, False])
+        parts.group_by("part").agg(pl.sum("share")).sort("share", "part", descending=[True, False])
     )
     shown_parts = sums["part"].to_list()
     last = [name for name in shown_parts if name.startswith("other (")] + [READY] * (

@@ -160,7 +160,7 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
         _bin=((pl.col("time_ns") - first) * (_MOST_POINTS // 2) // max(1, last - first))
     )
     kept = bins.group_by("_bin", maintain_order=True).agg(
-        pl.all().get(pl.col("allocated_bytes").arg_max()), _low=pl.col("allocated_bytes").min()
+        pl.all().get(pl.col("allocated_bytes").arg_max()), _low=pl.min("allocated_bytes")
     )
     return kept.drop("_bin", "_low").sort("time_ns")
 
@@ -173,7 +173,7 @@ def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
         raise draw.nothing("memory", "nothing is held")
     total = draw.float_of(rows["bytes"].sum())
     named = rows.with_columns(holder=pl.coalesce("holder", "part"))
-    sums = named.group_by("part", "holder").agg(pl.col("bytes").sum(), pl.col("blocks").sum())
+    sums = named.group_by("part", "holder").agg(pl.sum("bytes"), pl.sum("blocks"))
     sums = sums.sort("bytes", "holder", descending=[True, False])
     kept, rest = sums.head(top), sums.slice(top)
     if rest.height:
@@ -212,9 +212,7 @@ def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
         x=x, y=y, text=alt.Text("label:N")
     )
     by_part = (
-        rows.group_by("part")
-        .agg(pl.col("bytes").sum())
-        .sort("bytes", "part", descending=[True, False])
+        rows.group_by("part").agg(pl.sum("bytes")).sort("bytes", "part", descending=[True, False])
     )
     part, most = by_part.row(0)
     what = {

@@ -163,7 +163,7 @@ def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCh
         for i, (name, points) in enumerate(values.items())
     ]
     grid = theme.panel_rows(panels, across, spacing=_SPACE)
-    repeats = pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
+    repeats = pl.n_unique("repeat") if "repeat" in rows.columns else pl.lit(1)
     counts = rows.group_by("phase").agg(pl.len(), repeats=repeats)
     counted = {phase: row for phase, *row in counts.iter_rows()}
     notes = [

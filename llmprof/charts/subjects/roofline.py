@@ -79,7 +79,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
     flat = (
         with_roof.filter(slope < steepest * (1 - _EXACT))
         .group_by("dtype")
-        .agg(pl.col("bound_flop_per_s").max())
+        .agg(pl.max("bound_flop_per_s"))
     )
     peaks = {str(dtype): float(rate) for dtype, rate in flat.sort("dtype").iter_rows()}
     top = with_roof.filter(slope >= steepest * (1 - _EXACT))
@@ -210,7 +210,7 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     draw.require(frame, _OF_OPERATORS, chart="roofline")
     # other kinds of operators do not use the matrix units, and have no flat roof; nor have types
     # that are hardly used
-    much = pl.col("total_ns") >= _LEAST_OF_TYPE * pl.col("total_ns").sum()
+    much = pl.col("total_ns") >= _LEAST_OF_TYPE * pl.sum("total_ns")
     types = frame.select(
         pl.when(much & pl.col("kind").str.contains(_OF_MATRICES)).then("dtypes")
     ).to_series()
@@ -222,7 +222,7 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
         if "stage" in frame.columns
         else {}
     )
-    drawn = pl.col("total_ns") >= _LEAST_DRAWN * pl.col("total_ns").sum()
+    drawn = pl.col("total_ns") >= _LEAST_DRAWN * pl.sum("total_ns")
     return frame.with_columns(
         kernel_name=pl.coalesce(pl.col("operator").str.split("::").list.last(), "kernel"),
         dtype=pl.when(of_unit).then(by).otherwise(pl.Series(formats, dtype=pl.String)),
@@ -300,7 +300,7 @@ def roofline(
         function=kernels.displayed(frame["kernel_name"]),
         group=pl.col(by).fill_null(missing),
         drawable=pl.all_horizontal(
-            ((pl.col(c) > 0) & pl.col(c).is_finite()).fill_null(value=False) for c in _RATES
+            ((pl.col(c) > 0) & pl.col(c).is_finite()).fill_null(False) for c in _RATES
         ),
     )
     rows = named.filter("drawable").sort(
@@ -360,7 +360,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         *("kernel_name", "group", "dtype", "bound_by", "bound_share", "intensity"),
         *(["kernel"] if "kernel" in rows.columns else []),  # a report finds its row by it
         rate=pl.col("flop_per_s") / plane.unit,
-        dur_ns=pl.col("dur_ns"),
+        dur_ns="dur_ns",
         time=draw.duration("dur_ns"),
         area=_area(rows),
     )
@@ -463,7 +463,7 @@ def _left_out(rows: pl.DataFrame) -> str:
     """Sentence on what is not drawn: names, number and time."""
     if rows.is_empty():
         return ""
-    none = (pl.col("flop_per_s") == 0).fill_null(value=False)
+    none = (pl.col("flop_per_s") == 0).fill_null(False)
     sentences = []
     for why, some in (
         ("without FLOPs", rows.filter(none)),
@@ -471,7 +471,7 @@ def _left_out(rows: pl.DataFrame) -> str:
     ):
         if some.is_empty():
             continue
-        sums = some.group_by("function").agg(ns=pl.col("dur_ns").sum(), n=pl.len())
+        sums = some.group_by("function").agg(ns=pl.sum("dur_ns"), n=pl.len())
         sums = sums.sort("ns", "function", descending=[True, False])
         names = [
             f"{shorten(name, _MAX_NAME)}"
@@ -495,7 +495,7 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
         ("without known FLOPs", flops.is_null()),
         (least, flops > 0),
     ):
-        sums = rows.filter(chosen).group_by("function").agg(ns=pl.col("dur_ns").sum())
+        sums = rows.filter(chosen).group_by("function").agg(ns=pl.sum("dur_ns"))
         sums = sums.sort("ns", "function", descending=[True, False])
         if sums.height:
             names = [shorten(name, _MAX_LABEL) for name in sums["function"].head(_MAX_NAMED)]
@@ -524,7 +524,7 @@ def _gaps(joined: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     columns = ("phase", "step", "stage", "total_ns", "bound_ns", "reason")
     draw.require(joined, columns, chart="roofline")
     phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
-    panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
+    panels = [_gaps_panel(joined.filter(phase=phase), phase) for phase in phases]
     reasons = set(joined["reason"])
     table = {
         name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons
@@ -551,7 +551,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         else rows["step"].n_unique()
     )
     sums = rows.group_by("stage").agg(
-        pl.col("total_ns", "bound_ns").sum() / steps,
+        pl.sum("total_ns", "bound_ns") / steps,
         reason=pl.col("reason").sort_by("total_ns").last(),
     )
     sums = sums.sort("total_ns", "stage", descending=[True, False])

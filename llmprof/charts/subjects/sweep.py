@@ -536,7 +536,7 @@ def _varying(labels: list[str]) -> dict[str, str]:
 def _headline(rows: pl.DataFrame, phases: list[str]) -> str:
     phase = "decode" if "decode" in phases else phases[-1]
     steps = rows.filter(phase=phase)
-    total = pl.col("ns").sum().over("point")
+    total = pl.sum("ns").over("point")
     idle = steps.with_columns(share=100 * pl.col("ns") / total).filter(part="idle").sort("point")
     if idle.is_empty():
         return "Where the time of a step goes at each point"
@@ -795,7 +795,7 @@ def study_slices(
         )
         panels.append(panel)
     by = data.group_by("setting", maintain_order=True).agg(
-        apart=(pl.col("amount").max() - pl.col("amount").min()) / pl.col("amount").max()
+        apart=(pl.max("amount") - pl.min("amount")) / pl.max("amount")
     )
     most = by.sort("apart", descending=True).row(0, named=True)
     head = title or f"{most['setting']} alone changes it by up to {100 * most['apart']:.0f} %"

@@ -60,7 +60,7 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
     marks: list[alt.Chart] = []
     tallest = 0
     for n, phase in enumerate(phases):
-        nodes = _merged(components.filter(pl.col("phase") == phase))
+        nodes = _merged(components.filter(phase=phase))
         left = n * column
         marks += _column(nodes, left, str(phase))
         tallest = max(tallest, nodes.height)
@@ -81,14 +81,14 @@ def _merged(rows: pl.DataFrame) -> pl.DataFrame:
     collectives of a layer.
     """
     order = pl.int_range(pl.len())
-    sums = pl.col("layers", "flops", "memory_bytes", "message_bytes", "latency_s").sum()
+    sums = pl.sum("layers", "flops", "memory_bytes", "message_bytes", "latency_s")
     nodes = rows.with_columns(order=order, inside=pl.col("layers") > 1).with_columns(
         occurrence=pl.int_range(pl.len()).over("component", "layers")
     )
     kinds = nodes.filter("inside")["layers"].n_unique()
     keys = ["component", "inside"] if kinds > 1 else ["component", "inside", "occurrence"]
     merged = nodes.group_by(keys, maintain_order=True).agg(
-        sums, pl.col("order").min(), bound=pl.col("bound").sort_by("latency_s").last()
+        sums, pl.min("order"), bound=pl.col("bound").sort_by("latency_s").last()
     )
     first, last = (merged.filter("inside")["order"].min(), merged.filter("inside")["order"].max())
     if first is None:
@@ -213,7 +213,7 @@ def _headline(components: pl.DataFrame) -> str:
     sentences = []
     for (phase,), rows in components.group_by("phase", maintain_order=True):
         by_bound = (
-            rows.group_by("bound").agg(pl.col("latency_s").sum()).sort("latency_s", descending=True)
+            rows.group_by("bound").agg(pl.sum("latency_s")).sort("latency_s", descending=True)
         )
         total = float(rows["latency_s"].sum())
         share = theme.percent(100 * float(by_bound["latency_s"][0]) / total) if total else "0 %"
@@ -262,9 +262,9 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     sums = components.group_by("phase", "stage", maintain_order=True).agg(
         pl.col(list(panels)).sum()
     )
-    large = pl.lit(value=False)
+    large = pl.lit(False)
     for name in panels:
-        large |= (pl.col(name) > _LEAST * pl.col(name).sum().over("phase")).fill_null(value=False)
+        large |= (pl.col(name) > _LEAST * pl.col(name).sum().over("phase")).fill_null(False)
     stages = sums.filter(large)["stage"].unique(maintain_order=True).to_list()
     table = theme.colours("stage", stages)
     order = list(table)
@@ -272,7 +272,7 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     drawn = []
     for n, (name, (label, unit)) in enumerate(panels.items()):
         rows = sums.filter(pl.col("stage").is_in(order)).select("phase", "stage", value=name)
-        whole = pl.col("value").sum().over("phase")
+        whole = pl.sum("value").over("phase")
         rows = rows.with_columns(share=(100 * pl.col("value") / whole).fill_nan(0.0))
         rows = rows.with_columns(
             label=pl.col("share").map_elements(theme.percent, return_dtype=pl.String),
@@ -323,7 +323,7 @@ def _bars(
     )
     marks: list[alt.Chart] = []
     for n, phase in enumerate(phases):
-        some = draw.inline(rows.filter(pl.col("phase") == phase))
+        some = draw.inline(rows.filter(phase=phase))
         # moved by the mark: an offset channel would write names into an expression
         place = (n - (len(phases) - 1) / 2) * _ROW / 2
         opacity = 1.0 if n == 0 else 0.55
@@ -364,7 +364,7 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
         A column is missing, or there are no rows.
     """
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
-        pl.col("parameters", "active_parameters").sum()
+        pl.sum("parameters", "active_parameters")
     )
     rows = rows.sort("parameters", descending=True)
     total, used = (
@@ -585,7 +585,7 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     tips = draw.tips("kind:N", ("value:Q", over), ("said:N", label))
     marks: list[alt.Chart] = []
     for kind, shade in KINDS.items():
-        some = rows.filter(pl.col("kind") == kind)
+        some = rows.filter(kind=kind)
         if some.is_empty():
             continue
         base = alt.Chart(draw.inline(some))
@@ -675,9 +675,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     )
     marks = [bars]
     fit = (
-        sweep.filter(pl.col("fits").fill_null(value=False))
-        if "fits" in sweep.columns
-        else sweep.clear()
+        sweep.filter(pl.col("fits").fill_null(False)) if "fits" in sweep.columns else sweep.clear()
     )
     if limit:
         line = pl.DataFrame(

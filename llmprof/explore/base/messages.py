@@ -136,7 +136,7 @@ def pack(
         series = frame[name]
         if series.dtype == pl.Boolean:
             described.append({"name": name, "dtype": "u1"})
-            buffers.append(array(series.fill_null(value=False), "u1"))
+            buffers.append(array(series.fill_null(False), "u1"))
         elif series.dtype.is_numeric():
             described.append({"name": name, "dtype": "f8"})
             buffers.append(array(series.cast(pl.Float64), "f8"))

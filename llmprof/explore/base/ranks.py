@@ -40,8 +40,8 @@ def placed_in_columns(
     size = max(1, -(-order.height // most))
     placed = rows.join(order.with_columns(column=pl.col("place") // size), on="step")
     columns = placed.group_by("column").agg(
-        first=pl.col("step").min(),
-        last=pl.col("step").max(),
+        first=pl.min("step"),
+        last=pl.max("step"),
         phase=pl.col("phase").mode().sort().first(),
     )
     phases = in_order(columns["phase"], PHASES)

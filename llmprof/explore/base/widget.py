@@ -237,6 +237,11 @@ def sorted_by(columns: Sequence[str]) -> Any:
     return known
 
 
+def optional(kind: type[traitlets.TraitType[Any, Any]]) -> Trait:
+    """A trait that the page shares, and that may be None."""
+    return kind(default_value=None, allow_none=True).tag(sync=True)
+
+
 class Explorer(anywidget.AnyWidget):
     """Widget that shows a trace and returns selections as frames; ``room`` is its folder and
     that of its bundle.
@@ -247,11 +252,11 @@ class Explorer(anywidget.AnyWidget):
     )
     """Window in view or chosen: its first and last time, in ns from the start of the trace."""
 
-    rank: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    step: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    layer: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    stage: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
-    kernel: Trait = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    rank: Trait = optional(traitlets.Int)
+    step: Trait = optional(traitlets.Int)
+    layer: Trait = optional(traitlets.Int)
+    stage: Trait = optional(traitlets.Unicode)
+    kernel: Trait = optional(traitlets.Unicode)
     """Name of the kernel that is picked."""
 
     only = traitlets.Dict(key_trait=traitlets.Enum(PICKS)).tag(sync=True)

@@ -21,9 +21,10 @@ from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent, log_bins
 from llmprof.explore.base.messages import FrameRow, MessageRecord, TimeRange
 from llmprof.explore.base.ranks import timeline_of
-from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, optional, request_handler
 from llmprof.text import counted, numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ def calls_in_window(
         pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None
     ]
     if window is not None:
-        end = pl.col("start_ns") + pl.col("dur_ns")
-        within += [pl.col("start_ns") < window[1], end > window[0]]
+        within += [pl.col("start_ns") < window[1], window[0] < END]
     return rows.filter(*within) if within else rows
 
 
@@ -105,7 +105,7 @@ def collective_view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -
     """All parts of the view except the picked call; parts that do not compare ranks are of
     ``rank`` alone.
     """
-    own = rows if rank is None else rows.filter(pl.col("rank") == rank)
+    own = rows if rank is None else rows.filter(rank=rank)
     matched = own.drop_nulls("wait_ns")
     arrivals = sums_of_calls(rows, ("kind", "rank")).drop_nulls("last_share")
     return {
@@ -148,13 +148,11 @@ def rank_histogram(
     if ranks is not None:
         rows = rows.filter(pl.col("rank").is_in(list(ranks)))
     last = (pl.col("last_rank") == pl.col("rank")).sum()
-    of_rank = rows.group_by("rank").agg(pl.col(column).median().alias("ns"), last=last).sort("rank")
+    of_rank = rows.group_by("rank").agg(ns=pl.col(column).median(), last=last).sort("rank")
     timed = of_rank.drop_nulls("ns")
     if timed.is_empty():
         return [], of_rank.height
-    low, high = (
-        float(value) for value in timed.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0)
-    )
+    low, high = (float(value) for value in timed.select(pl.min("ns"), high=pl.max("ns")).row(0))
     least = (high - low) / (MAX_BINS - 1)
     power = 10.0 ** math.floor(math.log10(max(least, 1.0)))
     width = next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
@@ -162,7 +160,7 @@ def rank_histogram(
     placed = (
         timed.with_columns(bin=(pl.col("ns") // width).cast(pl.Int64))
         .group_by("bin")
-        .agg(pl.col("rank").sort(), pl.col("last").sum())
+        .agg(pl.col("rank").sort(), pl.sum("last"))
     )
     own = {place: (members, times) for place, members, times in placed.iter_rows()}
     bins = []
@@ -209,7 +207,7 @@ def over_time(rows: pl.DataFrame) -> pl.DataFrame:
     if rows.height <= MAX_BARS:
         place = pl.int_range(pl.len(), dtype=pl.Int64)
     else:
-        first, last = rows.select(pl.col("start_ns").min(), last=pl.col("start_ns").max()).row(0)
+        first, last = rows.select(pl.min("start_ns"), last=pl.max("start_ns")).row(0)
         place = ((pl.col("start_ns") - first) * MAX_BARS // (last + 1 - first)).clip(
             0, MAX_BARS - 1
         )
@@ -218,12 +216,12 @@ def over_time(rows: pl.DataFrame) -> pl.DataFrame:
         rows.with_columns(bar=place)
         .group_by("bar")
         .agg(
-            first_ns=pl.col("start_ns").min(),
-            last_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            first_ns=pl.min("start_ns"),
+            last_ns=END.max(),
             kernels=pl.len(),
-            wait_ns=pl.col("wait_ns").mean(),
-            transfer_ns=pl.col("transfer_ns").mean(),
-            dur_ns=pl.col("dur_ns").mean(),
+            wait_ns=pl.mean("wait_ns"),
+            transfer_ns=pl.mean("transfer_ns"),
+            dur_ns=pl.mean("dur_ns"),
             call=pl.col("call").get(longest),
         )
         .sort("bar")
@@ -237,10 +235,10 @@ def _listed(rows: pl.DataFrame) -> pl.DataFrame:
         rows.drop_nulls("call")
         .group_by("call")
         .agg(
-            pl.col("step", "phase", "layer", "bytes").first(),
-            pl.col("start_ns").min(),
-            pl.col("arrival_skew_ns", "last_rank").first(),
-            pl.col("transfer_ns", "bus_gbps").median(),
+            pl.first("step", "phase", "layer", "bytes"),
+            pl.min("start_ns"),
+            pl.first("arrival_skew_ns", "last_rank"),
+            pl.median("transfer_ns", "bus_gbps"),
         )
         .sort("arrival_skew_ns", "call", descending=[True, False], nulls_last=True)
         .head(MAX_LISTED)
@@ -251,7 +249,7 @@ def call_by_rank(trace: Trace, call: int) -> pl.DataFrame:
     """Rows of a call by rank, with ``late_ns`` and ``aligned_ns``: start after that of the first
     rank, on one clock.
     """
-    rows = lateness(analyze.collectives(trace)).filter(pl.col("call") == call).sort("rank")
+    rows = lateness(analyze.collectives(trace)).filter(call=call).sort("rank")
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     return rows.with_columns(aligned_ns=start - start.min())
 
@@ -263,7 +261,7 @@ def neighbouring_calls(rows: pl.DataFrame, call: int | None) -> tuple[int | None
     order = (
         rows.drop_nulls("call")
         .group_by("call")
-        .agg(pl.col("start_ns").min())
+        .agg(pl.min("start_ns"))
         .sort("start_ns", "call")["call"]
     )
     if order.is_empty():
@@ -288,15 +286,15 @@ _COLOURS = {
 class Collectives(Explorer, room="collectives"):
     """Calls of one kind of collective. Made by :func:`collectives`."""
 
-    kind = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    kind = optional(traitlets.Unicode)
     """Kind of collective: all_reduce, all_gather …"""
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps whose calls are shown; all if None."""
 
     narrows = ("rank", "window", "phase")
 
-    call = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    call = optional(traitlets.Int)
     """Number of the picked call, which is the same on all its ranks."""
 
     spread = traitlets.Enum(list(MEASURES), default_value="late").tag(sync=True)
@@ -326,7 +324,7 @@ class Collectives(Explorer, room="collectives"):
         if self.picked:
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
         rank = self.only.get("rank") if self.rank is None else self.rank
-        return rows if call is not None or rank is None else rows.filter(pl.col("rank") == rank)
+        return rows if call is not None or rank is None else rows.filter(rank=rank)
 
     def timeline(self) -> Timeline:
         """The picked ranks alone in a timeline, at the window that is shown."""
@@ -438,7 +436,7 @@ class Collectives(Explorer, room="collectives"):
 
     @request_handler(before=int | None, after=int | None)
     def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Reply:
-        rows = analyze.collectives(self.trace).filter(pl.col("call") == call)
+        rows = analyze.collectives(self.trace).filter(call=call)
         if rows.height:
             first, last = extent(rows)
             with self.hold_sync():

@@ -32,12 +32,20 @@ from llmprof.explore.base.messages import (
     TimeRange,
     pack,
 )
-from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler, sorted_by
+from llmprof.explore.base.widget import (
+    COLOURS,
+    Explorer,
+    Reply,
+    optional,
+    request_handler,
+    sorted_by,
+)
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.label.intervals import union_length
 from llmprof.names.readable import distinct_labels, readable
 from llmprof.text import PART_WORDS, step_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 LANES: Final = ("layers", "compute", "communication", "copies", "idle")
 """Rows of a timeline; the column ``lane`` is their number."""
@@ -144,7 +152,7 @@ def _steps(run: Aligned, phase: str | None) -> pl.DataFrame:
         .unique("start_ns", keep="first")
         .sort("start_ns")
     )
-    return own if phase is None else own.filter(pl.col("phase") == phase)
+    return own if phase is None else own.filter(phase=phase)
 
 
 def _span(run: Aligned, steps: pl.DataFrame, place: int | None) -> tuple[int, int] | None:
@@ -168,21 +176,21 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
         return empty
     first, last = span
     inside = (pl.col("rank") == _rank(run)) & (pl.col("start_ns") < last)
-    inside &= pl.col("start_ns") + pl.col("dur_ns") > first
+    inside &= first < END
     own = run.trace.events.filter(inside)
-    moves = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
-    copies = pl.col("category").is_in(COPY).fill_null(value=False)
+    moves = pl.col("category").is_in(COMMUNICATION).fill_null(False)
+    copies = pl.col("category").is_in(COPY).fill_null(False)
     unknown = pl.col("stage").is_null() | (pl.col("stage") == "other")
     lane = pl.when(moves).then(2).when(copies).then(3).otherwise(1)
     kind = pl.when(moves).then(pl.lit("transfer")).when(copies).then(pl.lit("copies"))
     label = kind.when(unknown).then("category").otherwise("stage")
     columns = ["lane", "start_ns", "dur_ns", "label", "name", "layer"]
     rows = own.with_columns(lane=lane.cast(pl.Int32), label=label).select(columns)
-    end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    end = END.max()
     layers = (
-        own.filter(pl.col("layer").is_not_null())
+        own.drop_nulls("layer")
         .group_by("layer")
-        .agg(pl.col("start_ns").min(), dur_ns=end - pl.col("start_ns").min())
+        .agg(pl.min("start_ns"), dur_ns=end - pl.min("start_ns"))
     )
     named = pl.format("layer {}", "layer")
     layers = layers.sort("start_ns").with_columns(
@@ -195,7 +203,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
         "dur_ns",
         label="cause",
         name=pl.col("cause").replace(_CAUSES),
-        layer=pl.lit(None, dtype=pl.Int32),
+        layer=pl.lit(None, pl.Int32),
     )
     parts = [layers.select(columns), rows, _waits(run, inside), gaps]
     return pl.concat(parts, how="diagonal_relaxed").with_columns(pl.col("layer").cast(pl.Int32))
@@ -259,16 +267,14 @@ def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]
     rows = rows.with_columns(
         start_ns=start, dur_ns=pl.col("dur_ns").cast(pl.Float64), events=pl.lit(1, dtype=pl.Int64)
     )
-    rows = rows.filter(
-        (pl.col("start_ns") < window[1]) & (pl.col("start_ns") + pl.col("dur_ns") > window[0])
-    )
+    rows = rows.filter((pl.col("start_ns") < window[1]) & (window[0] < END))
     if rows.height > MOST_EVENTS:
         piece = (window[1] - window[0]) / _PIECES
         short = rows.filter(pl.col("dur_ns") < piece)
         longest = pl.col("label").sort_by("dur_ns", descending=True).first()
-        gathered = short.group_by("lane", (pl.col("start_ns") // piece).alias("_piece")).agg(
-            pl.col("start_ns").min(),
-            pl.col("dur_ns").sum().clip(upper_bound=2 * piece),
+        gathered = short.group_by("lane", _piece=pl.col("start_ns") // piece).agg(
+            pl.min("start_ns"),
+            pl.sum("dur_ns").clip(upper_bound=2 * piece),
             label=longest,
             name=pl.format("{} events", pl.len()),
             events=pl.len().cast(pl.Int64),
@@ -409,9 +415,9 @@ def _arranged(
     ).str.to_lowercase()
     kept = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     if phase is not None:
-        kept = kept.filter(pl.col("phase") == phase)
+        kept = kept.filter(phase=phase)
     if status is not None:
-        kept = kept.filter(pl.col("status") == status)
+        kept = kept.filter(status=status)
     column, falling = sort.lstrip("-"), sort.startswith("-")
     if column not in kept.columns:
         return kept
@@ -446,13 +452,13 @@ def _statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
 def _matching(labels: ComparedLabels) -> list[pl.Expr]:
     """Condition for the events of a row: every label is equal, and null equals null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [
-        pl.lit(value=True)
+        pl.lit(True)
     ]
 
 
 def _of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     """Rows of a rank; all if none is chosen."""
-    return events if rank is None else events.filter(pl.col("rank") == rank)
+    return events if rank is None else events.filter(rank=rank)
 
 
 def _events_of(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
@@ -467,15 +473,13 @@ def compared_steps(trace: Trace, labels: ComparedLabels, rank: int | None = None
     events = _of_rank(trace.events, rank)
     phase = labels.get("phase")
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
-    every = cells.group_by("rank", "step").agg(pl.col("start_ns").min())
+    every = cells.group_by("rank", "step").agg(pl.min("start_ns"))
     busy = union_length(_events_of(trace, labels, rank), ["rank", "step"])
     joined = every.join(busy, on=["rank", "step"], how="left").with_columns(
         pl.col("busy_ns").fill_null(0)
     )
     steps = (
-        joined.group_by("step")
-        .agg(pl.col("busy_ns").mean(), pl.col("start_ns").min())
-        .sort("start_ns", "step")
+        joined.group_by("step").agg(pl.mean("busy_ns"), pl.min("start_ns")).sort("start_ns", "step")
     )
     return steps.with_row_index("place").select("step", "place", "busy_ns")
 
@@ -541,14 +545,14 @@ class Compare(Explorer, room="compare"):
     tolerance = traitlets.Float(0.05, min=0).tag(sync=True)
     """Largest relative change with the status ``same``."""
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase whose steps are compared; the one with the most time, once the widget is shown."""
 
     status = traitlets.Enum([*STATUSES, None], default_value=None, allow_none=True).tag(sync=True)
     search = traitlets.Unicode("").tag(sync=True)
     sort = traitlets.Unicode("-delta_ns").tag(sync=True)
 
-    picked: Any = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    picked: Any = optional(traitlets.Dict)
     """Labels of the row that is picked, such as ``{"phase": "decode", "stage": "norm"}``."""
 
     place = traitlets.Int(default_value=None, allow_none=True, min=0).tag(sync=True)

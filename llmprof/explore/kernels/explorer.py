@@ -25,7 +25,7 @@ from llmprof.explore.base.messages import (
     array,
     pack,
 )
-from llmprof.explore.base.widget import PICKS, Explorer, Reply, request_handler, sorted_by
+from llmprof.explore.base.widget import PICKS, Explorer, Reply, optional, request_handler, sorted_by
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.names.mangled import demangled
@@ -38,6 +38,7 @@ from llmprof.theory.bound import find_device
 from llmprof.trace import Trace
 from llmprof.trace.metrics import explain
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.schema import END
 
 BINS: Final = 48
 """Points of a sparkline."""
@@ -228,8 +229,7 @@ def _launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
     """
     if events.is_empty():
         return {"condensed": False, "columns": [], "span": None}, []
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    span = events.select(pl.col("start_ns").min(), end_ns=ends.max()).row(0)
+    span = events.select(pl.min("start_ns"), end_ns=END.max()).row(0)
     if events.height <= MOST_POINTS:
         frame = events.select("event", "rank", "step", "layer", "stage", "start_ns", "dur_ns")
     else:
@@ -259,8 +259,8 @@ def _shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
         trace.table("ops")
     except NotCapturedError as error:
         return {"rows": [], "why": str(error)}
-    events = trace.events.filter(pl.col("name") == name)
-    of_rank = events if rank is None else events.filter(pl.col("rank") == rank)
+    events = trace.events.filter(name=name)
+    of_rank = events if rank is None else events.filter(rank=rank)
     dur = pl.col("dur_ns")
     rows = (
         of_rank.group_by("shapes", op="operator")
@@ -340,7 +340,7 @@ def _grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
         for side in ("grid", "block")
     ]
     found = rows.group_by("registers", "shared_bytes", *triple).agg(
-        count=pl.len(), mean_ns=pl.col("dur_ns").mean()
+        count=pl.len(), mean_ns=pl.mean("dur_ns")
     )
     return (
         found.sort("count", "grid", "block", descending=[True, False, False])
@@ -419,7 +419,7 @@ class Profiled:
 
     def of(self, name: str) -> pl.DataFrame:
         """Profiled launches of a kernel, the best matches first."""
-        return self.launches.filter(pl.col("name") == name).sort(
+        return self.launches.filter(name=name).sort(
             "confidence", "kernel_id", descending=[True, False], maintain_order=True
         )
 
@@ -477,7 +477,7 @@ def kernel_detail(profile: Profiled, name: str, kernel_id: int | None = None) ->
     row = (matching if matching.height else launches).row(0, named=True)
     number, level = row["kernel_id"], row["memory_level"]
     of_level = {"memory_share": f"memory ({level.upper()})"} if level else {}
-    rules = profile.metrics.rules.filter(pl.col("kernel_id") == number)
+    rules = profile.metrics.rules.filter(kernel_id=number)
     rules = rules.sort(
         "estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True
     )
@@ -489,9 +489,7 @@ def kernel_detail(profile: Profiled, name: str, kernel_id: int | None = None) ->
             for column, (label, metric) in PEAKS.items()
         ],
         "roofline": _roofline(profile, number),
-        "stalls": profile.stalls.filter(pl.col("kernel_id") == number)
-        .select("reason", "share")
-        .to_dicts(),
+        "stalls": profile.stalls.filter(kernel_id=number).select("reason", "share").to_dicts(),
         "rules": rules.head(_MOST_RULES).drop("kernel_id").to_dicts(),
     }
 
@@ -500,9 +498,9 @@ def _values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, An
     """Metrics of a launch whose name or section contains a text, with titles; those of the
     details page first.
     """
-    frame = profile.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
+    frame = profile.metrics.metrics.filter(kernel_id=kernel_id)
     words = pl.concat_str(
-        pl.col("metric"), pl.col("section").fill_null(""), separator=" "
+        "metric", pl.col("section").fill_null(""), separator=" "
     ).str.to_lowercase()
     fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
@@ -518,7 +516,7 @@ def _roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     """All launches on the roofline, the device's roofs, and which launch is picked."""
     x, y = "intensity", "flop_per_s"
     placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
-    if placed.filter(pl.col("kernel_id") == kernel_id).is_empty():
+    if placed.filter(kernel_id=kernel_id).is_empty():
         return None
     types = placed["dtype"].drop_nulls().unique().sort().to_list()
     peaks = profile.peaks
@@ -591,9 +589,9 @@ class Kernels(Explorer, room="kernels"):
 
     narrows = (*PICKS, "phase", "stream", "category", "search")
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
-    category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
-    stream = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
+    category = optional(traitlets.Unicode)
+    stream = optional(traitlets.Int)
     search = traitlets.Unicode("").tag(sync=True)
     """Text to search for in names, regardless of case."""
 
@@ -606,7 +604,7 @@ class Kernels(Explorer, room="kernels"):
     of = traitlets.Dict().tag(sync=True)
     """Labels of the picked row, if the table divides launches by labels."""
 
-    event = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    event = optional(traitlets.Int)
     """Row number of the picked launch in ``trace.events``."""
 
     hidden_columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -647,7 +645,7 @@ class Kernels(Explorer, room="kernels"):
         :attr:`llmprof.Trace.events`.
         """
         if self.event is not None:
-            return self.trace.events.filter(pl.col("event") == self.event)
+            return self.trace.events.filter(event=self.event)
         return self.launches
 
     @property
@@ -753,7 +751,7 @@ class Kernels(Explorer, room="kernels"):
     @request_handler()
     def _on_launch(self, event: int) -> None:
         """Pick a launch, and set the window around it; linked explorers then show this window."""
-        rows = self.trace.events.filter(pl.col("event") == event)
+        rows = self.trace.events.filter(event=event)
         if rows.height:
             start, length = rows.select("start_ns", "dur_ns").row(0)
             around = max(4 * length, 5_000)
@@ -797,7 +795,7 @@ class Kernels(Explorer, room="kernels"):
         """Number of the operator that a launch is part of, as in the points of the roofline of
         operators.
         """
-        rows = operators_with_bounds(self.trace)[1].filter(pl.col("event") == event)["row"]
+        rows = operators_with_bounds(self.trace)[1].filter(event=event)["row"]
         return {"row": rows[0] if rows.len() else None}, []
 
     @request_handler(

@@ -15,7 +15,7 @@ from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.charts.subjects.heatmaps import kinds_in_words
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import colour_scale, placed_in_columns, scales_of
-from llmprof.explore.base.widget import Explorer, Reply, request_handler
+from llmprof.explore.base.widget import Explorer, Reply, optional, request_handler
 from llmprof.explore.layers.picture import MOST_RANKS, CellsPanel, cells_picture
 from llmprof.names import readable
 from llmprof.replay.slack import add_slack, unknown_slack
@@ -73,9 +73,7 @@ class Cells:
 
 def layer_choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
-    rows = (
-        trace.events.filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
-    )
+    rows = trace.events.drop_nulls("layer").select("rank", "stage", "phase").unique()
     return {
         "ranks": rows["rank"].unique().sort().to_list(),
         "stages": in_order(rows["stage"].drop_nulls(), STAGES),
@@ -105,9 +103,7 @@ def layer_cells(
     if steps is not None:
         rows = rows.filter(pl.col("step").is_between(*steps))
     placed, columns, phases, size = placed_in_columns(rows, MAX_COLUMNS)
-    by_layer = placed.group_by("column", "layer").agg(
-        pl.col("value").median(), pl.col("outlier").any()
-    )
+    by_layer = placed.group_by("column", "layer").agg(pl.median("value"), pl.col("outlier").any())
     levels = rows.group_by("layer").agg(pl.col("kind").mode().sort().first()).sort("layer")
     every = columns.select("column", "phase").join(levels.select("layer"), how="cross")
     full = every.join(by_layer, on=["column", "layer"], how="left").sort("column", "layer")
@@ -127,7 +123,7 @@ def layer_cells(
         "scales": scales_of(full, phases, diverging=measure == "gap"),
     }
     values = full["value"].fill_null(float("nan"))
-    return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
+    return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(False), "u1"))
 
 
 def cell_events(
@@ -149,13 +145,13 @@ def _stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFram
     rank and step.
     """
     rows = layers_of(trace, stages=True).filter(pl.col("rank") == rank, pl.col("step") == step)
-    alike = pl.col("kind").eq_missing(pl.col("kind").filter(pl.col("layer") == layer).first())
+    alike = pl.col("kind").eq_missing(pl.col("kind").filter(layer=layer).first())
     rows = rows.filter(alike)
     sums = rows.group_by("layer", "stage").agg(
-        pl.col("start_ns").min(), pl.col("dur_ns", "busy_ns").sum(), pl.col("kernels").sum()
+        pl.min("start_ns"), pl.sum("dur_ns", "busy_ns"), pl.sum("kernels")
     )
-    typical = sums.group_by("stage").agg(typical_ns=pl.col("dur_ns").median())
-    mine = sums.filter(pl.col("layer") == layer).sort("start_ns", "stage")
+    typical = sums.group_by("stage").agg(typical_ns=pl.median("dur_ns"))
+    mine = sums.filter(layer=layer).sort("start_ns", "stage")
     mine = mine.join(typical, on="stage", how="left", maintain_order="left")
     return mine.select(
         "stage",
@@ -177,7 +173,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     summary = (
         add_slack(summary, trace, events, ["stage", "op", "name", "category"]) if slack else summary
     )
-    whole = pl.col("total_ns").sum()
+    whole = pl.sum("total_ns")
     return (
         summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
         .sort(
@@ -222,10 +218,10 @@ class Layers(Explorer, room="layers"):
     layer) or host.
     """
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
 
-    default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    default_rank = optional(traitlets.Int)
     """Rank that is shown while none is chosen."""
 
     narrows = ("stage", "phase")

@@ -7,6 +7,7 @@ import polars as pl
 import traitlets
 
 from llmprof import charts
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring, with_waits
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.charts.base import theme
@@ -20,10 +21,11 @@ from llmprof.explore.base.messages import (
     array,
     pack,
 )
-from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, optional, request_handler
 from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
-from llmprof.label.steps.steps import steps_of, whole_steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 
 class Bars(MessageRecord):
@@ -93,7 +95,7 @@ def _with_class(events: pl.DataFrame) -> pl.DataFrame:
 
 def _span_of(trace: Trace, rank: int) -> Span | None:
     """First start and last end on the device of a rank (ns); None if nothing ran."""
-    mine = trace.events.filter(pl.col("rank") == rank)
+    mine = trace.events.filter(rank=rank)
     if mine.is_empty():
         return None
     first, last = extent(mine)
@@ -104,27 +106,25 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
-    where = whole_steps(trace).select(
-        "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    where = whole_steps(trace).select("rank", "step", "phase", "start_ns", end_ns=END)
     rows = overlap_of_trace(trace, waits=True).filter(
         pl.col("rank") == rank, pl.col("step").is_not_null()
     )
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if rows.is_empty():
         first, last = _span_of(trace, rank) or (0, 0)
-        whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(pl.col("rank") == rank)
+        whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(rank=rank)
         rows = whole.with_columns(
             step=pl.lit(-1, pl.Int32), phase=pl.lit(None, pl.String), start_ns=first, end_ns=last
         )
     if phase is not None:
-        rows = rows.filter(pl.col("phase") == phase)
+        rows = rows.filter(phase=phase)
     size = max(1, -(-rows.height // MAX_BARS))
     bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by(
         "bar", maintain_order=True
     )
     number, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
-    times = (pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("total_ns", *PARTS).mean())
+    times = (pl.min("start_ns"), pl.max("end_ns"), pl.col("total_ns", *PARTS).mean())
     return bars.agg(number.min().alias("first"), number.max().alias("last"), phase_of, *times).drop(
         "bar"
     )
@@ -173,7 +173,7 @@ def _aligned(
 def _events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Rows of ``attribute`` of a rank that overlap a window, with their ``class``."""
     first, last = window
-    inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
+    inside = (pl.col("start_ns") < last) & (first < END)
     events = trace.events.filter(pl.col("rank") == rank, inside)
     return _with_class(events)
 
@@ -184,7 +184,7 @@ def window_summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     ``part, ns, share`` (of the window), then ``total``.
     """
     parts = overlap_within(trace, window, rank=rank, waits=True)
-    wide = parts.select(**PARTS, total=pl.col("total_ns"))
+    wide = parts.select(**PARTS, total="total_ns")
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))
 
@@ -211,9 +211,7 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
     events = _events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
-    matched = {
-        kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")
-    }
+    matched = {kind: merge(calls.filter(communicates=kind)) for kind in ("wait", "transfer")}
     made = [
         _class_lane(name, rows, window, pixels)
         for name, rows in _classes(cut, matched, window).items()
@@ -240,7 +238,7 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
 
 def _cut(window: Span) -> list[pl.Expr]:
     first, last = window
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    start, end = pl.col("start_ns"), END
     begin = start.clip(first, last)
     return [begin.alias("start_ns"), (end.clip(first, last) - begin).alias("dur_ns")]
 
@@ -358,7 +356,7 @@ class Overlap(Explorer, room="overlap"):
 
     narrows = ("phase",)
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps whose bars are shown; all if None."""
 
     against = traitlets.Unicode("").tag(sync=True)
@@ -370,7 +368,7 @@ class Overlap(Explorer, room="overlap"):
     bars = traitlets.Enum(["time", "share"], default_value="time").tag(sync=True)
     """Whether the bars of steps show times or shares."""
 
-    default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    default_rank = optional(traitlets.Int)
     """Rank that is shown while none is chosen."""
 
     def __init__(self, trace: Trace, other: Trace | None = None, **traits: Any) -> None:

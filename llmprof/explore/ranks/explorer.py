@@ -13,7 +13,7 @@ from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.subjects.heatmaps import MEANING
 from llmprof.explore.base.messages import ColourScale, FrameRow, MessageRecord, array
 from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
-from llmprof.explore.base.widget import Explorer, Reply, request_handler
+from llmprof.explore.base.widget import Explorer, Reply, optional, request_handler
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -67,12 +67,10 @@ def rank_cells(
     steps of a column.
     """
     title, column = MEASURES[measure]
-    rows = rows if phase is None else rows.filter(pl.col("phase") == phase)
+    rows = rows if phase is None else rows.filter(phase=phase)
     for column_name, ends in (("step", steps), ("rank", rank_range)):
         rows = rows if ends is None else rows.filter(pl.col(column_name).is_between(*ends))
-    first, last = rows.select(
-        pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)
-    ).row(0)
+    first, last = rows.select(pl.min("rank").fill_null(0), last=pl.max("rank").fill_null(0)).row(0)
     size = 1
     while last - first + 1 > MAX_ROWS * size:
         size *= 2  # so that nodes stay together
@@ -80,13 +78,9 @@ def rank_cells(
     placed = placed.with_columns(
         row=(pl.col("rank") - first) // size, value=pl.col(column).cast(pl.Float64)
     )
-    per_rank = placed.group_by("rank", "row", "column").agg(pl.col("value").median())
-    slowest = per_rank.group_by("row", "column").agg(pl.col("value").max())
-    bands = (
-        placed.group_by("row")
-        .agg(first=pl.col("rank").min(), last=pl.col("rank").max())
-        .sort("row")
-    )
+    per_rank = placed.group_by("rank", "row", "column").agg(pl.median("value"))
+    slowest = per_rank.group_by("row", "column").agg(pl.max("value"))
+    bands = placed.group_by("row").agg(first=pl.min("rank"), last=pl.max("rank")).sort("row")
     full = columns.select("column", "phase").join(bands.select("row"), how="cross")
     full = full.join(slowest, on=["row", "column"], how="left").sort("column", "row")
     head = {
@@ -111,7 +105,7 @@ class Ranks(Explorer, room="ranks"):
 
     narrows = ("phase",)
 
-    phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
+    phase = optional(traitlets.Unicode)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
 
     picked = traitlets.List(traitlets.Int(), default_value=[]).tag(sync=True)
@@ -130,7 +124,7 @@ class Ranks(Explorer, room="ranks"):
         if not self.picked:
             return rows.clear()
         rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
-        return rows if self.step is None else rows.filter(pl.col("step") == self.step)
+        return rows if self.step is None else rows.filter(step=self.step)
 
     def timeline(self, *, around: float = 0.5) -> Timeline:
         """Timeline of the picked ranks alone, at the picked step."""
@@ -147,7 +141,7 @@ class Ranks(Explorer, room="ranks"):
     def picture(self) -> bytes | None:
         """PNG image of the heat map."""
         rows = rank_steps(self.trace)
-        rows = rows if self.phase is None else rows.filter(pl.col("phase") == self.phase)
+        rows = rows if self.phase is None else rows.filter(phase=self.phase)
         groups = rank_places(self.trace, ranks_per_node=self.ranks_per_node)
         return charts.to_png_bytes(
             charts.ranks(rows, value=MEASURES[self.measure][1], groups=groups), theme="any"
@@ -226,7 +220,7 @@ class Ranks(Explorer, room="ranks"):
             worst = rows.sort(
                 MEASURES[measure][1], "rank", descending=[True, False], nulls_last=True
             )["rank"][0]
-            first, last = rows.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+            first, last = rows.select(pl.min("start_ns"), pl.max("end_ns")).row(0)
             with self.hold_sync():
                 self.picked = rows["rank"].sort().to_list()
                 self.rank, self.step = int(worst), step

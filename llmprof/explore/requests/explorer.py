@@ -14,7 +14,15 @@ from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of, slow
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Fact, FrameRow, MessageRecord
-from llmprof.explore.base.widget import Explorer, Reply, Trait, link, request_handler, sorted_by
+from llmprof.explore.base.widget import (
+    Explorer,
+    Reply,
+    Trait,
+    link,
+    optional,
+    request_handler,
+    sorted_by,
+)
 from llmprof.explore.timeline.explorer import Timeline
 from llmprof.units import format_ns, format_share
 
@@ -70,7 +78,7 @@ class RequestsExplorer(Explorer, room="requests"):
     sort = traitlets.Unicode("-ttft_ns").tag(sync=True)
     """Column that the table is sorted by; with ``-`` the largest value comes first."""
 
-    picked: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
+    picked: Trait = optional(traitlets.Int)
     """Number of the request that is picked."""
 
     def __init__(self, run: AnyRun, **traits: Any) -> None:

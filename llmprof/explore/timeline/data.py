@@ -36,6 +36,7 @@ from llmprof.label.intervals import union_length
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 from llmprof.trace.platforms import UNKNOWN
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 MOST_WAITING: Final = 0.1
@@ -299,8 +300,8 @@ class TimelineData:
         if calls.is_empty():
             return {}
         waiting = union_length(calls.select("rank", "start_ns", dur_ns="wait_ns"), ["rank"])
-        end = (pl.col("start_ns") + pl.col("dur_ns")).max()
-        spans = self.events.group_by("rank").agg(whole_ns=(end - pl.col("start_ns").min()).clip(1))
+        end = END.max()
+        spans = self.events.group_by("rank").agg(whole_ns=(end - pl.min("start_ns")).clip(1))
         shares = spans.join(waiting, on="rank").select(
             "rank", pl.col("busy_ns") / pl.col("whole_ns")
         )
@@ -315,9 +316,7 @@ class TimelineData:
             return None
         calls = collectives(self.trace).filter(pl.col("wait_ns") > 0).drop_nulls("last_rank")
         by_last = (
-            calls.group_by("last_rank")
-            .agg(pl.col("wait_ns").sum())
-            .sort("wait_ns", descending=True)
+            calls.group_by("last_rank").agg(pl.sum("wait_ns")).sort("wait_ns", descending=True)
         )
         if by_last.is_empty() or 2 * by_last["wait_ns"][0] <= by_last["wait_ns"].sum():
             return None
@@ -437,7 +436,7 @@ def _launched(
     ]
     return frame.filter(
         pl.col("launch_start_ns").is_between(span[0], span[1]),
-        pl.any_horizontal(*mine, pl.lit(value=False)),
+        pl.any_horizontal(*mine, pl.lit(False)),
     )
 
 
@@ -453,7 +452,7 @@ def _sampled(row: TimelineRow, span: Sequence[float]) -> pl.DataFrame:
         "time_ns",
         at["name"].alias("name"),
         "value",
-        at["unit"].alias("unit"),
+        unit=at["unit"],
     )
 
 
@@ -608,12 +607,10 @@ def _table(
             columns = {"name": lane.name[part], "code": lane.code(color_by)[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
-    inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(
-        pl.col("start"), pl.lit(lo)
-    )
+    inside = pl.min_horizontal("end", pl.lit(hi)) - pl.max_horizontal("start", pl.lit(lo))
     length_ns = pl.col("end") - pl.col("start")
     figures = _figures(length_ns) | {"total_ns": inside.clip(0).sum()}
-    names = spans.group_by("name", maintain_order=True).agg(pl.col("code").first(), **figures)
+    names = spans.group_by("name", maintain_order=True).agg(pl.first("code"), **figures)
     names = names.sort("total_ns", "name", descending=[True, False])
     sum_ns = float(names["total_ns"].sum() or 0)
     share = pl.lit(None, pl.Float64) if sum_ns <= 0 else pl.col("total_ns") / sum_ns
@@ -672,8 +669,8 @@ def _host_table(
     )
     pieces, spans = innermost_within(windows, every, ["thread"])
     own = spans[pieces["span"]].select("name").hstack(pieces.select(total_ns="dur_ns"))
-    own = own.group_by("name").agg(pl.col("total_ns").sum())
-    each = spans.group_by("name").agg(pl.col("code").first(), **_figures(pl.col("dur_ns")))
+    own = own.group_by("name").agg(pl.sum("total_ns"))
+    each = spans.group_by("name").agg(pl.first("code"), **_figures(pl.col("dur_ns")))
     names = each.join(own, on="name", how="left").with_columns(pl.col("total_ns").fill_null(0))
     whole = (end - start) * len(numbers)
     names = names.sort("total_ns", "name", descending=[True, False]).with_columns(

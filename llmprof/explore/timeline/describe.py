@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import polars as pl
 
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.layers import layers
 from llmprof.charts.subjects.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -21,7 +22,6 @@ from llmprof.explore.timeline.rows import (
     led_to,
     path_facts,
 )
-from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
@@ -208,7 +208,7 @@ def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
         "names": names.to_list(),
         "name": places.to_list(),
         **nodes.select("level", "value", start="x").to_dict(as_series=False),
-        "left_out": total - int(nodes.filter(pl.col("level") == 0)["value"].sum()),
+        "left_out": total - int(nodes.filter(level=0)["value"].sum()),
     }
 
 
@@ -218,7 +218,7 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
     if by == "stage":
         around = [pl.col("phase").fill_null("no step"), pl.col("stage").fill_null("other")]
         stack = pl.concat_list(*around, names)
-        stacked = events.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack)
+        stacked = events.select("rank", thread="launch_thread", value="dur_ns", stack=stack)
     else:
         rows = [row for row in data.rows if row.kind == _ROWS[by]]
         if not rows:
@@ -232,7 +232,7 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
             )
         parts = [_called(data, row, events) for row in rows]
         stacked = pl.concat([part for part in parts if part.height] or parts[:1])
-    summed = stacked.group_by("rank", "thread", "stack").agg(pl.col("value").sum(), count=pl.len())
+    summed = stacked.group_by("rank", "thread", "stack").agg(pl.sum("value"), count=pl.len())
     text = pl.col("stack").list.join("\n")
     ordered = summed.sort(
         "value", "rank", "thread", text, descending=[True, False, False, False], nulls_last=True
@@ -313,7 +313,7 @@ def _called(data: TimelineData, row: TimelineRow, events: pl.DataFrame) -> pl.Da
         *(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?")
     )
     return named.select(
-        "rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls()
+        "rank", thread="launch_thread", value="dur_ns", stack=stack.list.drop_nulls()
     )
 
 
@@ -674,7 +674,7 @@ def _launched_by(
     """Arrows to the device events that a host call, or an operator, launched."""
     if not data.found:
         return []
-    events = data.frame("stream").filter(pl.col("rank") == drawn.rank)
+    events = data.frame("stream").filter(rank=drawn.rank)
     if drawn.kind == "runtime" and record["correlation"] is not None:
         launched = events.filter(pl.col("correlation") == record["correlation"])
     else:

@@ -13,7 +13,7 @@ from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
 from llmprof.charts.subjects.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Fact, MessageRecord, TimeRange
-from llmprof.explore.base.widget import Explorer, Reply, Trait, request_handler
+from llmprof.explore.base.widget import Explorer, Reply, Trait, optional, request_handler
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import HOST, TimelineData
@@ -43,6 +43,7 @@ from llmprof.explore.timeline.view import overview, window_picture, window_view
 from llmprof.text import csv
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 Colour = Literal["stage", "category"]
@@ -237,7 +238,7 @@ def _percent(value: float | None) -> str | None:
 class Timeline(Explorer, room="timeline"):
     """Timeline of a trace; :func:`timeline` says how it is used."""
 
-    selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    selection: Trait = optional(traitlets.Dict)
     """Selected span: its ``row`` and its ``id`` in this row."""
 
     span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(
@@ -250,12 +251,12 @@ class Timeline(Explorer, room="timeline"):
     )
     """Numbers of the rows that the range was dragged over; all streams if None."""
 
-    span_kind = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    span_kind = optional(traitlets.Unicode)
     """Kind of rows of the range that is selected, where the rows are of several: a kind of row,
     or ``flows``.
     """
 
-    height = traitlets.Int(None, allow_none=True).tag(sync=True)
+    height = optional(traitlets.Int)
     """Greatest height of the overview and the rows (px); the height of the screen if None."""
 
     color_by = traitlets.Enum(["stage", "category"], default_value="stage").tag(sync=True)
@@ -264,7 +265,7 @@ class Timeline(Explorer, room="timeline"):
     search = traitlets.Unicode("").tag(sync=True)
     """Search text: spans whose names contain it are highlighted."""
 
-    arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    arrangement: Trait = optional(traitlets.Dict)
     """How the rows are arranged:
 
     ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what rows are
@@ -307,9 +308,7 @@ class Timeline(Explorer, room="timeline"):
             problem = str(error)
         restoring = {} if view is None else restored(view, self._trace_id, len(self._data.drawn))
         if requests is not None and requests.height:  # monitors run from the start of the engine on
-            ends = requests.select(
-                pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
-            ).row(0)
+            ends = requests.select(pl.min("start_ns"), last=END.max()).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
         if host_above:
             restoring["arrangement"] = {"moved": self._data.host_above}
@@ -436,11 +435,10 @@ class Timeline(Explorer, room="timeline"):
             return find.nested(self._data, [row for row in rows if row.kind in HOST], within, level)
         if rows and rows[0].kind in (*KINDS, REQUEST_KIND, PATH_KIND, *self._data.queried):
             ranks = {row.rank for row in rows if row.rank >= 0} or set(self.trace.ranks)
-            end = pl.col("start_ns") + pl.col("dur_ns")
             inside = (
                 pl.col("rank").is_in(list(ranks))
                 & (pl.col("start_ns") < within[1])
-                & (end > within[0])
+                & (within[0] < END)
             )
             chosen = self._data.frame("stream").filter(inside)
         else:

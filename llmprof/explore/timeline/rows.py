@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 
 from llmprof import names
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import draw, theme
 from llmprof.errors import LlmprofError
-from llmprof.label.steps.steps import whole_steps
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.text import PART_WORDS
 from llmprof.trace import Trace
 from llmprof.trace.platforms import UNKNOWN
+from llmprof.trace.schema import END
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.units import format_share
@@ -290,8 +291,8 @@ def _lanes(path: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list[Lane]:
     if made["rank"].n_unique() == 1:
         return lanes
     run = pl.col("rank").rle_id()
-    of_rank = made.group_by(run.alias("run"), maintain_order=True).agg(
-        pl.col("rank", "start_ns", "id").first(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    of_rank = made.group_by(run=run, maintain_order=True).agg(
+        pl.first("rank", "start_ns", "id"), end=END.max()
     )
     odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
     ranks = of_rank.with_columns(
@@ -306,7 +307,7 @@ def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
     """What a part of the path is, in words."""
     record = path.row(number, named=True)
     part, step, evidence = record["part"], record["step"], record["evidence"]
-    whole = int(path.filter(pl.col("step") == step)["dur_ns"].sum())
+    whole = int(path.filter(step=step)["dur_ns"].sum())
     facts = [("part", f"{part}: {_MEANS[part]}")]
     if record["phase"] is not None:
         facts.append(("step", f"{step} · {record['phase']}"))
@@ -537,7 +538,7 @@ def stream_rows(
         return
     made = events.select(
         *("rank", "device", "stream", "start_ns", "dur_ns"),
-        id=pl.col("event"),
+        id="event",
         name=texts.numbers(events["name"], None if on_host else names.readable),
         code=keys.codes("category", events["category"]),
         sent=events["category"] == "collective",
@@ -589,7 +590,7 @@ def waiting_rows(trace: Trace) -> tuple[list[TimelineRow], float, float]:
         for rank, kind, thread, count, _, _ in found.iter_rows()
     ]
     first, last = found.select(
-        pl.col("first_ns").min().fill_null(np.inf), pl.col("last_ns").max().fill_null(-np.inf)
+        pl.min("first_ns").fill_null(np.inf), pl.max("last_ns").fill_null(-np.inf)
     ).row(0)
     return rows, first, last
 
@@ -859,17 +860,13 @@ def request_rows(frame: pl.DataFrame, keys: Keys, span_names: SpanNames) -> list
     )
     made = frame.with_row_index("id_").select(
         *("request", "start_ns", "dur_ns"),
-        id=pl.col("id_"),
+        id="id_",
         name=span_names.numbers(
             frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()
         ),
         code=keys.codes("request", frame["part"]),
     )
-    order = (
-        made.group_by("request")
-        .agg(pl.col("start_ns").min())
-        .sort("start_ns", "request")["request"]
-    )
+    order = made.group_by("request").agg(pl.min("start_ns")).sort("start_ns", "request")["request"]
     parts = made.sort("start_ns", maintain_order=True).partition_by("request", as_dict=True)
     return [
         TimelineRow(

@@ -217,11 +217,11 @@ def _works(trace: Trace) -> list[tuple[str, str]]:
     """Stages, then categories of the devices' work, with words that say their share of its time;
     the longest first.
     """
-    rows = graph(trace).events.filter(pl.col("where") == "device")
+    rows = graph(trace).events.filter(where="device")
     total = max(int(rows["dur_ns"].sum()), 1)
     choices: list[tuple[str, str]] = []
     for column in ("stage", "category"):
-        sums = rows.drop_nulls(column).group_by(column).agg(pl.col("dur_ns").sum())
+        sums = rows.drop_nulls(column).group_by(column).agg(pl.sum("dur_ns"))
         for name, ns in sums.sort("dur_ns", column, descending=[True, False]).iter_rows():
             if name not in dict(choices) and ":" not in name:
                 choices.append((name, f"{name} ({column}, {format_share(ns / total)})"))
@@ -501,7 +501,7 @@ def _in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
     is known.
     """
     times = [f"{name}_ns" for name in ("recorded", "predicted", "low", "high")]
-    plain = frame.filter(pl.col("plain_recorded_ns").is_not_null())
+    plain = frame.drop_nulls("plain_recorded_ns")
     plain = plain.with_columns(
         phase=pl.format("{}, without the profiler", "phase"),
         **{name: f"plain_{name}" for name in times},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from llmprof.analyze.step_times import IDLE_NOT_RECORDED
@@ -12,8 +11,7 @@ from llmprof.text import counted
 from llmprof.units import format_ns
 
 
-@dataclass(frozen=True)
-class BetweenOperators(Figures):
+class BetweenOperators(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float

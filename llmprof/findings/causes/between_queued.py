@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -19,8 +18,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class BetweenQueued(Figures):
+class BetweenQueued(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     kind: str

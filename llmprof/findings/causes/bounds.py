@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -22,8 +21,7 @@ def _of_tensors(shapes: str | None) -> str:
     return shorten(re.sub(r"(?<=\d), (?=\d)", ",", tensors), 80)
 
 
-@dataclass(frozen=True)
-class BelowBound(Figures):
+class BelowBound(Figures, frozen=True):
     """Times and calls are of one step or rank."""
 
     what: str
@@ -74,8 +72,7 @@ class BelowBound(Figures):
         )
 
 
-@dataclass(frozen=True)
-class AboveBound(Figures):
+class AboveBound(Figures, frozen=True):
     """Calls are of one step or rank; the operator is the one with most time."""
 
     operator: str | None
@@ -123,7 +120,7 @@ def _measure_below(scope: Scope) -> Measurement | None:
     short = pl.col("operator").str.split("::").list.last()
     known = pl.col("stage").is_not_null() & ~pl.col("stage").is_in(ANY_STAGE)
     rows = rows.with_columns(what=pl.when(known).then("stage").otherwise(short), known=known)
-    sums = rows.group_by("what", "known").agg(pl.col("time_ns", "bound_ns", "gap_ns").sum())
+    sums = rows.group_by("what", "known").agg(pl.sum("time_ns", "bound_ns", "gap_ns"))
     sums = sums.filter(pl.col("gap_ns") > 0).sort("gap_ns", "what", descending=[True, False])
     if not sums.height:
         return None
@@ -161,9 +158,9 @@ def _measure_above(scope: Scope) -> Measurement | None:
         longest["operator"],
         longest["bound_ns"] / longest["time_ns"],
         longest["bound_by"],
-        rows.select("operator", "shapes").n_unique(),
+        rows[["operator", "shapes"]].n_unique(),
         sum_of(rows, "count") / scope.parts,
-        bool(rows.select(BY_CACHE.fill_null(value=False).all()).item()),
+        bool(rows.select(BY_CACHE.fill_null(False).all()).item()),
         longest["shapes"],
         longest["kernel"],
     )

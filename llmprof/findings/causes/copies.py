@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -28,8 +26,7 @@ KINDS: Final = {
 """Kinds of copies, by their names and memories."""
 
 
-@dataclass(frozen=True)
-class Copies(Figures):
+class Copies(Figures, frozen=True):
     """Counts and bytes are of one step or rank."""
 
     name: str
@@ -44,6 +41,9 @@ class Copies(Figures):
     """The kernel with most of it, if kernels copy."""
     operator: str = ""
     """The operator that launches most of them."""
+    by_operator_share: float = 0.0
+    of_convolutions: bool = False
+    """Whether most of them change the layout for convolutions."""
     beside_kernels: bool = True
     """Whether kernels were recorded, which they could overlap."""
 
@@ -60,8 +60,8 @@ class Copies(Figures):
         )
         if self.moved_bytes and self.gbps is not None:
             text += f", {format_bytes(self.moved_bytes)} in all at {self.gbps:,.1f} GB/s"
-        if self.kernel and self.operator:
-            text += f", the most time in {self.operator}"
+        if self.kernel and self.by_operator_share >= MOSTLY:
+            text += f", the most time in {self.operator} ({format_share(self.by_operator_share)})"
         return f"{text}." if self.around is None else f"{text}. {self.around}."
 
     def advice(self, of: Context) -> str:
@@ -96,7 +96,7 @@ class Copies(Figures):
             )
         if not self.kernel:
             return "Copy less, or on a stream of its own while other work runs."
-        if torch and re.search("nchw|nhwc|conv", self.kernel + self.operator, re.IGNORECASE):
+        if torch and self.of_convolutions:
             return "Keep tensors in channels_last: convolutions convert between NCHW and NHWC here."
         if torch:
             return (
@@ -110,18 +110,19 @@ class Copies(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    rows = scope.times.filter(pl.col("kind") == "copy")
+    rows = scope.times.filter(kind="copy")
     if not rows.height:
         return None
     name, share = heaviest(rows, "part", "ns")
     events = scope.events.filter(pl.col("category").is_in(["copy", "fill"]))
     of_name = events.filter(pl.col("name").eq_missing(name))
-    shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
+    shown = of_name if of_name.height else events.filter(source="kernel")
     moved = None
     if of_name.height and "copies" in scope.trace.table_names:
         moved = scope.begun(scope.trace.copies.filter(pl.col("name").eq_missing(name)))
     kernel = "" if of_name.height else str(heaviest(shown, "name")[0] or "")
     operator, of_operator = heaviest(shown, "operator")
+    layout = pl.concat_str("name", "operator", ignore_nulls=True).str.contains("(?i)nchw|nhwc|conv")
     what = f"{name}{_memories(name, moved)}"
     many = 0.0 if moved is None else sum_of(moved, "bytes")
     figures = Copies(
@@ -133,7 +134,9 @@ def _measure(scope: Scope) -> Measurement | None:
         None if moved is None else many / max(1.0, sum_of(moved, "dur_ns")),
         range_around(scope, events),
         kernel,
-        str(operator or "") if of_operator >= MOSTLY else "",
+        str(operator or ""),
+        of_operator,
+        sum_of(shown.filter(layout), "dur_ns") > MOSTLY * sum_of(shown, "dur_ns"),
         scope.has_kernels,
     )
     # copies without a separate category cannot be told from other work

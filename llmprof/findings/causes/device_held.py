@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
-
-import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement, longest_in
 from llmprof.findings.host import CALLS, advice_on, first_match
@@ -14,8 +11,7 @@ from llmprof.text import counted
 from llmprof.units import format_ns, format_share
 
 
-@dataclass(frozen=True)
-class DeviceHeld(Figures):
+class DeviceHeld(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     call: str
@@ -40,7 +36,7 @@ class DeviceHeld(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    gaps = scope.idle("queued").filter(pl.col("waited_kind") == "call")
+    gaps = scope.idle("queued").filter(waited_kind="call")
     if not gaps.height:
         return None
     call, share = heaviest(gaps, "waited_name")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
-
-import polars as pl
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, sum_of
 
 
-@dataclass(frozen=True)
-class Drafting(Figures):
+class Drafting(Figures, frozen=True):
     """Tokens are those of a request and step."""
 
     even_tokens: float
@@ -40,14 +36,14 @@ class Drafting(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    drafts = scope.events.filter(pl.col("stage") == "draft")
+    drafts = scope.events.filter(stage="draft")
     if not drafts.height:
         return None
     ns, whole = sum_of(drafts, "dur_ns"), sum_of(scope.events, "dur_ns")
     drafted = None
     if scope.steps is not None:
         decodes = scope.steps.join(
-            scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
+            scope.windows[["rank", "step"]].unique(), on=["rank", "step"], how="semi"
         )
         requests = sum_of(decodes, "decode_requests")
         verified = sum_of(decodes, "decode_tokens") - requests

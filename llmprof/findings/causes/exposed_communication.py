@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -13,6 +12,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, sum_of
 from llmprof.label.intervals import length_within, merge, union_length
+from llmprof.text import counted
 from llmprof.units import format_ns, format_share
 
 BESIDE: Final = 0.1
@@ -22,8 +22,7 @@ EQUAL: Final = 4
 """Least number of equal calls that tells how long such a call needs."""
 
 
-@dataclass(frozen=True)
-class ExposedCommunication(Figures):
+class ExposedCommunication(Figures, frozen=True):
     """Calls are of one step or rank."""
 
     hidden_share: float
@@ -57,7 +56,7 @@ class ExposedCommunication(Figures):
             kinds = f"most time in {', '.join(self.kinds)}"
         text = (
             f"{format_share(self.hidden_share)} of all communication is hidden behind compute."
-            f" {self.calls:,.0f} calls {of.per}, {kinds}."
+            f" {counted(round(self.calls), 'call')} {of.per}, {kinds}."
         )
         if self.waits_known:
             return text
@@ -82,20 +81,20 @@ class ExposedCommunication(Figures):
         text = ""
         if not self.waits_known:
             text = (
-                "Record all ranks first, on one clock. Waiting for a rank that comes late is not"
-                " shortened by fewer or larger messages"
+                "Record all ranks first, on one clock. Waiting for a late rank is not shortened by"
+                " fewer or larger messages"
             )
             if self.slower_share > MOSTLY:
-                return f"{text}, and calls that take longer than larger ones mostly wait."
+                return f"{text}, and calls slower than equal or larger ones mostly wait."
             text += "; transfer is. "
+        if not self.has_layers:
+            return (
+                f"{text}Fewer or fused collectives, larger messages, or compute at the same time."
+            )
         if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
             return (
                 f"{text}Between stages of a pipeline keep a batch in flight for each. Where experts"
                 " exchange tokens, exchange them while others are computed."
-            )
-        if not self.has_layers:
-            return (
-                f"{text}Fewer or fused collectives, larger messages, or compute at the same time."
             )
         fuse = "" if self.is_fused else f"{of.words['fuse_communication']}, "
         return (
@@ -117,7 +116,7 @@ def beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(
         [
             sized.select(ns=pl.col("dur_ns") - pl.col("dur_ns").cum_min().over(lane)),
-            equal.select(ns=pl.col("dur_ns") - pl.col("dur_ns").min().over(alike)),
+            equal.select(ns=pl.col("dur_ns") - pl.min("dur_ns").over(alike)),
         ]
     )
 
@@ -150,7 +149,7 @@ def _measure(scope: Scope) -> Measurement | None:
     kinds = (
         calls.with_columns(pl.col("kind").fill_null("other"))
         .group_by("kind")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "kind", descending=[True, False])
     )
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])

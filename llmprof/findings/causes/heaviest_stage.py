@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -30,8 +29,7 @@ MIN_SHARE: Final = 0.001
 """Least share of all compute for a stage to be named in addition to the heaviest one."""
 
 
-@dataclass(frozen=True)
-class HeaviestStage(Figures):
+class HeaviestStage(Figures, frozen=True):
     """Kernels are of one step or rank."""
 
     stage: str
@@ -93,12 +91,8 @@ class HeaviestStage(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    compute = scope.times.filter(pl.col("kind") == "compute")
-    stages = (
-        compute.group_by("part")
-        .agg(pl.col("ns").sum())
-        .sort("ns", "part", descending=[True, False])
-    )
+    compute = scope.times.filter(kind="compute")
+    stages = compute.group_by("part").agg(pl.sum("ns")).sort("ns", "part", descending=[True, False])
     if not stages.height:
         return None
     whole = sum_of(stages, "ns")

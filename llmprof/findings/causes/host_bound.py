@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
+from msgspec import field
 
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
@@ -53,8 +53,7 @@ has 10 to 50 between.
 """
 
 
-@dataclass(frozen=True)
-class HostBound(Figures):
+class HostBound(Figures, frozen=True):
     """Counts are of one step or rank; shares are of the waiting, but the last of all kernels."""
 
     launching_share: float
@@ -90,9 +89,8 @@ class HostBound(Figures):
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether short pauses between steps are most of it, and not the launches in them."""
-        between = self.between_share >= MOSTLY and not self.in_graphs
-        return between and self.long_share < MOSTLY
+        """Whether pauses between steps are most of it, and not the launches in them."""
+        return self.between_share >= MOSTLY and not self.in_graphs
 
     def detail(self, of: Context) -> str:
         text = (
@@ -159,7 +157,12 @@ class HostBound(Figures):
                 "Most of it is one pause: record more of the run, with functions of the host, to"
                 " see whether it comes again and what the host does then."
             )
-        if self.is_between_steps:
+        is_named = (self.host.share or 0) >= MOSTLY and self.host.kind in (
+            "range",
+            "ranges",
+            "call",
+        )
+        if self.is_between_steps and not (is_named and self.long_share >= MOSTLY):
             return (
                 "Prepare and launch the next step while the device works on this one: scheduling,"
                 " sampling and inputs. Fewer launches in a step do not shorten it."
@@ -169,7 +172,7 @@ class HostBound(Figures):
                 f"Fewer launches gain little: {format_share(self.long_share)} of the waiting is"
                 " pauses of 1 ms or more."
             )
-            if (self.host.share or 0) >= MOSTLY and self.host.kind in ("range", "ranges", "call"):
+            if is_named:
                 return f"{_do_meanwhile(f'what the thread is in ({self.host.innermost})')} {few}"
             return (
                 "Sample the CPU of the launching thread, or record its functions, to see what it"
@@ -230,7 +233,7 @@ def _measure(scope: Scope) -> Measurement | None:
     once = steps is None and (max_of(whole, "dur_ns") or 0) >= MOSTLY * late_ns
     layer_times = scope.own_rows(host_times(scope.trace))
     figures = HostBound(
-        launching_share=sum_of(late.filter(pl.col("cause") == "launch"), "dur_ns") / late_ns,
+        launching_share=sum_of(late.filter(cause="launch"), "dur_ns") / late_ns,
         long_share=long,
         replayed_share=replayed,
         host=host_activity(scope, late),
@@ -267,17 +270,13 @@ def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[int, float, bool
     """Number of replays, share of the kernels that a replayed graph launched, and whether most of
     the late time is in an eager part.
     """
-    kernels = scope.events.select("rank", "launch_start_ns").filter(
-        scope.events["source"] == "kernel"
-    )
+    kernels = scope.events[["rank", "launch_start_ns"]].filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
         return 0, 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
-    replays = (
-        calls.filter(call_kinds(calls["name"])["replays"])
-        .select("rank", "launch_start_ns")
-        .unique()
-    )
+    replays = calls.filter(call_kinds(calls["name"])["replays"])[
+        ["rank", "launch_start_ns"]
+    ].unique()
     launch = ["rank", "launch_start_ns"]
     in_graphs = kernels.join(replays, on=launch, how="semi")
     alone = kernels.height - in_graphs.height

@@ -5,7 +5,6 @@ compiles or loads kernels, sets up the device, loads data or prepares inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -67,8 +66,7 @@ def advice_for(reason: str, of: Context) -> str:
     return advice_on(kinds[reason], of)
 
 
-@dataclass(frozen=True)
-class HostWork(Figures):
+class HostWork(Figures, frozen=True):
     """Pauses are of one step or rank, calls of all."""
 
     reason: str
@@ -113,7 +111,7 @@ def _measure_of(reason: str) -> Callable[[Scope], Measurement | None]:
     def measure(scope: Scope) -> Measurement | None:
         if scope.trace.capture.on_host:
             return None
-        gaps = scope.pauses.filter(pl.col("reason") == reason)
+        gaps = scope.pauses.filter(reason=reason)
         if not gaps.height:
             return None
         of, own = worst_ranks(scope, gaps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -32,8 +31,7 @@ FORMAT_CHANGES: Final = r"(?i)(?:^|_)TransData"
 """Kernels that change the format of a tensor, such as ND to NZ."""
 
 
-@dataclass(frozen=True)
-class _Kernels(Figures):
+class _Kernels(Figures, frozen=True):
     """Kernels of one kind, counted in one step or rank, and those of them with most time."""
 
     kernels: float
@@ -47,7 +45,7 @@ class _Kernels(Figures):
         )
 
 
-class AiCpuOperators(_Kernels):
+class AiCpuOperators(_Kernels, frozen=True):
     """Operators that run on the AI CPUs of the device and not on its AI cores."""
 
     def title(self, of: Context) -> str:
@@ -68,7 +66,7 @@ class AiCpuOperators(_Kernels):
         )
 
 
-class FormatChanges(_Kernels):
+class FormatChanges(_Kernels, frozen=True):
     """Kernels that only change the format of a tensor."""
 
     def title(self, of: Context) -> str:
@@ -87,8 +85,7 @@ class FormatChanges(_Kernels):
         )
 
 
-@dataclass(frozen=True)
-class AiCoreUnits(Figures):
+class AiCoreUnits(Figures, frozen=True):
     """Busy shares of the units of the AI cores, in kernels where they were measured."""
 
     units: dict[str, float]

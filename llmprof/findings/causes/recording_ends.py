@@ -4,22 +4,22 @@ without one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.edge import edges
 from llmprof.analyze.idle.host import host_spans, innermost_within
-from llmprof.analyze.step_times import edges, recorded_windows
+from llmprof.analyze.step_times import recorded_windows
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.scope import Scope, heaviest, sum_of
 from llmprof.text import shorten
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 
-@dataclass(frozen=True)
-class RecordingEnds(Figures):
+class RecordingEnds(Figures, frozen=True):
     """Times are of one rank."""
 
     before_ns: float
@@ -56,14 +56,12 @@ class RecordingEnds(Figures):
 def _measure(scope: Scope) -> Measurement | None:
     if scope.steps is not None:
         return None
-    ends = scope.events.group_by("rank").agg(
-        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    )
+    ends = scope.events.group_by("rank").agg(first=pl.min("start_ns"), last=END.max())
     windows = recorded_windows(scope.trace)
     both = windows.join(ends, on="rank").select(
         "rank",
         before=pl.col("first") - pl.col("start_ns"),
-        after=pl.col("start_ns") + pl.col("dur_ns") - pl.col("last"),
+        after=END - pl.col("last"),
         start_ns="start_ns",
         dur_ns=pl.col("first") - pl.col("start_ns"),
     )
@@ -73,7 +71,7 @@ def _measure(scope: Scope) -> Measurement | None:
     pieces, spans = innermost_within(
         before, host_spans(scope.trace).with_columns(thread=0), ["rank"]
     )
-    named = pieces.with_columns(spans["name"][pieces["span"]].alias("who"))
+    named = pieces.with_columns(who=spans["name"][pieces["span"]])
     who, share = heaviest(named, "who")
     in_who = share * sum_of(pieces, "dur_ns") / max(1.0, sum_of(before, "dur_ns"))
     figures = RecordingEnds(
@@ -89,8 +87,7 @@ def _measure(scope: Scope) -> Measurement | None:
 IDLE_AT_THE_ENDS: Final = Cause("idle_at_the_ends", _measure, "events", min_share=0.05, info=True)
 
 
-@dataclass(frozen=True)
-class WorkFromBefore(Figures):
+class WorkFromBefore(Figures, frozen=True):
     """Time of all ranks in which devices did what was launched before the recording."""
 
     before_ns: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -31,8 +30,7 @@ MIN_OWN: Final = 0.5
 _MIN_BUSY: Final = 0.8
 
 
-@dataclass(frozen=True)
-class SampledUnits(Figures):
+class SampledUnits(Figures, frozen=True):
     """Busy shares of units while a stage computes."""
 
     stage: str
@@ -80,19 +78,17 @@ def _measure(scope: Scope) -> Measurement | None:
     work = work.with_columns(stage=label)
     times = (
         work.group_by("stage")
-        .agg(pl.col("dur_ns").sum())
+        .agg(pl.sum("dur_ns"))
         .sort("dur_ns", "stage", descending=[True, False])
     )
     if samples.is_empty() or times.is_empty() or times["stage"][0] == "other":
         return None
     stage = times["stage"][0]
-    rows = work.filter(pl.col("stage") == stage)
+    rows = work.filter(stage=stage)
     means = counter_means(rows, samples, ["stage"])
     means = means.filter((pl.col("count") >= MIN_SAMPLES) & (pl.col("own_share") >= MIN_OWN))
-    share = (pl.col("mean_value") * pl.col("known_ns")).sum() / pl.col("known_ns").sum() / 100
-    of_counter = means.group_by("counter").agg(
-        share, pl.col("count").sum(), pl.col("own_share").min()
-    )
+    share = (pl.col("mean_value") * pl.col("known_ns")).sum() / pl.sum("known_ns") / 100
+    of_counter = means.group_by("counter").agg(share, pl.sum("count"), pl.min("own_share"))
     busy = {
         unit: min(1.0, sum_of(of, "mean_value"))
         for unit, pattern in UNITS.items()

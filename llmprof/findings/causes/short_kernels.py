@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -26,8 +25,7 @@ MIN_SHORT: Final = 0.3
 """Least share of short kernels for a finding."""
 
 
-@dataclass(frozen=True)
-class ShortKernels(Figures):
+class ShortKernels(Figures, frozen=True):
     """Counts are of one step or rank."""
 
     short: float
@@ -57,7 +55,7 @@ class ShortKernels(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    kernels = scope.events.filter(pl.col("source") == "kernel")
+    kernels = scope.events.filter(source="kernel")
     if kernels.height < MIN_KERNELS:
         return None
     short = kernels.filter(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -18,8 +17,7 @@ custom_all_reduce.py).
 """
 
 
-@dataclass(frozen=True)
-class SmallMessages(Figures):
+class SmallMessages(Figures, frozen=True):
     """Medians of the calls, which are counted in one step or rank."""
 
     calls: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -13,8 +12,7 @@ from llmprof.findings.scope import Scope, sum_of
 from llmprof.units import format_share
 
 
-@dataclass(frozen=True)
-class SplitK(Figures):
+class SplitK(Figures, frozen=True):
     """Counts are of one step or rank."""
 
     reductions: float
@@ -40,7 +38,7 @@ class SplitK(Figures):
 
 
 def _measure(scope: Scope) -> Measurement | None:
-    linear = scope.events.filter(pl.col("category") == "gemm")
+    linear = scope.events.filter(category="gemm")
     reduce = linear.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
     if not reduce.height:
         return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import field
 
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import HostActivity, host_activity
@@ -18,8 +19,7 @@ from llmprof.findings.scope import (
 from llmprof.text import counted
 
 
-@dataclass(frozen=True)
-class Synchronisation(Figures):
+class Synchronisation(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     call: str

@@ -5,7 +5,6 @@ more to do, or neither is clear.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -26,8 +25,7 @@ _WHAT: Final = {
 }
 
 
-@dataclass(frozen=True)
-class UnevenRanks(Figures):
+class UnevenRanks(Figures, frozen=True):
     """Mean compute times of a step."""
 
     cause: str

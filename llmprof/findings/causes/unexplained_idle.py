@@ -4,7 +4,6 @@ file, or may have run, as none of its kind is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -18,8 +17,7 @@ from llmprof.units import format_share
 _UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND waited_kind IS NULL)"
 
 
-@dataclass(frozen=True)
-class UnexplainedIdle(Figures):
+class UnexplainedIdle(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float
@@ -29,7 +27,7 @@ class UnexplainedIdle(Figures):
     """Share of it that lies between steps."""
     around: RangeAround | None = None
     calls_known: bool = False
-    """Whether at least as many calls of the host were recorded as there are pauses."""
+    """Whether calls of the host were recorded."""
 
     def title(self, of: Context) -> str:
         return f"{of.device_is} idle {of.amount}; its cause is not known."
@@ -47,9 +45,11 @@ class UnexplainedIdle(Figures):
         return text if self.around is None else f"{text} {self.around}."
 
     def advice(self, of: Context) -> str:
-        if self.around is not None or self.between_share >= MOSTLY:
+        if self.launched_share < MOSTLY and (self.around or self.between_share >= MOSTLY):
             where = "between steps" if self.around is None else f"in {self.around.name}"
             look = f"Look at what the host does {where}: the device may wait for it"
+        elif self.launched_share >= MOSTLY:
+            look = "The host is not late: it had launched what comes next"
         elif self.calls_known:
             look = "The host's calls are recorded, but not which of them the device waits for"
         else:
@@ -60,8 +60,7 @@ class UnexplainedIdle(Figures):
         )
 
 
-@dataclass(frozen=True)
-class LeftOut(Figures):
+class LeftOut(Figures, frozen=True):
     """Pauses are of one step or rank."""
 
     pauses: float
@@ -91,7 +90,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
     if not gaps.height:
         return None
     of, own = worst_ranks(scope, gaps)
-    launched = sum_of(own.filter(pl.col("cause") == "queued"), "dur_ns")
+    launched = sum_of(own.filter(cause="queued"), "dur_ns")
     ns, own_ns = sum_of(gaps, "dur_ns"), max(1.0, sum_of(own, "dur_ns"))
     between = own.clear() if scope.steps is None else own.remove("in_step")
     figures = UnexplainedIdle(
@@ -99,7 +98,7 @@ def _measure_unexplained(scope: Scope) -> Measurement | None:
         launched / own_ns,
         sum_of(between, "dur_ns") / own_ns,
         range_around(scope, own),
-        scope.trace.has("runtime") and scope.trace.runtime.height >= gaps.height,
+        scope.trace.has("runtime"),
     )
     return Measurement.of(own, figures, ns=ns, where=_UNKNOWN, by_rank=gaps, unsure=True)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.step_times import LANE
+from llmprof.analyze.edge import LANE
 from llmprof.findings.cause import (
     NAME_THEM,
     POTENTIAL,
@@ -24,8 +23,7 @@ from llmprof.text import counted
 from llmprof.units import format_share
 
 
-@dataclass(frozen=True)
-class UnnamedTime(Figures):
+class UnnamedTime(Figures, frozen=True):
     """Events are all of the scope."""
 
     events: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -17,8 +16,7 @@ PHASES: Final = ("decode", "other")
 """Steps that read prompts differ by the prompts' lengths."""
 
 
-@dataclass(frozen=True)
-class UnsteadyKernels(Figures):
+class UnsteadyKernels(Figures, frozen=True):
     """Counts are of all steps of the phase, not of the steady ones alone."""
 
     name: str
@@ -59,7 +57,7 @@ def _measure(scope: Scope) -> Measurement | None:
     )
     if not every.height:
         return None
-    found = spikes(scope.trace).join(every.select("rank", "step"), on=["rank", "step"])
+    found = spikes(scope.trace).join(every[["rank", "step"]], on=["rank", "step"])
     # collectives vary with the ranks that they wait for
     moving = scope.trace.events.filter(category="collective")["name"].unique()
     found = found.filter(~pl.col("name").is_in(moving.implode()))
@@ -68,7 +66,7 @@ def _measure(scope: Scope) -> Measurement | None:
     rows = found.select("rank", "step", "name", "start_ns", "ratio", dur_ns="gap_ns")
     name, by_name = heaviest(rows, "name")
     own = rows.filter(name=name)
-    slow = own.select("rank", "step").n_unique()
+    slow = own[["rank", "step"]].n_unique()
     # steady steps leave slow ones out: the share is that of all steps
     share = sum_of(rows, "dur_ns") / max(1.0, sum_of(every, "dur_ns"))
     figures = UnsteadyKernels(
@@ -76,8 +74,8 @@ def _measure(scope: Scope) -> Measurement | None:
         by_name,
         slow,
         every.height,
-        float(own.select(pl.col("ratio").median()).item()),
-        sum_of(rows, "dur_ns") / rows.select("rank", "step").n_unique(),
+        float(own.select(pl.median("ratio")).item()),
+        sum_of(rows, "dur_ns") / rows[["rank", "step"]].n_unique(),
     )
     each_ns = sum_of(rows, "dur_ns") / every.height
     ns = share * scope.span_ns

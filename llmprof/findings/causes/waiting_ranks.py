@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_places
@@ -15,6 +15,7 @@ from llmprof.findings.host import MOSTLY
 from llmprof.findings.ranks import NEARLY_ALL, cause_of_lateness
 from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
 from llmprof.text import ranks_in_words, sentence
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 PIPELINE: Final = ("broadcast", "send_recv")
@@ -28,8 +29,7 @@ _CLEARLY: Final = 0.9
 """From this share of the waiting on, one rank causes it."""
 
 
-@dataclass(frozen=True)
-class _Waiting(Figures):
+class _Waiting(Figures, frozen=True):
     """Calls of one kind: shares of them and of their time, medians of their times."""
 
     kind: str
@@ -80,7 +80,7 @@ class _Waiting(Figures):
         return text
 
 
-class ArrivalSkew(_Waiting):
+class ArrivalSkew(_Waiting, frozen=True):
     """Waiting for the rank that comes last."""
 
     def title(self, of: Context) -> str:
@@ -124,7 +124,7 @@ class ArrivalSkew(_Waiting):
         )
 
 
-class PipelineWait(_Waiting):
+class PipelineWait(_Waiting, frozen=True):
     """Waiting of one pipeline stage for another."""
 
     def title(self, of: Context) -> str:
@@ -146,7 +146,7 @@ class PipelineWait(_Waiting):
 
 def _is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
     """Whether a run is a pipeline: its groups say so, or it is a vLLM run with sends."""
-    sends = calls.filter(pl.col("kind") == "send_recv")
+    sends = calls.filter(kind="send_recv")
     if not sends.height:
         return False
     by_vllm = scope.steps is not None and bool((scope.steps["source"] == "vllm").any())
@@ -158,12 +158,11 @@ def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
     step begin on their rank: that batch was there, and did not wait for them.
     """
     products = (
-        scope.trace.events.filter(pl.col("category") == "gemm")
+        scope.trace.events.filter(category="gemm")
         .group_by("rank", next_step="step")
-        .agg(begin_ns=pl.col("start_ns").min())
+        .agg(begin_ns=pl.min("start_ns"))
         .sort("begin_ns")
     )
-    ends = pl.col("start_ns") + pl.col("dur_ns")
     following = calls.sort("start_ns").join_asof(
         products,
         left_on="start_ns",
@@ -172,8 +171,8 @@ def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
         strategy="forward",
         check_sortedness=False,
     )
-    beside = (pl.col("begin_ns") < ends) & (pl.col("next_step") != pl.col("step"))
-    wait = pl.when(beside.fill_null(value=False)).then(0).otherwise("wait_ns")
+    beside = (pl.col("begin_ns") < END) & (pl.col("next_step") != pl.col("step"))
+    wait = pl.when(beside.fill_null(False)).then(0).otherwise("wait_ns")
     return following.with_columns(wait_ns=wait).drop("begin_ns", "next_step")
 
 
@@ -190,13 +189,13 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     if kind is None:
         return None
     # the kind of call with most waiting, and the ranks that are last into it
-    calls = own.filter(pl.col("kind") == kind)
+    calls = own.filter(kind=kind)
     once = calls.unique("call", keep="first", maintain_order=True)
-    waits = calls.group_by("call").agg(pl.col("last_rank").first(), pl.col("wait_ns").sum())
+    waits = calls.group_by("call").agg(pl.first("last_rank"), pl.sum("wait_ns"))
     lasts = (
         waits.filter(pl.col("wait_ns") > 0)  # where nobody waits nobody is late
         .group_by("last_rank")
-        .agg(count=pl.len(), waited=pl.col("wait_ns").sum())
+        .agg(count=pl.len(), waited=pl.sum("wait_ns"))
         .sort("waited", "count", "last_rank", descending=[True, True, False])
     )
     late_ranks = lasts.filter(pl.col("waited") >= lasts["waited"][0] / 2)
@@ -230,7 +229,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     )
     # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed
     # part
-    of_rank = pl.col("wait_ns").sum()
+    of_rank = pl.sum("wait_ns")
     shares = (
         every.group_by("rank")
         .agg(every=of_rank)

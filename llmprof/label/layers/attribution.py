@@ -69,8 +69,7 @@ def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     return (
         said.drop_nulls()
         .join(own, on="event")
-        .filter(pl.col("kind") != pl.col("own"))
-        .select("event", "kind")
+        .filter(pl.col("kind") != pl.col("own"))[["event", "kind"]]
     )
 
 
@@ -87,9 +86,7 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
         .unique(key, keep="first", maintain_order=True)
         .filter("_other")
     )
-    return (
-        events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
-    )
+    return events.join(rows, on=key, nulls_equal=True)[["event", "kind"]] if rows.height else None
 
 
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
@@ -314,9 +311,9 @@ def label_captured(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFr
         _layer=f"{CAPTURED}layer",
         _stage=stage,
         _sure=f"{CAPTURED}confidence",
-        _reason=pl.lit(None, dtype=REASONS),
-        layer_known=pl.lit(value=True),
-        stage_known=pl.lit(value=True),
+        _reason=pl.lit(None, REASONS),
+        layer_known=pl.lit(True),
+        stage_known=pl.lit(True),
     )
     events = attributed.select("event", *key)
     said = events.join(rows.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
@@ -326,8 +323,8 @@ def label_captured(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFr
 def _replace_labels(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     """The labels that modules say in place of those from names and place."""
     attributed = attributed.join(said, on="event", how="left", maintain_order="left")
-    of_module = pl.col("stage_known").fill_null(value=False)
-    layer_known = pl.col("layer_known").fill_null(value=False)
+    of_module = pl.col("stage_known").fill_null(False)
+    layer_known = pl.col("layer_known").fill_null(False)
     layer = pl.when(layer_known).then("_layer").otherwise("layer")
     sure = pl.when(of_module).then("_sure").otherwise(pl.coalesce("confidence", 1.0))
     return attributed.with_columns(
@@ -351,7 +348,7 @@ def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         .rename({"layer": "module_layer"})
     )
     frame = events.join(rows, on="event", how="inner")
-    layered = frame.filter(pl.col("module_layer").is_not_null()).select("rank", "step").unique()
+    layered = frame.drop_nulls("module_layer")[["rank", "step"]].unique()
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
     at, category, role = pl.col("launch_start_ns"), pl.col("category"), pl.col("role")
     attention_ns = at.filter(category == "attention").min().over("block_call")
@@ -376,12 +373,12 @@ def _module_labels(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         .any()
         .over("rank", "module_layer"),
         exchange=pl.when(exchanges).then(exchange),
-        mixture=mixes.fill_null(value=False).any().over("rank", "module_layer"),
+        mixture=mixes.fill_null(False).any().over("rank", "module_layer"),
         inside=pl.col("module_layer").is_not_null(),
         in_model=pl.col("first_layer_ns").is_not_null(),
-        rotary=((role == "rope") | (category == "rope")).fill_null(value=False).any().over("rank"),
+        rotary=((role == "rope") | (category == "rope")).fill_null(False).any().over("rank"),
     )
-    frame = frame.with_columns(pl.col("shared").fill_null(value=False) & pl.col("mixture"))
+    frame = frame.with_columns(pl.col("shared").fill_null(False) & pl.col("mixture"))
     # beside a language model; alone, an encoder is the model
     other_layers = pl.col("inside") & ~pl.col("encodes")
     frame = frame.with_columns(encodes=pl.col("encodes") & other_layers.any().over("rank"))

@@ -159,7 +159,9 @@ def distinct_kernels(
 ) -> tuple[pl.Series, list[Kernel]]:
     """The distinct kernels of some names, categories and sources, and the number of each row's."""
     has = dict(zip(_PATTERNS, by_distinct(name, _match_roles).struct.unnest(), strict=True))
-    among = {of: category.is_in(of) for of, _ in _ROLES.values()}
+    groups = dict.fromkeys(of for of, _ in _ROLES.values())
+    within = (pl.col("category").is_in(of).alias(str(n)) for n, of in enumerate(groups))
+    among = dict(zip(groups, category.to_frame("category").select(within), strict=True))
     roles = {role: among[of] & has[role] if of else has[role] for role, (of, _) in _ROLES.items()}
     for role in _UNLESS:
         roles[role] &= ~has[f"unless {role}"]

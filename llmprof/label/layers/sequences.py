@@ -222,24 +222,24 @@ def _sequence_events(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame
     )
     if frame["stream"].null_count():
         # annotated CUDA graphs: put in order with the busiest stream of their rank
-        counts = frame.filter(pl.col("stream").is_not_null()).group_by("rank", "stream").len()
+        counts = frame.drop_nulls("stream").group_by("rank", "stream").len()
         busiest = counts.sort("len", "stream", descending=[True, False]).unique(
             "rank", keep="first"
         )
-        (stream,) = group_values(frame, busiest.select("rank", "stream"), ["rank"])
+        (stream,) = group_values(frame, busiest[["rank", "stream"]], ["rank"])
         frame = frame.with_columns(stream=pl.coalesce("stream", stream, 0))
     streams = (
         frame.filter(pl.col("attends") | pl.col("backward"))
         .group_by("rank", "stream")
-        .agg(n=pl.col("attends").sum(), backward=pl.col("backward").any())
+        .agg(n=pl.sum("attends"), backward=pl.col("backward").any())
         .filter((pl.col("n") > 0) & ~pl.col("backward").any().over("rank"))
         .sort("n", "stream", descending=[True, False])
     )
     (main,) = group_values(
-        frame, streams.unique("rank", keep="first").select("rank", "stream"), ["rank"]
+        frame, streams.unique("rank", keep="first")[["rank", "stream"]], ["rank"]
     )
     (own,) = group_values(
-        frame, streams.select("rank", "stream", own=pl.lit(value=True)), ["rank", "stream"]
+        frame, streams.select("rank", "stream", own=pl.lit(True)), ["rank", "stream"]
     )
     several = streams.group_by("rank").len().filter(pl.col("len") > 1)["rank"]
     if several.len() and "launch_start_ns" in events.columns:
@@ -247,15 +247,13 @@ def _sequence_events(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame
         # before
         launched = pl.col("rank").is_in(several.implode()) & pl.col("launch_start_ns").is_not_null()
         order = frame.select("row", at=pl.when(own).then("stream")).hstack(
-            events.select("rank", "launch_thread", "launch_start_ns")
+            events[["rank", "launch_thread", "launch_start_ns"]]
         )
         order = order.filter(launched).sort("rank", "launch_thread", "launch_start_ns", "row")
         order = order.select(
             "row", before=pl.col("at").forward_fill().over("rank", "launch_thread")
         )
-        before = frame.select("row").join(order, on="row", how="left", maintain_order="left")[
-            "before"
-        ]
+        before = frame[["row"]].join(order, on="row", how="left", maintain_order="left")["before"]
         main = pl.select(pl.coalesce(before, main)).to_series()
     communicates = known.where(lambda k: k.kind in SEQUENCE_STAGES)
     return frame.with_columns(sequence=pl.when(own).then("stream").when(communicates).then(main))
@@ -290,15 +288,12 @@ def _stretches(sequence: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     frame = frame.with_columns(
         scans=known.where(lambda k: k.category == "scan" and k.does("attends"), at)
     )
-    scanned = pl.when("attends").then("scans").forward_fill().fill_null(value=False)
+    scanned = pl.when("attends").then("scans").forward_fill().fill_null(False)
     # a convolution with no GEMM since the scan before it: the same layer's, for the other part of
     # the batch
     convolves = known.where(lambda k: k.does("convolves before"), at)
     continues = (
-        pl.when(convolves)
-        .then(mark.forward_fill().shift(1) == 1)
-        .forward_fill()
-        .fill_null(value=False)
+        pl.when(convolves).then(mark.forward_fill().shift(1) == 1).forward_fill().fill_null(False)
     )
     frame = frame.with_columns(
         begins=pl.col("attends") & (pl.col("first") | (mark.forward_fill().shift(1) != 1)),
@@ -313,26 +308,22 @@ def _stretches(sequence: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     )
     # only GEMMs since the attention before it: another part of the same attention, if separators
     # are recognised
-    starts = frame.filter("begins").select(
-        "rank", "at", "group", "gemms", "separators", "continues"
-    )
+    starts = frame.filter("begins")[["rank", "at", "group", "gemms", "separators", "continues"]]
     inner = pl.col("group") == pl.col("group").shift(1)
     separated = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
     is_part = (~separated & (separated.mean().over("rank") > _RECOGNISED)) | (
         inner & pl.col("continues")
     )
-    starts = starts.with_columns(part=is_part.fill_null(value=False))
+    starts = starts.with_columns(part=is_part.fill_null(False))
     begins = np.zeros(frame.height, dtype=np.bool_)
     begins[starts.filter(~pl.col("part"))["at"].to_numpy()] = True
     frame = frame.with_columns(begins=pl.Series(begins))
     # hardly any GEMM after most attentions: GEMMs are not recognised, so there are no layers
     starts = starts.filter(~pl.col("part"))
-    (all_gemms,) = group_values(
-        starts, frame.group_by("group").agg(pl.col("gemms").last()), ["group"]
-    )
+    (all_gemms,) = group_values(starts, frame.group_by("group").agg(pl.last("gemms")), ["group"])
     until = pl.when(pl.col("group") == pl.col("group").shift(-1)).then(pl.col("gemms").shift(-1))
     starts = starts.with_columns(between=pl.coalesce(until, all_gemms) - pl.col("gemms"))
-    usual = starts.group_by("rank").agg(gemms=pl.col("between").median())
+    usual = starts.group_by("rank").agg(gemms=pl.median("between"))
     unknown = usual.filter(pl.col("gemms") < _MIN_GEMMS)["rank"]
     frame = frame.filter(~pl.col("rank").is_in(unknown.implode())) if unknown.len() else frame
     return _add_passes(
@@ -363,7 +354,7 @@ def _add_passes(frame: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     row = pl.col("row")
     embedded = row.filter("embedded").min()
     sampled = row.filter(pl.col("sampled") & (row < embedded.fill_null(1 << 62))).max()
-    seams = marked.join(inner.select("stretch"), on="stretch", how="semi")
+    seams = marked.join(inner[["stretch"]], on="stretch", how="semi")
     seams = seams.group_by("stretch", "step").agg(start=pl.coalesce(sampled + 1, embedded))
     counts = (
         inner.group_by("step").len("stretches").join(seams.group_by("step").len("seams"), on="step")
@@ -521,7 +512,7 @@ def _add_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
     return stretches.with_columns(
         next_number=own.cum_sum().over("group"),
         number=own.cum_sum().over("group") - own,
-        next_scans=pl.col("scans").shift(-1).over("group").fill_null(value=False),
+        next_scans=pl.col("scans").shift(-1).over("group").fill_null(False),
     )
 
 
@@ -609,7 +600,7 @@ def _add_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame:
         norms=pl.col("own_norm").filter(inner).mean() > _MAJORITY
     )
     (norms,) = group_values(stretches, by_rank, ["rank"])
-    mine = (norms & stretches["own_norm"]).fill_null(value=False)
+    mine = (norms & stretches["own_norm"]).fill_null(False)
     stretches = stretches.with_columns(end=pl.when(mine).then("end_with_norm").otherwise("end"))
     lead = (pl.col("next_gemm") - pl.col("end") - 1).filter(inner).drop_nulls().mode().min()
     (lead_of_group,) = group_values(
@@ -625,19 +616,19 @@ def _add_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Dat
     key = ["rank", "sequence", "step"]
     passes = stretches.group_by("group", maintain_order=True).agg(
         pl.col(key).first(),
-        pl.col("convolutions").sum(),
+        pl.sum("convolutions"),
         pl.col("samples", "caches").any(),
-        layers=pl.col("attends").sum().cast(pl.Int64),
+        layers=pl.sum("attends").cast(pl.Int64),
     )
     steps = passes.group_by(key, maintain_order=True).agg(
-        "group", "layers", "samples", "caches", pl.col("convolutions").sum()
+        "group", "layers", "samples", "caches", pl.sum("convolutions")
     )
-    by_engine = pl.lit(value=False)
+    by_engine = pl.lit(False)
     if engine is not None:
         steps = steps.join(
             engine.unique().with_columns(engine=True), on=["rank", "step"], how="left"
         )
-        by_engine = pl.col("engine").fill_null(value=False)
+        by_engine = pl.col("engine").fill_null(False)
     steps = steps.with_columns(
         images=(pl.col("convolutions") > _MAX_CONVOLUTIONS) & ~by_engine, whole=pl.col("step") >= 0
     )
@@ -662,7 +653,7 @@ def _add_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Dat
         judge,
         {"reason": pl.List(REASONS)},
     )
-    by_group = steps.select("group", "reason").explode("group", "reason").sort("group")
+    by_group = steps[["group", "reason"]].explode("group", "reason").sort("group")
     return _add_unlike(stretches.with_columns(reason=by_group["reason"][stretches["group"]]))
 
 
@@ -706,7 +697,7 @@ def _add_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
         free.select(*key, size="body"),
         free.select(*key[:3], pl.col("layer") + 1, size="prologue"),
     )
-    sizes = pl.concat(parts).filter(pl.col("size") > 0).group_by(key).agg(pl.col("size").sum())
+    sizes = pl.concat(parts).filter(pl.col("size") > 0).group_by(key).agg(pl.sum("size"))
     if not sizes.height:
         return stretches.with_columns(reason_of_layer="reason", reason_of_next="reason")
     size = pl.col("size")
@@ -715,9 +706,7 @@ def _add_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
     largest = size.filter(~pl.col("seldom")).max().over("rank", "step").fill_null(0)
     far = (size > _UNLIKE * size.median().over("rank")) & (size > largest)
     sizes = sizes.with_columns(seldom=seldom).with_columns(unlike=pl.col("seldom") & far)
-    sizes = sizes.filter(
-        pl.col("unlike") | (pl.col("unlike").mean().over("rank", "step") > _MAX_UNLIKE)
-    )
+    sizes = sizes.filter(pl.col("unlike") | (pl.mean("unlike").over("rank", "step") > _MAX_UNLIKE))
     of_layer = sizes.select(
         "group", "layer", unlike=pl.lit("unlike the other layers", dtype=REASONS)
     )
@@ -780,7 +769,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
         .over("rank", "step", "layer")
     )
     of_layer = ["rank", "step", "layer"]
-    begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
+    begin, end = pl.min("at").over(of_layer), pl.max("at").over(of_layer)
     mixes = (pl.col("stage") == "experts").any().over(of_layer)
     main = (
         main.with_columns(attended=attended, until=2 * end - begin, mixes=mixes)
@@ -800,10 +789,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
     # an activation parts the projections up from those down; what runs before the attention is one
     # of its inputs
     activated = (
-        pl.col("at")
-        .filter(pl.col("category") == "activation")
-        .min()
-        .over("rank", "step", "layer", "stream")
+        pl.col("at").filter(category="activation").min().over("rank", "step", "layer", "stream")
     )
     linear = pl.col("category").is_in(["gemm", "quantize"])
     before, after = pl.col("at") < activated, pl.col("at") > activated
@@ -820,7 +806,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
         "moe_routing": "router",
     }
     # beside chosen experts, those that every token goes to
-    shared = pl.col("mixes") & ~(pl.col("at") < pl.col("attended")).fill_null(value=False)
+    shared = pl.col("mixes") & ~(pl.col("at") < pl.col("attended")).fill_null(False)
     shared &= linear.any().over(*key, "stream", "layer")
     shared &= pl.col("category").is_in(["gemm", "activation", "quantize", "elementwise"])
     named = (
@@ -830,7 +816,7 @@ def _label_other_streams(events: pl.DataFrame) -> pl.DataFrame:
         .then(by_position)
         .otherwise(pl.col("category").replace_strict(said, default=None))
     )
-    placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
+    placed = placed.with_columns(stage=named).drop_nulls("stage")
     rows = placed.select(
         "event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8)
     )
@@ -858,7 +844,7 @@ def _swap_by_size(events: pl.DataFrame) -> pl.DataFrame:
         return events
     key = ["rank", "step", "layer"]
     sizes = found.group_by(key).agg(
-        *(pl.col("dur_ns").filter(pl.col("stage") == stage).sum().alias(stage) for stage in pair)
+        *(pl.col("dur_ns").filter(stage=stage).sum().alias(stage) for stage in pair)
     )
     sizes = sizes.filter((pl.col("o_proj") > 0) & (pl.col("in_proj") > 0))
     per_step = sizes.with_columns(pl.col(pair).sum().over("rank", "step"))

@@ -14,6 +14,7 @@ from llmprof.label.steps.stored import UNLABELLED
 from llmprof.names.matching import by_distinct, check_pattern, first_true, remembered
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 
 _VLLM = r"^execute_(?:\d+_)?context_(\d+)\(([^)]*)\)_generation_(\d+)\(([^)]*)\)"
 _VLLM_2025 = r"^execute_new_(\d+)_cached_(\d+)"
@@ -24,6 +25,7 @@ _CAPTURE = r"^capture_(\d+)_(\w+)"
 _PROFILER_STEP = r"^ProfilerStep#(\d+)"
 _EXECUTE_MODEL = r"\bexecute_model\b"
 _ONNX_RUNTIME = r"^model_run$"
+_MINDSPORE = r"^Iteration \d+$"
 _XLA = r"^(?:jit|pjit|pmap)_\w+\(\d+\)$|^SyncTensorsGraph[.\d]*\(\d+\)$"
 
 SOURCES = {
@@ -35,6 +37,7 @@ SOURCES = {
     "execute_model": _EXECUTE_MODEL,
     "profiler_step": _PROFILER_STEP,
     "onnxruntime": _ONNX_RUNTIME,
+    "mindspore": _MINDSPORE,
     "xla": _XLA,
 }
 """Pattern of each source's labels; where a rank has several, the first one counts."""
@@ -100,7 +103,8 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     with others. TensorRT-LLM writes ``_forward_step N: R ctx reqs, T ctx tokens, R gen reqs``, its
     older forms less. ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range
     around a forward pass of vLLM, ``ProfilerStep#N`` a step of the profiler's schedule,
-    ``model_run`` a run of a session of ONNX Runtime, ``jit_NAME(N)`` a run of a program on an XLA
+    ``model_run`` a run of a session of ONNX Runtime, ``Iteration N`` a step of MindSpore on the
+    device, ``jit_NAME(N)`` a run of a program on an XLA
     device.
     """
     name, source = pl.col("name"), pl.col("source")
@@ -111,7 +115,7 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     )
     counts = {
         column: pl.coalesce(
-            pl.lit(None, dtype=pl.Int64),
+            pl.lit(None, pl.Int64),
             *(
                 _int(name.str.extract_groups(p).struct.field(column))
                 for p in own
@@ -123,13 +127,13 @@ def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     engines = {"sglang": _SGLANG, "atom": _ATOM}
     there = [engine for engine in engines if engine in labels["source"]]
     mode = pl.coalesce(
-        pl.lit(None, dtype=pl.String),
+        pl.lit(None, pl.String),
         *(pl.when(source == engine).then(name.str.extract(engines[engine])) for engine in there),
     ).str.to_uppercase()
 
     def field(key: str) -> pl.Expr:
         if not there:  # each pattern takes as long to compile as all else
-            return pl.lit(None, dtype=pl.Int64)
+            return pl.lit(None, pl.Int64)
         return pl.when(mode.is_not_null()).then(_int(name.str.extract(rf"\b{key}=(\d+)")))
 
     mode = pl.when(field("p") > 0).then(pl.lit("MIXED")).otherwise(mode)
@@ -235,7 +239,7 @@ a step.
 
 def infer(trace: Trace, rank: int) -> pl.DataFrame:
     """Steps of one rank."""
-    events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
+    events = activity(trace).filter(rank=rank).sort("start_ns", "event")
     events = (
         _mark_steps(events, trace, rank)
         .with_row_index("i")
@@ -282,7 +286,7 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
             .otherwise(by_work),
             host_dur_ns=pl.col("host_start_ns").shift(-1) - pl.col("host_start_ns"),
             source=pl.lit("inferred"),
-            name=pl.lit(None, dtype=pl.String),
+            name=pl.lit(None, pl.String),
         )
         .select(NO_STEPS.columns)
         .cast(NO_STEPS.schema)
@@ -301,14 +305,14 @@ def _encoders(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         )
         .filter(pl.col("step") >= 0)
         .group_by("step")
-        .agg(pl.col("attends").sum(), pl.col("samples").any())
+        .agg(pl.sum("attends"), pl.col("samples").any())
     )
     rows = pl.DataFrame({"step": pl.Series(range(starts.len()), dtype=pl.Int64)}).join(
         passes, on="step", how="left", maintain_order="left"
     )
     other = pl.col("attends") != pl.col("attends").shift(-1)
     return rows.select(
-        (~pl.col("samples") & pl.col("samples").shift(-1) & other).fill_null(value=False)
+        (~pl.col("samples") & pl.col("samples").shift(-1) & other).fill_null(False)
     ).to_series()
 
 
@@ -329,8 +333,8 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         rows.filter(pl.col("step") >= 0)
         .group_by("step")
         .agg(
-            ns=pl.col("dur_ns").filter(pl.col("category") == "gemm").sum(),
-            attention=pl.col("name").filter(pl.col("category") == "attention").unique().sort(),
+            ns=pl.col("dur_ns").filter(category="gemm").sum(),
+            attention=pl.col("name").filter(category="attention").unique().sort(),
             samples=pl.col("samples").any(),
         )
         .sort("step")
@@ -403,7 +407,7 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     backward = (attention & has["backward"]) | has["optimizer"]
     looks_up = (category == "embedding") | (has["triton"] & (category != "rope"))
     # in an attention of separate kernels the softmax counts, not the matrix products around it
-    in_steps = (events["category_by"] == "position").fill_null(value=False)
+    in_steps = (events["category_by"] == "position").fill_null(False)
     events = events.with_columns(
         attends=attention & ~backward & ~has["helps"] & (~in_steps | has["softmax"]),
         backward=backward,
@@ -418,25 +422,19 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         after = pl.col("i") > pl.col("i").filter("reads").max().over("gap")
         events = events.with_row_index("i").with_columns(gap=pl.col("attends").cum_sum())
         events = events.with_columns(
-            samples="reads", embeds=pl.col("embeds") & after.fill_null(value=True)
+            samples="reads", embeds=pl.col("embeds") & after.fill_null(True)
         ).drop("i", "gap")
     if not trace.has("ops"):
         return events
-    ops = trace.ops.filter(pl.col("rank") == rank)
-    calls = ops.filter(pl.col("name") == _EMBEDDING_OP).select(
-        "thread", "start_ns", begin="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    ops = trace.ops.filter(rank=rank)
+    calls = ops.filter(name=_EMBEDDING_OP).select("thread", "start_ns", begin="start_ns", end=END)
     inside = (
-        ops.select("thread", "start_ns", "op_id")
+        ops[["thread", "start_ns", "op_id"]]
         .sort("start_ns")
         .join_asof(calls.sort("start_ns"), on="start_ns", by="thread", check_sortedness=False)
         .filter(pl.col("start_ns") < pl.col("end"))
     )
-    by_op = (
-        pl.col("op_id")
-        .is_in(inside["op_id"].drop_nulls().unique().implode())
-        .fill_null(value=False)
-    )
+    by_op = pl.col("op_id").is_in(inside["op_id"].drop_nulls().unique().implode()).fill_null(False)
     rows = events.with_columns(embeds=by_op & (pl.col("source") != "copy"))
     return rows if rows["embeds"].any() else events
 
@@ -444,10 +442,10 @@ def _mark_steps(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
 def _seams(events: pl.DataFrame) -> pl.Series:
     """Rows at which steps begin, without the first."""
     i = pl.col("i")
-    pause = pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1)
+    pause = pl.col("start_ns") - END.cum_max().shift(1)
     gaps = (
         events.with_columns(pause=pause)
-        .filter(pl.col("gap").is_between(1, pl.col("gap").max() - 1))
+        .filter(pl.col("gap").is_between(1, pl.max("gap") - 1))
         .with_columns(
             sampled=i.filter("samples").max().over("gap").fill_null(-1),
             embedded=i.filter("embeds").min().over("gap"),
@@ -478,7 +476,7 @@ def _first_step(events: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
     """Bounds with that of the first step: the first event, or later if something long comes
     before its embedding.
     """
-    opening = events.filter(pl.col("gap") == 0)
+    opening = events.filter(gap=0)
     begin = opening.filter("embeds")["i"].max()
     first, begun = events.head(1), events[int(begin)] if isinstance(begin, int) else events.head(1)
     starts = pl.concat([begun["start_ns"], later["start_ns"]])
@@ -507,13 +505,13 @@ def _batch(embedding: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     )
     if not calls["batch"].is_not_null().any():
         return _NO_BATCH
-    launched = embedding.filter(pl.col("launch_start_ns").is_not_null()).sort("launch_start_ns")
+    launched = embedding.drop_nulls("launch_start_ns").sort("launch_start_ns")
     joined = launched.join_asof(
         calls.select("batch", "length", launch_start_ns="start_ns"),
         on="launch_start_ns",
         strategy="backward",
     )
-    return joined.select("i", "batch", "length")
+    return joined[["i", "batch", "length"]]
 
 
 _NO_BATCH = pl.DataFrame(schema={"i": pl.Int64, "batch": pl.Int64, "length": pl.Int64})
@@ -571,7 +569,7 @@ def batches(
     )
     for rank in rows["rank"].unique(maintain_order=True).to_list():
         held = _HeldRequests(context)
-        for row in rows.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
+        for row in rows.filter(rank=rank).sort("step").iter_rows(named=True):
             batch, source = held.step(row)
             if batch:
                 unlabelled = source == "followed" and row["source"] in UNLABELLED

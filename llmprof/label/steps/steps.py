@@ -16,6 +16,7 @@ from llmprof.label.steps.stored import UNLABELLED, add_batches, tokens_of
 from llmprof.names.matching import contains, first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
+from llmprof.trace.schema import END
 
 COLUMNS = [
     *(
@@ -40,14 +41,13 @@ def steps_of(trace: Trace) -> pl.DataFrame:
         return labelled
     bounds = _bounds(trace)
     spans = (
-        launched_events(trace)
-        .select("rank", "start_ns", "dur_ns")
-        .hstack(step_of_events(trace).select("step"))
-        .filter(pl.col("step").is_not_null())
+        launched_events(trace)[["rank", "start_ns", "dur_ns"]]
+        .hstack(step_of_events(trace)[["step"]])
+        .drop_nulls("step")
         .group_by("rank", "step")
         .agg(
-            start_ns=pl.col("start_ns").min(),
-            dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+            start_ns=pl.min("start_ns"),
+            dur_ns=END.max() - pl.min("start_ns"),
         )
     )
     rows = (
@@ -63,21 +63,9 @@ def steps_of(trace: Trace) -> pl.DataFrame:
 
 UNTIL_NEXT: Final = pl.coalesce(
     pl.col("start_ns").shift(-1).over("rank", order_by="start_ns"),
-    pl.col("start_ns") + pl.col("dur_ns"),
+    END,
 )
 """End of a step: the start of the next one of its rank, of the last one its last event."""
-
-
-@per_trace
-def whole_steps(trace: Trace) -> pl.DataFrame:
-    """Steps, each from its first event on the device to that of the next step of its rank, so that
-    idle time between steps is a part of them; the last one to its last event.
-    """
-    rows = steps_of(trace)
-    whole = rows.filter(pl.col("start_ns").is_not_null()).with_columns(
-        dur_ns=pl.max_horizontal(UNTIL_NEXT - pl.col("start_ns"), 0)
-    )
-    return rows.update(whole.select("rank", "step", "dur_ns"), on=["rank", "step"])
 
 
 @per_trace
@@ -85,8 +73,8 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     """Step of each event of :func:`~llmprof.label.activity.activity`."""
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.events
-        return labelled.select("event", "rank", "step", step_by=pl.lit(None, dtype=pl.String))
-    events = launched_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+        return labelled.select("event", "rank", "step", step_by=pl.lit(None, pl.String))
+    events = launched_events(trace)[["event", "rank", "stream", "start_ns", "launch_start_ns"]]
     bounds = _bounds(trace)
     until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
         pl.col("host_start_ns") + pl.col("host_dur_ns")
@@ -102,7 +90,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         launch_start_ns=pl.when(after_empty).then(end).otherwise("host_start_ns"),
         until=until,
     )
-    by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
+    by_time = bounds.filter(on_device)[["rank", "step", "start_ns"]]
     launched = _last_step_before(events, by_launch, "launch_start_ns")
     launched = _drop_padding(trace, events, bounds.filter(~on_device), launched)
     started = _last_step_before(events, by_time, "start_ns")
@@ -129,7 +117,7 @@ def _last_step_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl
         return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
     row = last_before(events, bounds, ["rank"], at=at)
     if "until" in bounds.columns:
-        over = (events[at] >= bounds["until"].gather(row)).fill_null(value=False)
+        over = (events[at] >= bounds["until"].gather(row)).fill_null(False)
         row = row.set(over, None)
     return bounds["step"].gather(row)
 
@@ -155,7 +143,7 @@ def _drop_padding(
         return launched
     gap = last_before(events, gaps, ["rank"], at="launch_start_ns")
     inside = events["launch_start_ns"] < gaps["next"].fill_null((1 << 63) - 1).gather(gap)
-    gap = gap.set(~inside.fill_null(value=False), None)
+    gap = gap.set(~inside.fill_null(False), None)
     some = gap.is_not_null()
     if some.sum() < _MIN_PRODUCTS:  # then their categories do not matter
         return launched
@@ -172,14 +160,14 @@ def device_events_with_steps(trace: Trace) -> pl.DataFrame:
     """:func:`~llmprof.label.activity.launched_events` with ``step``, null where no step is
     known.
     """
-    return launched_events(trace).hstack(step_of_events(trace).select("step"))
+    return launched_events(trace).hstack(step_of_events(trace)[["step"]])
 
 
 @per_trace
 def events_with_steps(trace: Trace) -> pl.DataFrame:
     """Device activity with the step of each event and its phase."""
-    events = activity(trace).hstack(step_of_events(trace).select("step"))
-    phases = steps_of(trace).select("rank", "step", "phase")
+    events = activity(trace).hstack(step_of_events(trace)[["step"]])
+    phases = steps_of(trace)[["rank", "step", "phase"]]
     (phase,) = group_values(events, phases, ["rank", "step"])  # a step is never null there
     return events.with_columns(phase)
 
@@ -187,9 +175,7 @@ def events_with_steps(trace: Trace) -> pl.DataFrame:
 @per_trace
 def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
-    launched = (
-        launched_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
-    )
+    launched = launched_events(trace).drop_nulls("launch_start_ns")["rank"].unique()
     labelled = _labelled_steps(_ranges(trace, steps_labels.any_label()), launched)
     silent = [
         rank
@@ -215,9 +201,7 @@ def _ranges(trace: Trace, pattern: str, *, only_markers: bool = False) -> pl.Dat
     if trace.has("ops") and not only_markers:
         noted = contains(coded_operators(trace), r"^(?:ProfilerStep#|Optimizer\.step)")
         rows = trace.ops.select(columns).filter(noted).filter(pl.col("name").str.contains(pattern))
-        found.append(
-            rows.with_columns(on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64))
-        )
+        found.append(rows.with_columns(on_device=pl.lit(False), stream=pl.lit(None, pl.Int64)))
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
 
 
@@ -229,27 +213,24 @@ def _optimizer_steps(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     if not ends.height:
         return NO_STEPS
     ends = ends.filter(~pl.col("on_device") & pl.col("rank").is_in(ranks)).sort("rank", "start_ns")
-    last = (
-        pl.col("name").last().over("rank")
-    )  # with several optimizers, the last of an iteration ends it
-    ends = ends.filter(pl.col("name") == last).filter(pl.len().over("rank") > 1)
+    last = pl.last("name").over("rank")  # with several optimizers, the last of an iteration ends it
+    ends = ends.filter(name=last).filter(pl.len().over("rank") > 1)
     if not ends.height:
         return NO_STEPS
     begun = (
         activity(trace)
         .group_by("rank")
-        .agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
+        .agg(first=pl.min_horizontal(pl.min("launch_start_ns", "start_ns")))
     )
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    start = pl.coalesce(end.shift(1).over("rank"), "first")
-    return _without_phase(ends.join(begun, on="rank"), start, end - start, "optimizer")
+    start = pl.coalesce(END.shift(1).over("rank"), "first")
+    return _without_phase(ends.join(begun, on="rank"), start, END - start, "optimizer")
 
 
 def _without_phase(
     ranges: pl.DataFrame, start: pl.Expr, length: pl.Expr, source: str
 ) -> pl.DataFrame:
     """Steps of which nothing but their time on the host is known, one a range."""
-    nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
+    nothing = {name: pl.lit(None, dtype) for name, dtype in NO_STEPS.schema.items()}
     own = {
         "rank": pl.col("rank"),
         "step": pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
@@ -274,7 +255,7 @@ def _unknown_labels(trace: Trace, ranks: list[int]) -> pl.DataFrame:
         form=pl.col("name").str.replace_all(r"\d+", "N")
     )
     often = found.filter(pl.len().over(form) >= _FEWEST_LABELS)
-    sums = often.group_by(form).agg(pl.col("dur_ns").sum())
+    sums = often.group_by(form).agg(pl.sum("dur_ns"))
     sums = sums.sort("dur_ns", "form", descending=[True, False])
     most = sums.unique("rank", keep="first", maintain_order=True)
     found = found.join(most.select(form), on=form).sort("rank", "start_ns")
@@ -324,11 +305,11 @@ def _labelled_steps(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
         "rank", "start_ns", maintain_order=True
     )
     # a program of XLA is a step if it takes much of the time, unlike conversions around it
-    spent = pl.col("dur_ns").sum()
+    spent = pl.sum("dur_ns")
     small = spent.over("rank", "name") < _LEAST_OF_PROGRAM * spent.over("rank")
     labels = labels.filter((pl.col("source") != "xla") | ~small)
     # of ranges around one pass, such as those of a worker and of its model, the outermost counts
-    reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
+    reach = END.cum_max().shift(1).over("rank")
     inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(
         value=False
     )
@@ -357,7 +338,7 @@ def host_labels(trace: Trace) -> pl.DataFrame | None:
     )
     if labels["host_start_ns"].null_count() or set(labels["rank"]) != set(trace.ranks):
         return None
-    empty = labels.filter(pl.col("phase") == "empty").select(
+    empty = labels.filter(phase="empty").select(
         "rank",
         "step",
         from_ns="host_start_ns",
@@ -413,9 +394,7 @@ def surround_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -
     reach = (
         _launched_events(trace, near, spans)
         .group_by("rank", "step")
-        .agg(
-            from_ns=pl.col("start_ns").min(), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()
-        )
+        .agg(from_ns=pl.min("start_ns"), until_ns=END.max())
     )
     work = [name for name in ("kernels", "copies") if name in tables]
     tables |= {name: rows_within(tables[name], reach, "start_ns") for name in work}

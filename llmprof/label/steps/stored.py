@@ -41,7 +41,7 @@ def stored_tokens(trace: Trace) -> pl.DataFrame:
         return nothing
     grids = trace.kernels.filter(pl.col("start_ns").is_in(events["start_ns"].implode()))
     found = add_recorded(events, grids.select(*EVENT_KEY, tokens=pl.col("grid_x").cast(pl.Int64)))
-    return found.select("event", "tokens").drop_nulls()
+    return found[["event", "tokens"]].drop_nulls()
 
 
 def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFrame:
@@ -49,9 +49,7 @@ def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFram
     key.
     """
     rows = passes.select("event", *key).join(stored_tokens(trace), on="event").drop_nulls()
-    rows = rows.group_by(key).agg(
-        pl.col("tokens").first(), pl.len().alias("stores"), n=pl.col("tokens").n_unique()
-    )
+    rows = rows.group_by(key).agg(pl.first("tokens"), stores=pl.len(), n=pl.n_unique("tokens"))
     return rows.filter((pl.col("n") == 1) & (pl.col("tokens") > 0)).drop("n")
 
 
@@ -64,7 +62,7 @@ def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     several read, nothing says which.
     """
     rows = steps.join(
-        tokens.select("rank", "step", "tokens"),
+        tokens[["rank", "step", "tokens"]],
         on=["rank", "step"],
         how="left",
         maintain_order="left",
@@ -77,11 +75,11 @@ def add_batches(steps: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     heavy = some & (pl.col("tokens") > HEAVIER * pl.col("tokens").filter(some).min().over("rank"))
     light = some & ~heavy
     rows = rows.with_columns(
-        _reads=(heavy & (light.cum_sum().over("rank") == 0)).fill_null(value=False),
-        _light=light.fill_null(value=False),
+        _reads=(heavy & (light.cum_sum().over("rank") == 0)).fill_null(False),
+        _light=light.fill_null(False),
     )
     first = pl.col("tokens").filter("_light").first().over("rank")
-    reads = pl.col("_reads") & (pl.col("_reads").sum().over("rank") == 1) & first.is_not_null()
+    reads = pl.col("_reads") & (pl.sum("_reads").over("rank") == 1) & first.is_not_null()
     generates = pl.col("_light") & heavy.any().over("rank")
     known, zero = reads | generates, pl.lit(0, dtype=pl.Int64)
     made = {

@@ -48,7 +48,7 @@ def of_timeline(timeline: AscendTimeline) -> pl.DataFrame | None:
     plain = plain | pl.col("name").str.ends_with(stem)
     named = pl.when(plain).then("name").otherwise(pl.format("{} {}", "name", "series"))
     samples = samples.with_columns(_factor=factor, unit=base, name=named)
-    most = pl.col("value").max().over("name")
+    most = pl.max("value").over("name")
     as_share = (pl.col("unit") == "%") & (most <= 1)
     return samples.select(
         "time_ns",
@@ -135,7 +135,7 @@ def operator_memory(path: Path) -> pl.DataFrame:
             bytes=size * sign,
             allocated_bytes=files.size_bytes(raw, f"{what}_total_allocated"),
             reserved_bytes=files.size_bytes(raw, f"{what}_total_reserved"),
-            on_device=pl.lit(value=True),
+            on_device=pl.lit(True),
             ascend_active_bytes=files.size_bytes(raw, f"{what}_total_active"),
             ascend_operator=files.text_column(raw, "name"),
             ascend_component=pl.lit("operators"),
@@ -153,13 +153,13 @@ def memory_record(path: Path) -> pl.DataFrame:
     return raw.select(
         device=_device(raw),
         time_ns=files.time_ns(raw, "timestamp"),
-        bytes=pl.lit(None, dtype=pl.Int64),
+        bytes=pl.lit(None, pl.Int64),
         allocated_bytes=files.size_bytes(raw, "total_allocated"),
         reserved_bytes=files.size_bytes(raw, "total_reserved"),
-        on_device=pl.lit(value=True),
+        on_device=pl.lit(True),
         ascend_active_bytes=files.size_bytes(raw, "total_active"),
         ascend_component=files.text_column(raw, "component"),
-    ).filter(pl.col("time_ns").is_not_null())
+    ).drop_nulls("time_ns")
 
 
 def module_memory(path: Path) -> pl.DataFrame:
@@ -214,7 +214,7 @@ def memory_of_database(db: Database) -> pl.DataFrame | None:
                     bytes=pl.col("size") * sign,
                     allocated_bytes=f"{side}TotalAllocated",
                     reserved_bytes=f"{side}TotalReserved",
-                    on_device=pl.lit(value=True),
+                    on_device=pl.lit(True),
                     ascend_active_bytes=f"{side}TotalActive",
                     ascend_operator=db.named("name"),
                     ascend_component=pl.lit("operators"),
@@ -231,7 +231,7 @@ def memory_of_database(db: Database) -> pl.DataFrame | None:
                 time_ns="timestamp",
                 allocated_bytes="totalAllocated",
                 reserved_bytes="totalReserved",
-                on_device=pl.lit(value=True),
+                on_device=pl.lit(True),
                 ascend_active_bytes="totalActive",
                 ascend_component=db.named("component"),
             ).drop_nulls("time_ns")

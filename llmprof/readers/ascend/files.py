@@ -84,7 +84,7 @@ def has(frame: pl.DataFrame, *names: str) -> str | None:
 def text_column(frame: pl.DataFrame, *names: str) -> pl.Expr:
     """The first of some columns that the frame has, else null, as text."""
     name = has(frame, *names)
-    return pl.lit(None, dtype=pl.String) if name is None else pl.col(name)
+    return pl.lit(None, pl.String) if name is None else pl.col(name)
 
 
 def int_column(frame: pl.DataFrame, *names: str) -> pl.Expr:
@@ -115,7 +115,7 @@ def time_ns(frame: pl.DataFrame, *stems: str, unreadable: int | None = None) -> 
                 pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
             )
             return pl.coalesce(whole_ns, scaled_ns)
-    return pl.lit(None, dtype=pl.Int64)
+    return pl.lit(None, pl.Int64)
 
 
 def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
@@ -130,7 +130,7 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
                     .round()
                     .cast(pl.Int64, strict=False)
                 )
-    return pl.lit(None, dtype=pl.Int64)
+    return pl.lit(None, pl.Int64)
 
 
 def ns_of_text(value: pl.Expr, factor: int = 1000, unreadable: int | None = None) -> pl.Expr:
@@ -199,7 +199,7 @@ class Database:
         if not existing:
             return None
         frame = sqlite.read(self.path, table, existing).select(
-            pl.col(c).cast(t, strict=False) if c in existing else pl.lit(None, dtype=t).alias(c)
+            pl.col(c).cast(t, strict=False) if c in existing else pl.lit(None, t).alias(c)
             for c, t in types.items()
         )
         return frame.with_columns(pl.col(c).fill_null(IMPOSSIBLE) for c in types if c == "startNs")

@@ -126,8 +126,8 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
         api = _thread(api).with_columns(
             start_ns="startNs", dur_ns=_DUR_NS, name=db.named("name").fill_null("unnamed")
         )
-        queue = api.filter(pl.col("type") == _QUEUE)
-        mstx = api.filter(pl.col("type") == _MSTX)
+        queue = api.filter(type=_QUEUE)
+        mstx = api.filter(type=_MSTX)
         ops = api.filter(
             pl.col("type").is_null() | ~pl.col("type").is_in([_QUEUE, _MSTX])
         ).with_row_index("op_id")
@@ -163,7 +163,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
                 "dur_ns",
                 "name",
                 domain=pl.lit(domain),
-                on_device=pl.lit(value=False),
+                on_device=pl.lit(False),
             )
             for frame, domain in ((ops.filter(ranges), "user_annotation"), (mstx, "mstx"))
         ]
@@ -188,7 +188,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             dur_ns=_DUR_NS,
             name=db.named("message").fill_null("unnamed"),
             domain=db.named("domainId").fill_null("mstx"),
-            on_device=pl.lit(value=False),
+            on_device=pl.lit(False),
         )
         markers.append(set_ranges)
     collected = db.read("GC_RECORD", ("startNs", "endNs", "globalTid"))
@@ -200,7 +200,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             dur_ns=_DUR_NS,
             name=pl.lit(tables.GC),
             domain=pl.lit("gc"),
-            on_device=pl.lit(value=False),
+            on_device=pl.lit(False),
         )
         markers.append(collected)
     if (calls := _calls(db, queue)) is not None:
@@ -209,13 +209,13 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
     has_steps = any(frame["name"].str.contains("^ProfilerStep#").any() for frame in markers)
     if steps is not None and steps.height and not has_steps:
         marks = steps.select(
-            process=pl.lit(None, dtype=pl.Int64),
-            thread=pl.lit(None, dtype=pl.Int64),
+            process=pl.lit(None, pl.Int64),
+            thread=pl.lit(None, pl.Int64),
             start_ns="startNs",
             dur_ns=pl.col("endNs") - pl.col("startNs"),
             name=pl.format("ProfilerStep#{}", "id"),
             domain=pl.lit("user_annotation"),
-            on_device=pl.lit(value=False),
+            on_device=pl.lit(False),
         )
         markers.append(marks)
     if markers:
@@ -225,7 +225,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
 
 def _is_types(value: pl.Expr) -> pl.Expr:
     """Whether a text lists types rather than shapes."""
-    return value.str.contains("[A-Za-z]").fill_null(value=False)
+    return value.str.contains("[A-Za-z]").fill_null(False)
 
 
 def _thread(frame: pl.DataFrame) -> pl.DataFrame:
@@ -274,12 +274,12 @@ def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
             name=pl.when(is_whole).then(plain).otherwise(pl.format("{}@{}", prefix, plain)),
             correlation=_id("connectionId"),
             ascend_level=level,
-            ascend_queue_id=pl.lit(None, dtype=pl.Int64),
+            ascend_queue_id=pl.lit(None, pl.Int64),
         )
         parts.append(rows.select(columns))
     if queue is not None and queue.height:
         queue = queue.with_columns(
-            correlation=pl.lit(None, dtype=pl.Int64),
+            correlation=pl.lit(None, pl.Int64),
             ascend_level=pl.lit("queue"),
             ascend_queue_id=_id("connectionId"),
         )
@@ -351,7 +351,7 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
         "COMPUTE_TASK_INFO", ("globalTaskId", "name", "blockDim", "mixBlockDim", "waitNs", *columns)
     )
     if info is None:
-        tasks = tasks.with_columns(_name=pl.lit(None, dtype=pl.String))
+        tasks = tasks.with_columns(_name=pl.lit(None, pl.String))
     else:
         shapes = {"input_shapes", "output_shapes"}
         info = info.unique("globalTaskId", keep="first").select(
@@ -363,9 +363,9 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
                 )
                 for old, new in columns.items()
             ),
-            pl.col("blockDim").alias("ascend_block_dim"),
-            pl.col("mixBlockDim").alias("ascend_mix_block_dim"),
-            pl.col("waitNs").alias("ascend_wait_ns"),
+            ascend_block_dim="blockDim",
+            ascend_mix_block_dim="mixBlockDim",
+            ascend_wait_ns="waitNs",
         )
         info = info.drop(
             [c for c in info.columns if c.startswith("ascend_") and not info[c].count()]

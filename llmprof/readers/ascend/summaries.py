@@ -94,9 +94,7 @@ def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 def is_collective_row(frame: pl.DataFrame) -> pl.Series:
     """Whether each row is a collective call: by its type (HCCL, COMMUNICATION) or its name."""
-    by_type = (
-        pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
-    )
+    by_type = pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(False)
     return frame.select(by_type | tables.is_collective_call(pl.col("name"))).to_series()
 
 

@@ -94,7 +94,7 @@ def task_kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
         )
         for what, pattern in _TASKS
     ]
-    computes = task_type.str.contains(COMPUTE_CORES).fill_null(value=False)
+    computes = task_type.str.contains(COMPUTE_CORES).fill_null(False)
     generic = name.str.contains(
         f"(?i)^(?:{'|'.join(pattern.replace('^', '') for _, pattern in _TASKS[:4])})"
     )
@@ -189,7 +189,7 @@ def typed(frame: pl.DataFrame | None, columns: Mapping[str, type[pl.DataType]]) 
         *(
             pl.col(c).cast(dtype, strict=False)
             if c in frame.columns
-            else pl.lit(None, dtype=dtype).alias(c)
+            else pl.lit(None, dtype).alias(c)
             for c, dtype in columns.items()
         ),
         *kept,
@@ -225,7 +225,7 @@ def device_tables(
     rows = rows.with_columns(kind=pl.when(wraps).then(pl.lit(CONTROL)).otherwise("kind"))
     details = [c for c in rows.columns if c.startswith("ascend_")]
     core = pl.col("ascend_core") if "ascend_core" in details else pl.col("task_type")
-    kernels = rows.filter(pl.col("kind") == KERNEL).select(
+    kernels = rows.filter(kind=KERNEL).select(
         "device",
         "stream",
         "start_ns",
@@ -251,11 +251,11 @@ def device_tables(
         "start_ns", maintain_order=True
     )
     order = [c for c in DETAILS if c in kernels.columns]
-    kernels = kernels.select(pl.exclude(order), *order).filter(pl.col("start_ns").is_not_null())
+    kernels = kernels.select(pl.exclude(order), *order).drop_nulls("start_ns")
     rest = rows.filter(~pl.col("kind").is_in([KERNEL, COPY]))
     out = {
         "kernels": kernels,
-        "copies": _copies(rows.filter(pl.col("kind") == COPY), launches),
+        "copies": _copies(rows.filter(kind=COPY), launches),
         "collectives": _collectives(calls),
         "tasks": rest.select(
             "device",
@@ -327,9 +327,7 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
         c for c in PIECES if c not in ("device", "stream", "start_ns", "dur_ns", "name", "task_id")
     ]
     keys = ["stream", "start_ns"]
-    facts = pieces.filter(pl.col("stream").is_not_null()).unique(
-        keys, keep="first", maintain_order=True
-    )
+    facts = pieces.drop_nulls("stream").unique(keys, keep="first", maintain_order=True)
     facts = facts.select(*keys, pl.col("name").alias("_piece"), *columns)
     # a task that only launches others starts before them, so no two tasks share a start on a stream
     rows = tasks.join(facts, on=keys, how="left", maintain_order="left")
@@ -345,7 +343,7 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kind_of_piece(name: str) -> pl.Expr:
-    of_name = task_kind(pl.col(name), pl.lit(None, dtype=pl.String))
+    of_name = task_kind(pl.col(name), pl.lit(None, pl.String))
     return pl.when(of_name.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_name)
 
 
@@ -357,29 +355,24 @@ def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
     inner = (
         tasks.filter(has_context & (pl.col("kind") == KERNEL)).select("stream", "task_id").unique()
     )
-    numbers = inner.with_columns(_wrapped=pl.lit(value=True))
+    numbers = inner.with_columns(_wrapped=pl.lit(True))
     wrapped = tasks.join(numbers, on=["stream", "task_id"], how="left", maintain_order="left")[
         "_wrapped"
     ]
     unnamed = (
-        pl.col("ascend_op_type").is_null()
-        if "ascend_op_type" in tasks.columns
-        else pl.lit(value=True)
+        pl.col("ascend_op_type").is_null() if "ascend_op_type" in tasks.columns else pl.lit(True)
     )
     of_calls = calls["correlation"].drop_nulls().unique()
-    launches = pl.col("correlation").is_in(of_calls.implode()).fill_null(value=False)
+    launches = pl.col("correlation").is_in(of_calls.implode()).fill_null(False)
     return (
-        (pl.col("kind") == KERNEL)
-        & unnamed
-        & ~has_context
-        & (wrapped.fill_null(value=False) | launches)
+        (pl.col("kind") == KERNEL) & unnamed & ~has_context & (wrapped.fill_null(False) | launches)
     )
 
 
 def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
     size = [pl.col("ascend_bytes").alias("bytes")] if "ascend_bytes" in tasks.columns else []
     if launches is None or not launches.height:
-        tasks = tasks.with_columns(launched_by=pl.lit(None, dtype=pl.String))
+        tasks = tasks.with_columns(launched_by=pl.lit(None, pl.String))
     else:
         launches = launches.drop_nulls("correlation").unique(
             "correlation", keep="first", maintain_order=True
@@ -440,6 +433,6 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
         .otherwise(got),
         bytes=size,
         bytes_source=pl.when(size.is_not_null()).then(pl.lit("metadata")),
-        on_device=pl.lit(value=True),
-        ascend_count=pl.col("count"),
+        on_device=pl.lit(True),
+        ascend_count="count",
     )

@@ -17,6 +17,7 @@ from llmprof.readers.ascend.tables import device_tables
 from llmprof.readers.common.flows import linked_by_flows
 from llmprof.readers.common.reader import Frames
 from llmprof.text import Progress
+from llmprof.trace.schema import END
 
 _NEAR_NS: Final = 2
 """Largest difference of equal start times in ns:
@@ -141,7 +142,7 @@ def _tables(
     tasks, calls = _linked(tasks, links), _linked(calls, links)
     if "runtime" in host:
         frames = {"runtime": host["runtime"], "tasks": tasks, "calls": calls}
-        to_calls = flows.filter(pl.col("name") == timeline.TO_CALLS)
+        to_calls = flows.filter(name=timeline.TO_CALLS)
         frames = linked_by_flows(frames, to_calls, ["thread"], ["stream"])
         host["runtime"], tasks, calls = frames.values()
     told = (
@@ -193,8 +194,8 @@ def _host(source: timeline.AscendTimeline) -> Frames:
             "name",
             "kind",
             pl.col("op_id").cast(pl.Int64),
-            as_lists(shapes, numbers=True).alias("shapes"),
-            as_lists(pl.col("dtypes")).alias("dtypes"),
+            shapes=as_lists(shapes, numbers=True),
+            dtypes=as_lists(pl.col("dtypes")),
             ascend_stack=_stack(pl.col("stack")),
         )
         if not out["ops"]["ascend_stack"].count():
@@ -205,7 +206,7 @@ def _host(source: timeline.AscendTimeline) -> Frames:
             "start_ns",
             "dur_ns",
             "name",
-            on_device=pl.lit(value=False),
+            on_device=pl.lit(False),
             domain=pl.when(pl.col("name") == tables.GC)
             .then(pl.lit("gc"))
             .otherwise(pl.lit("user_annotation")),
@@ -219,7 +220,7 @@ def _host(source: timeline.AscendTimeline) -> Frames:
             "dur_ns",
             "name",
             domain=pl.coalesce("domain", pl.lit("mstx")),
-            on_device=pl.lit(value=False),
+            on_device=pl.lit(False),
         )
         out["markers"] = pl.concat([out["markers"], tx]) if "markers" in out else tx
     queue = events.filter(pl.col("cat").is_in(["enqueue", "dequeue"])).with_columns(
@@ -293,24 +294,24 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
     whole = tables.is_collective_call(pl.col("name")) | pl.col("thread_name").str.contains(
         r"(?i)communication(?: kernel)?$"
     )
-    whole = whole.fill_null(value=False)
+    whole = whole.fill_null(False)
     calls = events.filter(whole).select(
         "start_ns",
         "dur_ns",
         "name",
         "count",
-        pl.col("thread").alias("_lane"),
-        stream=pl.lit(None, dtype=pl.Int64),
-        group=pl.lit(None, dtype=pl.String),
+        _lane="thread",
+        stream=pl.lit(None, pl.Int64),
+        group=pl.lit(None, pl.String),
         algorithm=pl.col("algorithm").str.to_lowercase(),
         dtype="data_type",
         correlation="connection",
     )
     pieces = events.filter(~whole)
     lanes = calls.select("_lane").unique().sort("_lane")
-    pieces = pieces.with_columns(pl.col("thread").alias("_lane"))
+    pieces = pieces.with_columns(_lane="thread")
     if lanes.height > 1:
-        of_threads = lanes.with_columns(thread=pl.col("_lane"))
+        of_threads = lanes.with_columns(thread="_lane")
         pieces = (
             pieces.drop("_lane")
             .sort("thread")
@@ -318,7 +319,7 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
         )
     elif lanes.height:
         pieces = pieces.with_columns(_lane=pl.lit(lanes["_lane"][0], dtype=pl.Int64))
-    latest = calls.select("_lane", "start_ns", pl.col("name").alias("collective")).sort("start_ns")
+    latest = calls.select("_lane", "start_ns", collective="name").sort("start_ns")
     pieces = pieces.sort("start_ns", maintain_order=True).join_asof(
         latest, on="start_ns", by="_lane", strategy="backward", check_sortedness=False
     )
@@ -338,7 +339,7 @@ def _communication(source: timeline.AscendTimeline) -> tuple[pl.DataFrame, pl.Da
         bytes="size",
         link=_unless_placeholder(pl.col("link")),
         transport=_unless_placeholder(pl.col("transport")),
-        group=pl.lit(None, dtype=pl.String),
+        group=pl.lit(None, pl.String),
         notify=pl.col("notify").cast(pl.String),
         task_id="hccl_task",
     )
@@ -358,7 +359,7 @@ def _flows(source: timeline.AscendTimeline) -> pl.DataFrame:
 def _links(flows: pl.DataFrame, ops: pl.DataFrame | None) -> pl.DataFrame:
     """Operators that launched device work, according to flows: stream, start, operator."""
     schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
-    flows = flows.filter(pl.col("name") == timeline.TO_OPS)
+    flows = flows.filter(name=timeline.TO_OPS)
     if ops is None or not flows.height:
         return pl.DataFrame(schema=schema)
     # The identifier of a flow is the start on the device, so two flows with the same start cannot
@@ -366,11 +367,7 @@ def _links(flows: pl.DataFrame, ops: pl.DataFrame | None) -> pl.DataFrame:
     sources = flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
     targets = flows.filter(~pl.col("is_source")).select("id", "start_ns", "stream")
     # Of two operators that begin at the same time, the shorter one is inside the other.
-    begin = (
-        ops.filter(pl.col("kind") == "op")
-        .sort("dur_ns")
-        .unique(["thread", "start_ns"], keep="first")
-    )
+    begin = ops.filter(kind="op").sort("dur_ns").unique(["thread", "start_ns"], keep="first")
     sources = sources.join(begin.select("thread", "start_ns", "op_id"), on=["thread", "start_ns"])
     linked = targets.join(sources.select("id", "op_id"), on="id", maintain_order="left")
     return linked.select(schema.keys()).unique(
@@ -418,7 +415,7 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
         return calls
     known_calls = calls.select("name", "start_ns").sort("start_ns")
     near = _nearest(
-        listed.sort("start_ns"), known_calls.with_columns(_known=pl.lit(value=True)), "name", 1000
+        listed.sort("start_ns"), known_calls.with_columns(_known=pl.lit(True)), "name", 1000
     )
     rest = near.filter(pl.col("_known").is_null())
     return (
@@ -457,9 +454,7 @@ def launcher_names(calls: pl.DataFrame) -> pl.DataFrame:
     launches = calls.filter(
         pl.col("correlation").is_not_null() & ~pl.col("name").str.starts_with("Enqueue")
     )
-    items = items.select(
-        "thread", "start_ns", _item="name", _end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    items = items.select("thread", "start_ns", _item="name", _end=END)
     rows = launches.sort("start_ns").join_asof(
         items.sort("start_ns"),
         on="start_ns",
@@ -473,9 +468,9 @@ def launcher_names(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _iterations(source: timeline.AscendTimeline) -> pl.DataFrame | None:
     """Iterations that the device marked, from MindSpore's and msprof's step trace."""
-    events = source.layer("device", "steps").filter(pl.col("cat").is_not_null())
+    events = source.layer("device", "steps").drop_nulls("cat")
     if not events.height:
         return None
     return events.select(
-        "start_ns", "dur_ns", "name", domain=pl.lit("step_trace"), on_device=pl.lit(value=True)
+        "start_ns", "dur_ns", "name", domain=pl.lit("step_trace"), on_device=pl.lit(True)
     ).unique(["start_ns", "name"], keep="first", maintain_order=True)

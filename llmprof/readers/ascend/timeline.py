@@ -327,12 +327,8 @@ def _samples(events: list[_LayerEvent]) -> pl.DataFrame:
         series=pl.Series(series, dtype=pl.String),
         value=pl.Series(numbers, dtype=pl.Float64, strict=False),
     )
-    frame = (
-        frame.filter(pl.col("name").is_not_null())
-        .with_columns(time_ns=ns_of_text(pl.col("time")))
-        .drop("time")
-    )
-    return frame.filter(pl.col("time_ns").is_not_null())
+    frame = frame.drop_nulls("name").with_columns(time_ns=ns_of_text(pl.col("time"))).drop("time")
+    return frame.drop_nulls("time_ns")
 
 
 def _arrows(events: list[_LayerEvent]) -> pl.DataFrame:

@@ -134,11 +134,7 @@ def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
         .cast(pl.Int64, strict=False)
     )
     fitting = pl.when(whole.is_between(-MOST_NS, MOST_NS)).then(whole)
-    ns = (
-        pl.DataFrame({"us": pl.Series(texts, dtype=pl.Binary)})
-        .select(fitting.alias("ns"))
-        .to_series()
-    )
+    ns = pl.DataFrame({"us": pl.Series(texts, dtype=pl.Binary)}).select(ns=fitting).to_series()
     if others := ns.is_null().arg_true().to_list():
         return ns.scatter(others, pl.Series([_exact(texts[i]) for i in others], dtype=pl.Int64))
     return ns

@@ -106,9 +106,9 @@ def _tables(
             _with(by_kind.get("python"), kind=pl.lit("python")),
         ),
         "markers": _concat(
-            _with(by_kind.get("marker"), on_device=pl.lit(value=False)),
-            _with(by_kind.get("module"), on_device=pl.lit(value=False)),
-            _with(by_kind.get("device_marker"), on_device=pl.lit(value=True)),
+            _with(by_kind.get("marker"), on_device=pl.lit(False)),
+            _with(by_kind.get("module"), on_device=pl.lit(False)),
+            _with(by_kind.get("device_marker"), on_device=pl.lit(True)),
         ),
         "collectives": _collectives(kernels),
         "memory": None if (memory := by_kind.get("memory")) is None else memory.drop("name"),
@@ -165,7 +165,7 @@ def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
     lanes, not streams.
     """
     in_graph = pl.col("graph_node").is_not_null()
-    lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
+    lane = pl.when(in_graph).then("stream").cast(pl.Int64)
     return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
 
 
@@ -187,7 +187,7 @@ def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
         *(c for c in _DESCRIPTION[1:] if c in described.columns),
         recorded_as="collective",
         evidence=pl.lit("metadata"),
-        on_device=pl.lit(value=True),
+        on_device=pl.lit(True),
     )
 
 

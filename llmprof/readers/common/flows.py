@@ -62,7 +62,7 @@ def _innermost(points: pl.DataFrame, calls: pl.DataFrame, place: Sequence[str]) 
     # the call that began last, else the last of those that hold another one, and so on
     for _ in range(_LEVELS):
         near = points.join_asof(spans, on="start_ns", by=place, check_sortedness=False)
-        inside = (start <= end).fill_null(value=False)
+        inside = (start <= end).fill_null(False)
         found.append(near.filter(inside).drop("start_ns", "_end", *place))
         points = near.filter(~inside).select(points.columns)
         spans = spans.filter(start.shift(-1).over(place) < end)

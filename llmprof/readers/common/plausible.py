@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
+from llmprof.trace.schema import END
 
 DAY_NS: Final = 86_400_000_000_000
 """No recording lasts longer: events farther than this from most others have a wrong clock."""
@@ -31,7 +32,7 @@ def implausible(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Series]:
     """For each table with some: which of its rows cannot be true."""
     found: dict[str, pl.Series] = {}
     for name, wrong in _suspects(tables):
-        if wrong is not None and (wrong := wrong.fill_null(value=False)).any():
+        if wrong is not None and (wrong := wrong.fill_null(False)).any():
             found[name] = found[name] | wrong if name in found else wrong
     return found
 
@@ -68,7 +69,7 @@ def _before_launch(frame: pl.DataFrame, calls: pl.DataFrame | None) -> pl.Series
     key = "correlation"
     if calls is None or key not in calls.columns or key not in frame.columns:
         return None
-    launch = calls.drop_nulls(key).group_by(key).agg(launch_ns=pl.col("start_ns").min())
+    launch = calls.drop_nulls(key).group_by(key).agg(launch_ns=pl.min("start_ns"))
     early = (
         frame.select(key, "start_ns")
         .join(launch, on=key, how="left", maintain_order="left")
@@ -101,9 +102,8 @@ def _never_closed(ops: pl.DataFrame) -> pl.Series | None:
     """
     if not {"kind", "thread"} <= set(ops.columns):
         return None
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    rows = ops.with_row_index("_row").filter(pl.col("kind") == "python")
-    rows = rows.with_columns(_end=end, _last=end.max().over("thread"))
+    rows = ops.with_row_index("_row").filter(kind="python")
+    rows = rows.with_columns(_end=END, _last=END.max().over("thread"))
     open_ = pl.col("_end") >= pl.col("_last") - ROUNDING_NS
     if rows.filter(open_).height < 2:
         return None

@@ -199,12 +199,12 @@ def _in_english(texts: pl.Series) -> pl.Series:
     some of its numbers show which mark is the decimal one.
     """
     grouped = texts.str.contains(rf"^[+-]?\d{{1,3}}(?:{_SPACES}\d{{3}})+(?:[.,]\d+)?$")
-    texts = texts.str.replace_all(_SPACES, "").zip_with(grouped.fill_null(value=False), texts)
+    texts = texts.str.replace_all(_SPACES, "").zip_with(grouped.fill_null(False), texts)
     if not texts.str.contains(_WITH_COMMA).any() or texts.str.contains(_WITH_POINT).any():
         return texts
     number = texts.str.contains(r"^[+-]?\d[\d.]*(?:,\d+)?(?:[eE][+-]?\d+)?(?:\s*\(.*\))?$")
     plain = texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-    return plain.zip_with(number.fill_null(value=False), texts)
+    return plain.zip_with(number.fill_null(False), texts)
 
 
 def base_unit(unit: str) -> tuple[str, float]:
@@ -261,7 +261,7 @@ def _in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
         )
         .join(table, on="unit", how="left", maintain_order="left")
         .with_columns(
-            unit=pl.col("_base"),
+            unit="_base",
             value=pl.col("value") * pl.col("_factor"),
             text=pl.when(pl.col("value").is_null() | raw.str.ends_with(")")).then(raw),
         )
@@ -316,7 +316,7 @@ def _part_of(segment: Segment, source: str) -> Iterator[PagePart]:
     """Parts of a page, one for each run; a new run begins where the launch numbers start again."""
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
     runs = part.launches.select(
-        run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum()
+        run=(pl.col("id") < pl.col("id").shift(1)).fill_null(False).cum_sum()
     )["run"]
     counts = (part.cut_rows, part.broken_rows, part.no_units)
     for run in runs.unique(maintain_order=True) if len(runs) else [0]:
@@ -414,14 +414,14 @@ def _long(segment: Segment, source: str) -> PagePart:
     number = frame["ID"].cast(
         pl.Int64, strict=False
     )  # each time that they start again, a new run begins in the file
-    frame = frame.with_columns(restart=(number < number.shift(1)).fill_null(value=False).cum_sum())
+    frame = frame.with_columns(restart=(number < number.shift(1)).fill_null(False).cum_sum())
     launches = frame.select("restart", *keys).unique(maintain_order=True).with_row_index("launch")
     frame = frame.join(
         launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True
     )
     for name in ("Metric Unit", "Metric Value", *_RULE):
         if name not in frame.columns:
-            frame = frame.with_columns(pl.lit(None, dtype=pl.String).alias(name))
+            frame = frame.with_columns(pl.lit(None, pl.String).alias(name))
     section = (
         pl.col("Section Name").replace("", None)
         if "Section Name" in position_of
@@ -461,11 +461,7 @@ def _long(segment: Segment, source: str) -> PagePart:
 
 def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     columns = [
-        (
-            pl.col(name).alias(new)
-            if name in frame.columns
-            else pl.lit(None, dtype=pl.String).alias(new)
-        )
+        (pl.col(name).alias(new) if name in frame.columns else pl.lit(None, pl.String).alias(new))
         for name, new in LAUNCH.items()
     ]
     return _typed(frame.select("launch", *columns))
@@ -636,9 +632,9 @@ def _match(run: PagePart, part: PagePart) -> pl.DataFrame | None:
     if all(processes) and not processes[0] & processes[1]:
         return None
     ours, theirs = (
-        one.launches.with_columns(
-            kernels.function(one.launches["kernel_name"]).alias("_base")
-        ).select("launch", *_SAME)
+        one.launches.with_columns(_base=kernels.function(one.launches["kernel_name"])).select(
+            "launch", *_SAME
+        )
         for one in (run, part)
     )
     matched = theirs.join(
@@ -1010,7 +1006,7 @@ def _ranges(library: Any, report: Path, path: Path) -> PagePart:
         )
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
     valued = _in_base_units(raw.filter(pl.col("raw") != ""))
-    without = raw.filter(pl.col("raw") == "").select(
+    without = raw.filter(raw="").select(
         "launch", "metric", unit=pl.when(pl.col("unit") == "%").then("unit").otherwise(pl.lit("1"))
     )
     rows = pl.concat([valued, without], how="diagonal_relaxed").with_columns(

@@ -139,7 +139,7 @@ def _instructions(action: Any, kernel_id: int, name: str) -> pl.DataFrame:
         .with_columns(
             kernel_id=pl.lit(kernel_id, pl.Int32),
             kernel_name=pl.lit(name),
-            address=(pl.col("pc") - pl.col("pc").min()).cast(pl.Int64),
+            address=(pl.col("pc") - pl.min("pc")).cast(pl.Int64),
         )
         .sort("address", "metric", maintain_order=True)
         .select(pl.col(column).cast(dtype) for column, dtype in _SCHEMA.items())

@@ -523,7 +523,7 @@ class Export:
         frame = self._tables.read(table, types)
         missing = {name: dtype for name, dtype in types.items() if name not in frame.columns}
         frame = frame.with_columns(
-            pl.lit(None, dtype=dtype).alias(name) for name, dtype in missing.items()
+            pl.lit(None, dtype).alias(name) for name, dtype in missing.items()
         )
         return self._mended(frame, table) if owner(table) and first == "start" else frame
 
@@ -630,9 +630,7 @@ class Export:
             if not frame["name"].null_count():
                 return frame
         return (
-            frame
-            if "name" in frame.columns
-            else frame.with_columns(name=pl.lit(None, dtype=pl.String))
+            frame if "name" in frame.columns else frame.with_columns(name=pl.lit(None, pl.String))
         )
 
     def _named(self, frame: pl.DataFrame, *ids: str, default: str, cut: str = "") -> pl.DataFrame:
@@ -676,7 +674,7 @@ def rename(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
 def with_columns_of(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
     """The frame with missing columns as nulls."""
     return frame.with_columns(
-        pl.lit(None, dtype=pl.Int64).alias(c) for c in columns if c not in frame.columns
+        pl.lit(None, pl.Int64).alias(c) for c in columns if c not in frame.columns
     )
 
 

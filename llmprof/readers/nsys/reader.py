@@ -411,9 +411,7 @@ class _Export(nsys.Export):
         ]
         if not work:
             return {pid: i for i, pid in enumerate(processes.to_list())}
-        on_device = (
-            pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min())
-        )
+        on_device = pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.min("device"))
         order = on_device.sort("device", "pid")["pid"].to_list()
         stated = self._ranks_by_name()
         numbers = [stated.get(pid) for pid in order]
@@ -623,7 +621,7 @@ class _Export(nsys.Export):
             time_ns=pl.col("start") + self.start_ns,
             bytes=pl.col("bytes") * sign,
             address="address",
-            on_device=pl.lit(value=True),
+            on_device=pl.lit(True),
         )
 
     def counters(self) -> pl.DataFrame | None:
@@ -771,7 +769,7 @@ class _Export(nsys.Export):
             return None
         if classes:  # other classes are marks of the profiler: begin and end of tracing, at once
             mark = (pl.col("eventClass") != _OS_CALL) & (pl.col("end") <= pl.col("start"))
-            calls = calls.filter(~mark.fill_null(value=False)).drop(classes)
+            calls = calls.filter(~mark.fill_null(False)).drop(classes)
         calls = self._named(calls, *ids, default="unnamed call")
         if len(lines) == 2:
             file = self._texts(calls.select("srcFile"), "srcFile")["name"]
@@ -853,9 +851,7 @@ class _Export(nsys.Export):
             default="",
         )
         events = label_threads(events.with_columns(name=pl.coalesce("text", "name")))
-        domains = events.filter(pl.col("eventType") == nsys.DOMAIN).select(
-            "pid", "domainId", domain="name"
-        )
+        domains = events.filter(eventType=nsys.DOMAIN).select("pid", "domainId", domain="name")
         domains = domains.unique(["pid", "domainId"], keep="first", maintain_order=True)
         ranges = events.filter(pl.col("eventType").is_in(nsys.RANGES))
         ranges = ranges.join(domains, on=["pid", "domainId"], how="left", maintain_order="left")

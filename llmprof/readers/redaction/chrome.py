@@ -16,7 +16,7 @@ from llmprof.readers.ascend import timeline
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.common.event_stream import EventStream
 from llmprof.readers.common.repair import BAD_JSON
-from llmprof.readers.redaction.kept import kept
+from llmprof.readers.redaction.kept import kept_names
 from llmprof.trace.storage.pseudonyms import Ledger, writing
 
 _TEXT_KEYS: Final = frozenset({"name", "cat", "pid", "tid"})
@@ -40,7 +40,7 @@ _ARGUMENTS: Final = frozenset(
     )
     for field in msgspec.structs.fields(kind)
     if field.encode_name != "Call stack"
-) | kept("chrome_arguments")
+) | kept_names("chrome_arguments")
 _OTHER_ARGUMENTS: Final = "arguments that no table needs"
 
 _PROCESS: Final = re.compile(

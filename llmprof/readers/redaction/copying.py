@@ -21,7 +21,7 @@ from llmprof.readers import read
 from llmprof.readers.common.reader import border
 from llmprof.readers.nsys.export import is_parquetdir
 from llmprof.readers.redaction import chrome, ncu, nsys
-from llmprof.readers.redaction.kept import kept
+from llmprof.readers.redaction.kept import kept_names
 from llmprof.readers.registry import detect
 from llmprof.readers.saved import is_run
 from llmprof.trace.storage import sqlite, typed
@@ -38,10 +38,10 @@ _KEPT_NAME: Final = re.compile(
     r"report\.sqlite|(?:raw|details)\.csv|(?:rank|worker)[-_.]?\d{1,4}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?|"
     r"(?:kernel_comparison|nsys_summary)\.csv"
 )
-_JSON_TEXT_KEYS: Final = kept("texts")
+_JSON_TEXT_KEYS: Final = kept_names("texts")
 """Keys of a run's JSON files whose texts are kept, with pseudonyms where needed."""
 
-_JSON_KEYS: Final = _JSON_TEXT_KEYS | kept("keys")
+_JSON_KEYS: Final = _JSON_TEXT_KEYS | kept_names("keys")
 """Keys of a run's JSON files: of others, but for the numbers of ranks, nothing is copied."""
 
 _JSON_FILES: Final = (

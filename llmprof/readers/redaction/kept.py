@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 
-def kept(names: str) -> frozenset[str]:
+def kept_names(names: str) -> frozenset[str]:
     """One of the lists."""
     lists = tomllib.loads(Path(__file__).with_name("kept.toml").read_text("utf-8"))
     return frozenset(lists[names])

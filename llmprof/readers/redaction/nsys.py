@@ -20,7 +20,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.redaction.chrome import process_name
-from llmprof.readers.redaction.kept import kept
+from llmprof.readers.redaction.kept import kept_names
 from llmprof.trace.storage import sqlite
 from llmprof.trace.storage.pseudonyms import Ledger, writing
 
@@ -32,7 +32,7 @@ _TABLES: Final = re.compile(
     r"PROFILER_OVERHEAD|ANALYSIS_DETAILS|TARGET_INFO_(?:GPU|GPU_METRICS|SESSION_START_TIME|CUDA_DEVICE|CUDA_STREAM|"
     r"CUDA_CONTEXT_INFO|CUDA_NULL_STREAM)|META_DATA_(?:EXPORT|CAPTURE)|EXPORT_META_DATA|PROCESSES|StringIds"
 )
-_NUMBERS: Final = kept("nsys_columns")
+_NUMBERS: Final = kept_names("nsys_columns")
 _TEXTS: Final = frozenset({"text", "value", "name", "label", "metricName", "chipName"})
 _STRING_IDS: Final = (
     "nameId",
@@ -301,7 +301,7 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
             continue
         if series.dtype == pl.Binary or column not in _TEXTS:
             ledger.leave_out(name, "values of an unexpected type", series.count())
-            frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias(column))
+            frame = frame.with_columns(pl.lit(None, pl.Int64).alias(column))
             continue
         texts = series.cast(pl.String, strict=False)
         cleaned = {

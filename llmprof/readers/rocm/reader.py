@@ -211,7 +211,7 @@ def _part_of(path: Path, process: _Process, size: int) -> FilePart:
         "kernels": kernels,
         "copies": copies,
         "runtime": runtime.with_columns(api=pl.lit("runtime")),
-        "markers": markers.with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False)),
+        "markers": markers.with_columns(domain=pl.lit("roctx"), on_device=pl.lit(False)),
     }
     events = sum(map(len, (dispatches, moves, calls, ranges)))
     coverage = {"file": path.name, "events": events, "kept": events, "bytes": size}
@@ -433,7 +433,7 @@ def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    marker = pl.col("Domain").str.contains("MARKER").fill_null(value=False)
+    marker = pl.col("Domain").str.contains("MARKER").fill_null(False)
     frame = raw.select(
         process=_int(raw, "Process_Id"),
         thread=_int(raw, "Thread_Id"),
@@ -441,7 +441,7 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         end=_int(raw, _END),
         name=pl.col("Function").fill_null("unnamed call"),
         correlation=_int(raw, "Correlation_Id"),
-        domain=pl.col("Domain"),
+        domain="Domain",
         marker=marker,
     )
     whole = _with_duration(frame)
@@ -455,7 +455,7 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "dur_ns",
         "name",
         domain=pl.lit("roctx"),
-        on_device=pl.lit(value=False),
+        on_device=pl.lit(False),
     )
     return {"runtime": calls} | ({"markers": ranges} if ranges.height else {})
 
@@ -491,7 +491,7 @@ def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     frame = raw.select(
         device=_agent(raw, "Agent_Id"),
         time_ns=_int(raw, _START),
-        name=pl.col("Counter_Name"),
+        name="Counter_Name",
         value=pl.col("Counter_Value").cast(pl.Float64, strict=False),
         unit=pl.lit("1"),
     )
@@ -573,7 +573,7 @@ def _read(
         return pl.DataFrame(schema=types)
     frame = sqlite.read(path, table, types)
     return frame.with_columns(
-        pl.lit(None, dtype=dtype).alias(name)
+        pl.lit(None, dtype).alias(name)
         for name, dtype in types.items()
         if name not in frame.columns
     ).select(list(types))
@@ -642,7 +642,7 @@ def _rpd(path: Path, columns_of: sqlite.DatabaseTables) -> dict[str, pl.DataFram
         path, columns_of, "rocpd_copyapi", "api_ptr_id", "size", "kind", texts=("stream",)
     )
     moves = moves.rename({"api_ptr_id": "correlation"})
-    is_copy = pl.col("type").str.contains(_COPY).fill_null(value=False)
+    is_copy = pl.col("type").str.contains(_COPY).fill_null(False)
     shared = {
         "device": pl.col("gpuId").cast(pl.Int32, strict=False),
         "stream": pl.col("queueId"),
@@ -653,7 +653,7 @@ def _rpd(path: Path, columns_of: sqlite.DatabaseTables) -> dict[str, pl.DataFram
     kernels = ops.filter(~is_copy).join(shapes, on="correlation", how="left", maintain_order="left")
     callers = calls.select(correlation="id", call="name")
     kernels = kernels.join(callers, on="correlation", how="left", maintain_order="left")
-    items = pl.col("call").str.contains(_GLOBAL_SIZE).fill_null(value=False)
+    items = pl.col("call").str.contains(_GLOBAL_SIZE).fill_null(False)
     grid: dict[str, pl.Expr] = {}
     for axis in "XYZ":
         size, group = pl.col(f"grid{axis}"), pl.col(f"workgroup{axis}")
@@ -682,7 +682,7 @@ def _rpd(path: Path, columns_of: sqlite.DatabaseTables) -> dict[str, pl.DataFram
             kind=pl.when(fill).then(pl.lit("memset")).otherwise(pl.coalesce(by_type, kind)),
         ),
         "runtime": (
-            calls.filter(~roctx.fill_null(value=False)).select(
+            calls.filter(~roctx.fill_null(False)).select(
                 process="pid",
                 thread="tid",
                 start_ns="start",
@@ -693,14 +693,14 @@ def _rpd(path: Path, columns_of: sqlite.DatabaseTables) -> dict[str, pl.DataFram
             )
         ),
         "markers": (
-            calls.filter(roctx.fill_null(value=False)).select(
+            calls.filter(roctx.fill_null(False)).select(
                 process="pid",
                 thread="tid",
                 start_ns="start",
                 end="end",
                 name=pl.coalesce("args", "name"),
                 domain=pl.lit("roctx"),
-                on_device=pl.lit(value=False),
+                on_device=pl.lit(False),
             )
         ),
     }
@@ -736,7 +736,7 @@ def _rocpd(path: Path, columns_of: sqlite.DatabaseTables, suffix: str) -> FilePa
         "type_index",
         "logical_index",
         texts=("type", "name", "product_name"),
-    ).filter(pl.col("type") == "GPU")
+    ).filter(type="GPU")
     number = _pairs(agents.select("id", pl.coalesce("type_index", "logical_index")))
     processes = _pairs(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid"))
     threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid"))
@@ -840,7 +840,7 @@ def _rocpd(path: Path, columns_of: sqlite.DatabaseTables, suffix: str) -> FilePa
         "markers": (
             calls.filter(~api)
             .drop("correlation")
-            .with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False))
+            .with_columns(domain=pl.lit("roctx"), on_device=pl.lit(False))
         ),
     }
     devices = (

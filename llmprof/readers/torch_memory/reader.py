@@ -234,7 +234,7 @@ def _tables_of(document: Mapping[str, Any]) -> tuple[Frames, list[str], int]:
                 f"the events of device {device} have no times: they are placed one nanosecond apart"
             )
         here = pl.lit(device, dtype=pl.Int32).alias("device")
-        frames.append(frame.with_columns(here, on_device=pl.lit(value=True)))
+        frames.append(frame.with_columns(here, on_device=pl.lit(True)))
         counters.append(_counters(mine, frame["time_ns"].to_list()[-1]).with_columns(here))
     return {"memory": pl.concat(frames), "counters": pl.concat(counters)}, notes, events
 
@@ -445,7 +445,7 @@ def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], 
     memory = frame.select(
         "time_ns",
         allocated_bytes=pl.sum_horizontal(_CATEGORIES),
-        on_device=pl.lit(value=True),
+        on_device=pl.lit(True),
         torch_action=pl.lit("sample"),
     )
     used = [name for name in _CATEGORIES if frame[name].max()]
@@ -481,12 +481,12 @@ def _events(rows: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
         "time_ns",
         "bytes",
         allocated_bytes=pl.col("bytes").cum_sum(),
-        on_device=pl.lit(value=True),
+        on_device=pl.lit(True),
         torch_action=action,
         torch_category=pl.col("category").replace_strict(names, return_dtype=pl.String),
     )
     parts = [
-        frame.filter(pl.col("category") == number).select(
+        frame.filter(category=number).select(
             "time_ns",
             name=pl.lit(f"memory: {name}"),
             value=pl.col("bytes").cum_sum().cast(pl.Float64),

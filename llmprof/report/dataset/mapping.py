@@ -37,7 +37,8 @@ from llmprof.errors import (
     checked,
 )
 from llmprof.findings.card import REQUEST_PAUSES, SLOW_STEPS, USUAL_STEPS
-from llmprof.findings.causes.npu import CORE_FACTS
+from llmprof.findings.cause import AI_CPU_NAME
+from llmprof.findings.causes.npu import CORE_FACTS, FORMAT_CHANGES
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import measured_causes, scope_findings
 from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
@@ -65,6 +66,10 @@ _EVENTS: Final = (
     "category",
     "stage",
     "layer",
+    "confidence",
+    "evidence",
+    "operator",
+    "shapes",
     "launch_start_ns",
 )
 _PAUSES: Final = (
@@ -160,11 +165,14 @@ def copied_rows(trace: Trace) -> pl.DataFrame:
 
 
 def measured_kernels(trace: Trace) -> pl.DataFrame:
-    """Kernels of one rank with measured core metrics; no rows if the profiler measured none."""
+    """Kernels of one rank with measured core metrics, or else those that an NPU's names single
+    out.
+    """
     kernels = trace.kernels
     facts = [column for column in CORE_FACTS if column in kernels.columns]
     kept = ["rank", "device", "start_ns", "dur_ns", "name", *facts]
-    return kernels.select(kept) if facts else kernels.select(kept).clear()
+    named = pl.col("name").str.contains(f"{AI_CPU_NAME}|{FORMAT_CHANGES}")
+    return kernels.select(kept) if facts else kernels.select(kept).filter(named)
 
 
 def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:

@@ -113,7 +113,7 @@ def _everything(trace: Trace, added: pl.DataFrame, *, several: bool) -> Iterator
 
 def _quoted(value: pl.Expr) -> pl.Expr:
     """Texts as JSON strings."""
-    return pl.struct(value.alias("v")).struct.json_encode().str.slice(5).str.head(-1)
+    return pl.struct(v=value).struct.json_encode().str.slice(5).str.head(-1)
 
 
 def _number(value: pl.Expr) -> pl.Expr:
@@ -162,7 +162,7 @@ def _line(phase: str = "X", *, several: bool) -> pl.Expr:
         pieces += [pl.lit(',"dur":'), _us(pl.col("dur_ns"))]
     elif phase == "i":
         pieces.append(pl.lit(',"s":"t"'))
-    return pl.concat_str(*pieces, pl.lit(',"args":'), pl.col("args"), pl.lit("}"))
+    return pl.concat_str(*pieces, pl.lit(',"args":'), "args", pl.lit("}"))
 
 
 # --- tables ---

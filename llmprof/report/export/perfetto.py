@@ -12,6 +12,7 @@ import polars as pl
 from llmprof.errors import LlmprofError, needs
 from llmprof.readers.perfetto import own_packets
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage.parquet import pack_trace
 
 _SEQUENCE: Final = 1
@@ -126,7 +127,7 @@ def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
                 "start_ns",
                 "dur_ns",
                 "name",
-                detail=pl.col("domain") if table == "markers" else pl.lit(None, dtype=pl.String),
+                detail=pl.col("domain") if table == "markers" else pl.lit(None, pl.String),
                 group=pl.when(on_device).then(pl.lit("device")).otherwise(pl.lit("host")),
                 category=pl.lit(_CATEGORIES[table]),
                 row=pl.concat_str(
@@ -151,9 +152,8 @@ def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
     )
     done, remaining, lane = [], rows, 0
     while remaining.height:
-        end = pl.col("start_ns") + pl.col("dur_ns")
         # the enclosing slice is the open one that began last; it ends with this one or later
-        crosses = _crossing(remaining.with_columns(_end=end), key)
+        crosses = _crossing(remaining.with_columns(_end=END), key)
         done.append(remaining.filter(~crosses).with_columns(lane=pl.lit(lane, dtype=pl.Int32)))
         remaining, lane = remaining.filter(crosses), lane + 1
     placed = pl.concat(done) if done else rows.with_columns(lane=pl.lit(0, dtype=pl.Int32))

@@ -25,6 +25,7 @@ from llmprof.errors import (
 )
 from llmprof.report.export import chrome, perfetto
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage import files
 
 MOST_ROWS: Final = 1_048_575
@@ -115,7 +116,7 @@ def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
     slices = pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
     slices = slices.filter(pl.col("start_ns").is_not_null() & (pl.col("dur_ns") > 0))
     if window is not None:
-        end = pl.min_horizontal(pl.col("start_ns") + pl.col("dur_ns"), pl.lit(window[1]))
+        end = pl.min_horizontal(END, pl.lit(window[1]))
         slices = slices.with_columns(
             start_ns=pl.max_horizontal("start_ns", pl.lit(window[0])), _end=end
         )
@@ -145,21 +146,19 @@ def _steps(trace: Trace) -> pl.DataFrame:
         "dur_ns",
         track=pl.lit("steps"),
         name=pl.format("step {} {}", "step", "phase"),
-        detail=pl.col("name"),
+        detail="name",
     )
 
 
 def _labelled(trace: Trace) -> pl.DataFrame:
     events = trace.events.filter(pl.col("source") != "op")
-    return events.with_columns(
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"), stream=pl.col("stream").fill_null(-1)
-    )
+    return events.with_columns(end_ns=END, stream=pl.col("stream").fill_null(-1))
 
 
 def _layers(trace: Trace) -> pl.DataFrame:
-    events = _labelled(trace).filter(pl.col("layer").is_not_null())
+    events = _labelled(trace).drop_nulls("layer")
     sums = events.group_by("rank", "step", "layer", maintain_order=True).agg(
-        start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len()
+        start_ns=pl.min("start_ns"), end_ns=pl.max("end_ns"), events=pl.len()
     )
     sums = sums.sort("rank", "start_ns")
     # layers of two batches may overlap: each one is cut off at the start of the next
@@ -181,10 +180,10 @@ def _stages(trace: Trace) -> pl.DataFrame:
     label = pl.coalesce(pl.when(pl.col("stage") != "other").then("stage"), "category")
     events = events.with_columns(name=label)
     run = pl.struct("rank", "device", "stream", "step", "layer", "name").rle_id()
-    sums = events.group_by(run.alias("_run"), maintain_order=True).agg(
-        pl.col("rank", "stream", "name", "step", "layer").first(),
-        start_ns=pl.col("start_ns").min(),
-        end_ns=pl.col("end_ns").max(),
+    sums = events.group_by(_run=run, maintain_order=True).agg(
+        pl.first("rank", "stream", "name", "step", "layer"),
+        start_ns=pl.min("start_ns"),
+        end_ns=pl.max("end_ns"),
         events=pl.len(),
     )
     until = pl.min_horizontal(
@@ -212,8 +211,7 @@ def _waits(trace: Trace) -> pl.DataFrame:
         name=pl.format("waiting for rank {}", "last_rank"),
         detail=pl.format("in {}", "name"),
     ).sort("rank", "start_ns")
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    until = pl.min_horizontal(end, pl.col("start_ns").shift(-1).over("rank").fill_null(end))
+    until = pl.min_horizontal(END, pl.col("start_ns").shift(-1).over("rank").fill_null(END))
     return rows.with_columns(dur_ns=until - pl.col("start_ns"))
 
 

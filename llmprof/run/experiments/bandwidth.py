@@ -10,11 +10,12 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.run.launch.run import process
@@ -51,11 +52,11 @@ class Bandwidth:
                 "the peaks were measured on a CPU", expected="a measurement on a GPU"
             )
         base = hardware.device(self.device)
-        best = self.matmul.group_by("dtype").agg(pl.col("tflop_per_s").max())
+        best = self.matmul.group_by("dtype").agg(pl.max("tflop_per_s"))
         rates = dict(base.flop_per_s) | {
             dtype: rate * 1e12 for dtype, rate in best.iter_rows() if dtype in hardware.TYPES
         }
-        copy = self.memory.filter(pl.col("kind") == "copy")["gb_per_s"].min()
+        copy = self.memory.filter(kind="copy")["gb_per_s"].min()
         one_way = self.links.filter(~pl.col("both"))["gb_per_s"].max()
         link = base.link_bytes_per_s if one_way is None else 2e9 * float(one_way)  # type: ignore[arg-type]
         sentence = f"measured by llmprof experiment bandwidth, torch {self.document['torch']}"

@@ -53,9 +53,7 @@ def append(
         file.parent.mkdir(parents=True, exist_ok=True)
         with _alone(file):
             old = read_history(file) if file.exists() else pl.DataFrame(schema=dict(SCHEMA))
-            number = (
-                int(old.select(pl.col("run").max().fill_null(0)).item()) + 1 if old.height else 1
-            )
+            number = int(old.select(pl.max("run").fill_null(0)).item()) + 1 if old.height else 1
             head, kinds = (number, time.time_ns(), label), better or {}
             each = [(name, value) for name, repeats in values.items() for value in repeats]
             rows = [(*head, name, kinds.get(name, "lower"), float(value)) for name, value in each]
@@ -92,11 +90,11 @@ def regressions(
         raise AnalysisError("the history is empty", hint="run watch first")
     last = int(history["run"].max())  # type: ignore[arg-type]
     medians = history.group_by("metric", "better", "run", maintain_order=True).agg(
-        pl.col("value").median()
+        pl.median("value")
     )
     rows = []
     for (metric, better), runs in medians.group_by("metric", "better", maintain_order=True):
-        now = runs.filter(pl.col("run") == last)["value"].to_list()
+        now = runs.filter(run=last)["value"].to_list()
         old = runs.filter(pl.col("run").is_between(last - window, last - 1))["value"].to_list()
         before = median(old) if old else None
         change = now[0] / before - 1 if now and before else None

@@ -100,9 +100,9 @@ def layout_verdicts(layouts: pl.DataFrame) -> list[LayoutVerdict]:
     """The verdict on each layout of :func:`parallelism`, the most worth first."""
     found = []
     for (tp, pp), rows in layouts.group_by("tp", "pp", maintain_order=True):
-        of = {name: rows.filter(pl.col("phase") == name).drop_nulls("speedup") for name in PHASES}
+        of = {name: rows.filter(phase=name).drop_nulls("speedup") for name in PHASES}
         spans: dict[str, Range] = {
-            name: one.select(pl.col("speedup").min(), high=pl.col("speedup").max()).row(0)
+            name: one.select(pl.min("speedup"), high=pl.max("speedup")).row(0)
             for name, one in of.items()
             if one.height
         }

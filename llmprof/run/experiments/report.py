@@ -131,7 +131,7 @@ def _batch(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.lengths is None:
         return None
     single = evidence.lengths.filter(
-        (pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min())
+        (pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.min("out"))
     )
     series = single.filter(
         pl.col("prompt") == pl.col("prompt").filter(pl.col("batch") > 1).min()
@@ -176,7 +176,7 @@ def _weights(evidence: Evidence) -> tuple[str, float] | None:
 def _launch_bound(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.layers is None or evidence.layers["waiting"].null_count() == evidence.layers.height:
         return None
-    share = median(evidence.layers.filter(pl.col("phase") == "decode"), "waiting")
+    share = median(evidence.layers.filter(phase="decode"), "waiting")
     if share is None or share < 0.5:
         return None
     return (

@@ -247,8 +247,8 @@ def decode_step(requests: pl.DataFrame, tokens: int) -> float | None:
     steps = tokens - 1 - int((times["first"].sort().diff() > _APART_NS).sum())
     if steps < max(min(_LEAST_STEPS, tokens // 2), 1):
         return None
-    step = float(times.select(pl.col("last").min() - pl.col("first").max()).item()) / steps
-    return step if step > _SHORTER * requests.select(pl.col("tpot_ns").min()).item() else None
+    step = float(times.select(pl.min("last") - pl.max("first")).item()) / steps
+    return step if step > _SHORTER * requests.select(pl.min("tpot_ns")).item() else None
 
 
 def _s(value: Any) -> float | None:
@@ -280,8 +280,8 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
         .agg(
             pl.len().alias("repeats"),
             pl.col(*PHASES.values(), "ttft_s").median(),
-            pl.col("peak_bytes").max(),
-            pl.col("kv_tokens").min(),
+            pl.max("peak_bytes"),
+            pl.min("kv_tokens"),
             **ends,
         )
     )
@@ -336,9 +336,7 @@ def read_communication(*paths: str | Path) -> pl.DataFrame:
             f"shares of communication are damaged: {str(error)[:200]}", hint="measure again"
         ) from error
     return (
-        frame.group_by(_OF_SHARES)
-        .agg(pl.col("steps").sum(), pl.col("communication").median())
-        .sort(_OF_SHARES)
+        frame.group_by(_OF_SHARES).agg(pl.sum("steps"), pl.median("communication")).sort(_OF_SHARES)
     )
 
 
@@ -363,7 +361,7 @@ def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = No
     above = pl.col("prefill_low_s") > pl.col("prefill_high_s").shift().cum_max().over(series)
     grows = flat_before & above & (pl.col("prefill_slope") > FLAT)
     bend = pl.col("prompt").filter(grows).min().over(series)
-    rows = rows.with_columns(bend=(pl.col("prompt") == bend).fill_null(value=False))
+    rows = rows.with_columns(bend=(pl.col("prompt") == bend).fill_null(False))
     bounds = [_bounds(row, model, device) for row in rows.iter_rows(named=True)]
     rows = rows.with_columns(
         prefill_bound_s=pl.Series([pair[0] for pair in bounds], dtype=pl.Float64),

@@ -66,7 +66,7 @@ def _workload(row: dict[str, Any]) -> str:
 def chosen_workloads(points: pl.DataFrame) -> pl.DataFrame:
     """A few of the workloads that the most layouts ran, from the smallest to the largest."""
     ran = points.group_by(WORKLOAD).len()
-    common = ran.filter(pl.col("len") == pl.col("len").max())
+    common = ran.filter(pl.col("len") == pl.max("len"))
     common = common.sort(pl.col("batch") * pl.col("prompt"), "batch", "out").drop("len")
     every = max(common.height - 1, 1) / (_WORKLOADS - 1)
     places = {round(k * every) for k in range(_WORKLOADS)}
@@ -288,7 +288,7 @@ def hardware_section(measured: Bandwidth, grades: Grades) -> Section:
     on_gpu = measured.document["platform"] == "cuda"
     words = [] if on_gpu else ["Measured on a CPU: these figures say nothing about a GPU."]
     memory = measured.memory.group_by("kind", maintain_order=True).agg(
-        pl.col("gb_per_s").min(), pl.col("peak_gb_per_s").first()
+        pl.min("gb_per_s"), pl.first("peak_gb_per_s")
     )
     peaks = [
         {
@@ -335,7 +335,7 @@ def hardware_section(measured: Bandwidth, grades: Grades) -> Section:
 
 def _links_in_words(measured: Bandwidth, grades: Grades) -> list[str]:
     one_way = measured.links.filter(~pl.col("both"))
-    best, share, peak = one_way.select(pl.col("gb_per_s", "share", "peak_gb_per_s").max()).row(0)
+    best, share, peak = one_way.select(pl.max("gb_per_s", "share", "peak_gb_per_s")).row(0)
     if measured.document["platform"] != "cuda":
         return [
             f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between"

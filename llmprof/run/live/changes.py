@@ -123,7 +123,7 @@ def samples_of(run: Run) -> dict[str, float]:
         rows = pl.concat(
             [frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held]
         )
-        means = rows.drop_nulls("value").group_by("name").agg(pl.col("value").mean())
+        means = rows.drop_nulls("value").group_by("name").agg(pl.mean("value"))
         samples = dict(means.iter_rows())
     cores = (typed.found(run.folder.gpu_info, typed.MachineJson) or {}).get("cores")
     if cores and "run.cpu" in samples:

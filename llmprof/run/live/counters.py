@@ -162,11 +162,11 @@ def parsed(text: str, *, time_ns: int | None = None, at_s: float | None = None) 
     )
     bad = pl.col("value").is_null() | (
         pl.col("le").is_null() & (pl.col("part") == "bucket")
-    ).fill_null(value=False)
+    ).fill_null(False)
     scrape.unread = rows.select(bad.sum()).item()
     sums = (
         rows.filter(~bad & pl.col("value").is_finite() & pl.col("key").is_not_null())
-        .filter(pl.col("turn") == pl.col("turn").min().over("key"))
+        .filter(pl.col("turn") == pl.min("turn").over("key"))
         .group_by("part", "key", "le", maintain_order=True)
         .agg(
             pl.when(pl.col("key").is_in(_SHARES).first())

@@ -65,7 +65,7 @@ def coarser(rows: pl.DataFrame, every_s: int) -> pl.DataFrame:
         return (pl.col(name) * pl.col(weight)).sum() / pl.col(weight).filter(known).sum()
 
     grouped = rows.group_by(pl.col("time_ns") // every_ns * every_ns, maintain_order=True).agg(
-        pl.col("seconds").sum(),
+        pl.sum("seconds"),
         *(mean(name, "seconds").alias(name) for name in plain),
         *(pl.col(name).median() for name in _QUANTILES),
         *(mean(name, name.replace("_mean", "_count")).alias(name) for name in _MEANS),

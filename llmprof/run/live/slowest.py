@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -14,6 +13,7 @@ from llmprof.findings.cause import Context, Figures
 from llmprof.label.steps.steps import steps_of
 from llmprof.text import counted, shorten, tenths
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
 
 RULE: Final = "slowest_request"
@@ -42,8 +42,7 @@ _ADVICE: Final = {
 }
 
 
-@dataclass(frozen=True)
-class SlowestRequest(Figures):
+class SlowestRequest(Figures, frozen=True):
     """The slowest request of the window of a capture."""
 
     request: str
@@ -187,10 +186,8 @@ def _steps(trace: Trace) -> pl.DataFrame:
     """Steps of the first rank: begin and end, requests and tokens."""
     frame = steps_of(trace).filter((pl.col("rank") >= 0) & (pl.col("phase") != "empty"))
     begin = pl.coalesce("host_start_ns", "start_ns")
-    end = pl.coalesce(
-        pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
-    )
-    own = frame.filter(pl.col("rank") == pl.col("rank").min())
+    end = pl.coalesce(END, pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    own = frame.filter(pl.col("rank") == pl.min("rank"))
     return (
         own.select("prefill_tokens", "decode_requests", begin=begin, end=end)
         .drop_nulls()

@@ -195,7 +195,7 @@ def time_operators(
             found,
             hint="llmprof analyze PATH --what operator-calls lists the operators of the recording",
         )
-    can = rows.filter(pl.col("key").is_not_null())
+    can = rows.drop_nulls("key")
     if can.is_empty():
         first = rows.row(0, named=True)
         raise AnalysisError(

@@ -55,9 +55,7 @@ def slowed(samples: Path) -> str:
     if not samples.is_file():
         return ""
     try:
-        masks = (
-            table.read(samples).filter(pl.col("name") == _MASK)["value"].cast(pl.Int64).to_list()
-        )
+        masks = table.read(samples).filter(name=_MASK)["value"].cast(pl.Int64).to_list()
     except LlmprofError:
         return ""
     found = [(reason, sum(reason in reasons_of(mask) for mask in masks)) for reason in _SLOW]

@@ -56,7 +56,7 @@ class Goodput:
     def row(self) -> dict[str, Any]:
         """The probe at the goodput, or at the lowest rate if the SLO held at none."""
         held = self.probes.filter("holds")
-        of_rate = held.filter(pl.col("rate") == self.rate)
+        of_rate = held.filter(rate=self.rate)
         if held.height:
             return (of_rate if of_rate.height else held).row(-1, named=True)
         return self.probes.sort(pl.col("rate").fill_null(float("inf"))).row(0, named=True)

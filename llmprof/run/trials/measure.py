@@ -257,7 +257,7 @@ def predicted_gain(
     except LlmprofError as error:
         raise NoPredictionError(str(error)) from error
     if objective == "tpot_ns":
-        rows = rows.filter(pl.col("phase") == "decode")
+        rows = rows.filter(phase="decode")
     if rows.is_empty():
         raise NoPredictionError("the recording has no steps that the change concerns")
     names = ("recorded_ns", "predicted_ns", "low_ns", "high_ns")

@@ -329,7 +329,7 @@ class Study:
         )
         before = pl.col("rate").cum_max().shift(1)
         front = (before.is_null() | (pl.col("rate") > before)) & pl.col("latency").is_not_null()
-        return ordered.with_columns(front=front.fill_null(value=False)).sort("at").drop("at")
+        return ordered.with_columns(front=front.fill_null(False)).sort("at").drop("at")
 
     @property
     def axes(self) -> tuple[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from llmprof.theory.calls.call import CallTensor, Lengths, NoWorkError, OperatorCall
 from llmprof.theory.calls.work import CallWork, cost

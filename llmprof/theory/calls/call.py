@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from llmprof.errors import LlmprofError
 from llmprof.names.dtypes import PROMOTED, type_format
@@ -25,8 +26,7 @@ class NoWorkError(LlmprofError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class CallTensor:
+class CallTensor(Struct, frozen=True):
     """A tensor argument.
 
     Parameters
@@ -71,8 +71,7 @@ class CallTensor:
 CallArgument = CallTensor | tuple[CallTensor, ...] | tuple[float, ...] | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(Struct, frozen=True):
     """Sums over the sequences of a step: new tokens, tokens of keys, and pairs of a query and a
     key that it sees.
     """
@@ -85,8 +84,7 @@ class Lengths:
     source: str = "shapes and step label"
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
+class OperatorCall(Struct, frozen=True):
     """A call of an operator as it was recorded.
 
     Parameters

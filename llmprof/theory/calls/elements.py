@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llmprof.names.dtypes import NUMBERED, type_format
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall, widest
-from llmprof.theory.calls.work import RESULTS, CallWork, cost, result
+from llmprof.theory.calls.work import RESULTS, CallWork, cost, new_result
 
 _COMPARES: Final = tuple(
     f"aten::{name}"
@@ -181,20 +181,20 @@ def _at(call: OperatorCall, places: str) -> list[CallTensor]:
     return found
 
 
-@result
+@new_result
 def mask_of(call: OperatorCall) -> float:
     """A byte for each element of the first argument."""
     return call.tensor(0).elements
 
 
-@result
+@new_result
 def half_of(call: OperatorCall) -> float:
     """Half of the elements of the first argument: one half times a function of the other."""
     x = call.tensor(0)
     return x.elements // 2 * x.width
 
 
-@result
+@new_result
 def rounded(call: OperatorCall, group: int | None = None, parts: int = 1) -> float:
     """A byte for each element of the first argument, or of a part, with a scale of 32 bits a row,
     or a group of the size at a place.
@@ -205,7 +205,7 @@ def rounded(call: OperatorCall, group: int | None = None, parts: int = 1) -> flo
     return out + 4 * out / max(1, size)
 
 
-@result
+@new_result
 def as_type(call: OperatorCall, place: int) -> float:
     """As many elements as the first argument has, of the type that is asked for at a place."""
     return call.tensor(0).elements * width_asked(call, place, call.tensor(0).width)
@@ -221,7 +221,7 @@ def width_asked(call: OperatorCall, place: int, usual: float) -> float:
     return NUMBERED.get(int(asked), usual) if isinstance(asked, int | float) else usual
 
 
-@result
+@new_result
 def chosen(call: OperatorCall, number: int) -> float:
     """Eight bytes (a weight and a place of 32 bits, or a place of 64) for each of those that a row
     of the first argument chooses, whose number is at a place.
@@ -230,20 +230,20 @@ def chosen(call: OperatorCall, number: int) -> float:
     return (x.elements // max(1, x.shape[-1]) if x.shape else 1) * call.number(number) * 8
 
 
-@result
+@new_result
 def slots_of(call: OperatorCall, places: str, cache: int) -> float:
     """As many elements as arguments have, of the type of another one."""
     return sum(each.elements for each in _at(call, places)) * call.tensor(cache).width
 
 
-@result
+@new_result
 def mean_of(call: OperatorCall, place: int) -> float:
     """One element, or all if the number at a place asks for no mean."""
     x = call.tensor(0)
     return (x.elements if call.number(place, 1) == 0 else 1) * x.width
 
 
-@result
+@new_result
 def indices(call: OperatorCall, values: int) -> float:
     """A place for each value of an argument, of 32 bits if the third argument says so."""
     return call.tensor(values).elements * (4 if call.get(2) is True else 8)

@@ -11,13 +11,13 @@ import inspect
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import polars as pl
+from msgspec import Struct, field
 
 from llmprof import plugins
 from llmprof.errors import LlmprofError, checked, listed
@@ -39,8 +39,7 @@ Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
 ``("ones",)``: ones; ``("fa3_metadata",)``: the plan of FlashAttention 3."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeable:
+class Timeable(Struct, frozen=True):
     """How an operator can be called alone, with tensors of random numbers."""
 
     stored: tuple[int, ...] = ()
@@ -59,8 +58,7 @@ class Timeable:
     """Assumption about facts that the recording lacks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """A line of the table of operators.
 
     Parameters
@@ -123,7 +121,7 @@ its own source.
 def _operator(given: Mapping[str, Any]) -> Operator:
     """The operator of an entry of a table; what no field says is an option of its rule."""
     options = dict(given)
-    line = {name: options.pop(name) for name in Operator.__slots__ if name in options}
+    line = {name: options.pop(name) for name in Operator.__struct_fields__ if name in options}
     if "timed" in line:
         timed = line["timed"]
         for name in ("holds", "usual"):
@@ -131,9 +129,7 @@ def _operator(given: Mapping[str, Any]) -> Operator:
             timed = timed | {name: by_place}
         line["timed"] = Timeable(**timed)
     if "rule" in options:
-        rule, places = RULES[options.pop("rule")], options.pop("places", ())
-        inspect.signature(rule).bind(None, *places, **options)
-        line["work"] = Cost(rule, places, options)
+        line["work"] = Cost(RULES[options.pop("rule")], options.pop("places", ()), options)
     return Operator(**line)
 
 
@@ -182,8 +178,9 @@ def _own() -> list[Operator]:
     for name, given in plugins.own()["operators"].items():
         try:
             line = _operator({"names": name, **given})
-            if not line.work or line.kind not in kinds:
+            if not isinstance(line.work, Cost) or line.kind not in kinds:
                 raise ValueError(f"no rule, or the kind {line.kind!r} is none of {listed(kinds)}")
+            inspect.signature(line.work.rule).bind(None, *line.work.places, **line.work.named)
             found.append(line)
         except (KeyError, TypeError, ValueError) as error:
             raise LlmprofError(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
+
+from msgspec.structs import replace
 
 from llmprof.names.dtypes import FLOAT_WIDTHS
 from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall

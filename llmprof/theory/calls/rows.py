@@ -8,7 +8,7 @@ from typing import Final
 from llmprof.names.dtypes import NUMBERED
 from llmprof.theory.calls.call import NoWorkError, OperatorCall
 from llmprof.theory.calls.elements import width_asked
-from llmprof.theory.calls.work import CallWork, cost, result
+from llmprof.theory.calls.work import CallWork, cost, new_result
 
 
 @cost
@@ -78,7 +78,7 @@ def _sized(call: OperatorCall, place: int) -> int:
     return math.prod(shape[: len(shape) - len(sizes)]) * int(math.prod(sizes))
 
 
-@result
+@new_result
 def sized(call: OperatorCall, places: bool = False) -> float:
     """Elements with the sizes of the last axes at the second place, maybe with a place of each."""
     return _sized(call, 1) * (call.tensor(0).width + 8 * places)
@@ -99,7 +99,7 @@ def upsampling(call: OperatorCall) -> CallWork:
     return CallWork(2.0 * taps * (x.elements if back else out), read * x.width, out * x.width)
 
 
-@result
+@new_result
 def padded(call: OperatorCall) -> float:
     """The first argument with rows around each axis by the second, the last axis first."""
     x, around = call.tensor(0), call.numbers(1)
@@ -185,7 +185,7 @@ def reduction(call: OperatorCall, *, keeps: bool = False) -> CallWork:
     return CallWork(float(x.elements) if floats else 0.0, x.bytes, out * width)
 
 
-@result
+@new_result
 def top_values(call: OperatorCall) -> float:
     """As many values, with their places, as a number says, along an axis."""
     x, axis = call.tensor(0), call.number(2, -1)
@@ -193,7 +193,7 @@ def top_values(call: OperatorCall) -> float:
     return x.elements / max(1, along) * call.number(1) * (x.width + 8)
 
 
-@result
+@new_result
 def sorted_values(call: OperatorCall) -> float:
     """All values, with their places."""
     return call.tensor(0).elements * (call.tensor(0).width + 8)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from llmprof.theory.calls.call import OperatorCall
 
 
-@dataclass(frozen=True, slots=True)
-class CallWork:
+class CallWork(Struct, frozen=True):
     """Work of one call.
 
     Parameters
@@ -40,8 +40,7 @@ class CallWork:
     result: tuple[int, int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """A rule of work with the places of the arguments that it reads.
 
     Parameters
@@ -75,7 +74,7 @@ def cost(rule: Callable[..., CallWork]) -> Callable[..., CallWork]:
     return rule
 
 
-def result(rule: Callable[..., float]) -> Callable[..., float]:
+def new_result(rule: Callable[..., float]) -> Callable[..., float]:
     """Decorator of a rule of the bytes of a new result."""
     RESULTS[rule.__name__] = rule
     return rule

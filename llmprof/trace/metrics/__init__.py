@@ -169,7 +169,7 @@ def glossary() -> pl.DataFrame:
 
     Examples
     --------
-    >>> glossary().filter(pl.col("title") == "use of the device memory")["labels"].to_list()
+    >>> glossary().filter(title="use of the device memory")["labels"].to_list()
     [['DRAM Throughput']]
     """
     rows = [*ENTRIES]

@@ -112,7 +112,7 @@ class Metrics:
         ]
         facts = [
             self.values(*_DURATION).rename({"value": "dur_ns"}),
-            self._metrics.filter(pl.col("metric") == _DEVICE)
+            self._metrics.filter(metric=_DEVICE)
             .unique("kernel_id", keep="first")
             .select("kernel_id", device_name="text"),
         ]
@@ -120,7 +120,7 @@ class Metrics:
         for fact in facts:
             out = out.join(fact, on="kernel_id", how="left", maintain_order="left")
         if self._launches is None:
-            missing = [pl.lit(None, dtype=t).alias(c) for c, t in _LAUNCH_TYPES.items()]
+            missing = [pl.lit(None, t).alias(c) for c, t in _LAUNCH_TYPES.items()]
             return out.with_columns(missing)
         extra = self._launches.select("kernel_id", *_LAUNCH_TYPES)
         return out.join(extra, on="kernel_id", how="left", maintain_order="left")
@@ -139,11 +139,10 @@ class Metrics:
             {"metric": names, "_order": range(len(names))}, schema_overrides={"metric": pl.String}
         )
         return (
-            self._metrics.filter(pl.col("value").is_not_null())
+            self._metrics.drop_nulls("value")
             .join(order, on="metric")
             .sort("kernel_id", "_order", maintain_order=True)
-            .unique("kernel_id", keep="first", maintain_order=True)
-            .select("kernel_id", "value")
+            .unique("kernel_id", keep="first", maintain_order=True)[["kernel_id", "value"]]
         )
 
     @checked
@@ -168,7 +167,7 @@ class Metrics:
             A metric was not measured.
         """
         frame = self._metrics
-        sections = frame.group_by("metric").agg(n=pl.col("section").n_unique())
+        sections = frame.group_by("metric").agg(n=pl.n_unique("section"))
         several = sections.filter(pl.col("n") > 1)["metric"].implode()
         column = pl.when(pl.col("metric").is_in(several)).then(
             pl.concat_str("section", "metric", separator=": ")
@@ -193,7 +192,7 @@ class Metrics:
             if names
             else columns
         )
-        numeric = set(frame.filter(pl.col("value").is_not_null())["column"].unique().to_list())
+        numeric = set(frame.drop_nulls("value")["column"].unique().to_list())
         launches = self.kernels.select(*_LAUNCH)
         place = {number: i for i, number in enumerate(launches["kernel_id"])}
         by_column = frame.group_by("column").agg("kernel_id", "value", "text")

@@ -51,15 +51,15 @@ class Stored(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
 
 
-_PYTHON: Final = (pl.col("kind") == "python").fill_null(value=False)
-_MODULE: Final = pl.col("name").str.starts_with("nn.Module: ").fill_null(value=False)
+_PYTHON: Final = (pl.col("kind") == "python").fill_null(False)
+_MODULE: Final = pl.col("name").str.starts_with("nn.Module: ").fill_null(False)
 
 HOST_ROWS: Final[dict[str, tuple[str, pl.Expr]]] = {
     "markers": ("markers", ~pl.col("on_device") & (pl.col("domain") != "overhead")),
     "modules": ("ops", _PYTHON & _MODULE),
     "python": ("ops", _PYTHON & ~_MODULE),
     "ops": ("ops", ~_PYTHON),
-    "runtime": ("runtime", pl.lit(value=True)),
+    "runtime": ("runtime", pl.lit(True)),
 }
 """Rows of a timeline that a thread of the host has: their kind, the table that they are in, and
 which of its rows.
@@ -86,7 +86,7 @@ def thread_spans(tables: Mapping[str, pl.DataFrame | pl.LazyFrame]) -> pl.DataFr
         .lazy()
         .filter(which)
         .group_by("rank", "thread")
-        .agg(count=pl.len().cast(pl.Int64), first_ns=pl.col("start_ns").min(), last_ns=end)
+        .agg(count=pl.len().cast(pl.Int64), first_ns=pl.min("start_ns"), last_ns=end)
         .select(
             "rank", *(pl.lit(kind).alias("kind") if name == "kind" else name for name in THREADS)
         )

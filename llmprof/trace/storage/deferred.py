@@ -12,6 +12,7 @@ import polars as pl
 
 from llmprof.errors import ReadError, SchemaError
 from llmprof.trace import schema
+from llmprof.trace.schema import END
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.dataset import AGAIN, Partition, damage, read_manifest
 from llmprof.trace.storage.files import checksum
@@ -222,9 +223,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
             kept = [(part.rank, *row) for part in self.partitions for row in part.threads or ()]
             frame = pl.DataFrame(kept, schema={"rank": pl.Int32, **dataset.THREADS}, orient="row")
             frame = frame.with_columns(pl.col("first_ns", "last_ns") - self.origin_ns)
-            spans = pl.col("first_ns").min(), pl.col("last_ns").max()
+            spans = pl.min("first_ns"), pl.max("last_ns")
             frame = frame.group_by("rank", "kind", "thread", maintain_order=True).agg(
-                pl.col("count").sum(), *spans
+                pl.sum("count"), *spans
             )
             return frame.filter(pl.col("kind").replace_strict(_TABLE_OF).is_in(list(self)))
         names = [name for name in dict.fromkeys(_TABLE_OF.values()) if name in self]
@@ -314,7 +315,7 @@ def span_of_frames(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None
     """First start and last end of the events in frames, else of their samples (ns); None if
     there is none.
     """
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    start, end = pl.col("start_ns"), END
     spans: list[tuple[Any, Any]] = [
         frame.select(start.min(), end=end.max()).row(0)
         for frame in tables.values()

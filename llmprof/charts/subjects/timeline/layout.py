@@ -9,6 +9,7 @@ import polars as pl
 from llmprof.charts.base.draw import fitting_text, float_of
 from llmprof.charts.base.theme import PHASES, Unit, ink_on, text_px
 from llmprof.text import shorten
+from llmprof.trace.schema import END
 from llmprof.units import format_ns
 
 STRIP, LANE, TALL, THIN, GAP, SPACE = 17, 30, 56, 22, 3, 14
@@ -48,11 +49,10 @@ class DrawnWindow:
 def clip_events(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
     """Events that overlap a window, with ``from_ns`` and ``to_ns`` cut to it."""
     lo, hi = window
-    end = pl.col("start_ns") + pl.col("dur_ns")
     inside = frame.filter(
-        (pl.col("start_ns") < hi) & (end > lo) | (pl.col("start_ns").is_between(lo, hi - 1))
+        (pl.col("start_ns") < hi) & (lo < END) | (pl.col("start_ns").is_between(lo, hi - 1))
     )
-    return inside.with_columns(from_ns=pl.col("start_ns").clip(lo, hi), to_ns=end.clip(lo, hi))
+    return inside.with_columns(from_ns=pl.col("start_ns").clip(lo, hi), to_ns=END.clip(lo, hi))
 
 
 def survey(frame: pl.DataFrame, window: DrawnWindow, max_bars: int) -> pl.DataFrame:
@@ -61,9 +61,7 @@ def survey(frame: pl.DataFrame, window: DrawnWindow, max_bars: int) -> pl.DataFr
     """
     wide = pl.max_horizontal("to_ns", pl.col("from_ns") + round(window.px_ns))
     lane = frame.sort("from_ns").group_by("rank", "key", maintain_order=True)
-    out = lane.agg(
-        _covered(pl.col("to_ns")).alias("busy"), _covered(wide).alias("drawn"), events=pl.len()
-    )
+    out = lane.agg(busy=_covered(pl.col("to_ns")), drawn=_covered(wide), events=pl.len())
     span = max(1, window.end_ns - window.start_ns)
     crowded = (pl.col("drawn") - pl.col("busy") > CROWDED * span) | pl.lit(frame.height > max_bars)
     return out.select("rank", "key", "events", busy=pl.col("busy") / span, crowded=crowded).sort(
@@ -187,7 +185,7 @@ def slices(
     )
     total = total.sort(*lane, "place", by)
     height = pl.col("bottom") - pl.col("top")
-    scale = pl.max_horizontal(pl.col("busy_ns").sum().over(lane), pl.lit(width))
+    scale = pl.max_horizontal(pl.sum("busy_ns").over(lane), pl.lit(width))
     upper = pl.col("busy_ns").cum_sum().over(lane)
     end = pl.min_horizontal(left + width, pl.lit(window.end_ns))
     return total.select(
@@ -230,13 +228,13 @@ def step_strip(frame: pl.DataFrame, heads: pl.DataFrame, window: DrawnWindow) ->
     spans = _spans(frame, heads, window, ["step"], row=0).with_columns(
         to_step="step", layer=pl.lit(None, pl.Int32)
     )
-    run = (pl.col("phase") != pl.col("phase").shift()).fill_null(value=True).cum_sum().over("rank")
+    run = (pl.col("phase") != pl.col("phase").shift()).fill_null(True).cum_sum().over("rank")
     spans = spans.with_columns(run=run, label=_own(spans, "step"))
     runs = spans.group_by("rank", "run", maintain_order=True).agg(
-        pl.col("phase", "layer", "step", "start", "top", "bottom").first(),
-        pl.col("end", "to_step").last(),
-        unlabelled=pl.col("px").filter(pl.col("label").is_null()).sum() / pl.col("px").sum(),
-        px=pl.col("px").sum(),
+        pl.first("phase", "layer", "step", "start", "top", "bottom"),
+        pl.last("end", "to_step"),
+        unlabelled=pl.col("px").filter(pl.col("label").is_null()).sum() / pl.sum("px"),
+        px=pl.sum("px"),
     )
     shared = runs.filter(pl.col("unlabelled") > UNLABELLED)
     columns = shared.select("step", "to_step", "phase", "px").iter_rows()
@@ -289,9 +287,7 @@ def _spans(
 ) -> pl.DataFrame:
     """Extent of each step, or of each layer of a step, on a rank."""
     rows = frame.drop_nulls(columns).group_by("rank", *columns, maintain_order=True)
-    spans = rows.agg(
-        pl.col("phase").first(), first=pl.col("from_ns").min(), last=pl.col("to_ns").max()
-    )
+    spans = rows.agg(pl.first("phase"), first=pl.min("from_ns"), last=pl.max("to_ns"))
     spans = spans.join(heads.select("rank", head="top"), on="rank").sort("rank", "first", *columns)
     top = pl.col("head") + row * (STRIP + GAP)
     return spans.select(

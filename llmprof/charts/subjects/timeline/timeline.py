@@ -8,13 +8,13 @@ from typing import Any, Literal
 import altair as alt
 import polars as pl
 
+from llmprof.analyze.edge import whole_steps
 from llmprof.analyze.events import typical_step
 from llmprof.charts.base import draw, theme
 from llmprof.charts.subjects.timeline import layout
 from llmprof.errors import NotNegative, Window
 from llmprof.label.intervals import union_length
 from llmprof.label.parts import selection
-from llmprof.label.steps.steps import whole_steps
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -169,7 +169,7 @@ def timeline(
 
 def step_window(trace: Trace, step: int) -> Window | None:
     """Time of a step on all ranks, until the next one begins; None if nothing ran in it."""
-    rows = whole_steps(trace).filter(pl.col("step") == step).drop_nulls("start_ns")
+    rows = whole_steps(trace).filter(step=step).drop_nulls("start_ns")
     return draw.extent(rows) if rows.height else None
 
 

@@ -186,7 +186,7 @@ def _rank(trace: Trace) -> pl.Expr:
         .drop_nulls()
         .unique()
         .group_by("device")
-        .agg(pl.col("rank").first(), ranks=pl.len())
+        .agg(pl.first("rank"), ranks=pl.len())
     )
     rank_of = dict(owners.filter(ranks=1).select("device", "rank").iter_rows())
     return pl.col("device").replace_strict(rank_of, default=-1, return_dtype=pl.Int32).fill_null(-1)

@@ -55,9 +55,9 @@ def choose_launches(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> 
     several ranks it is the first one, because processes take turns under ncu and a step then takes
     many seconds.
     """
-    events = trace.events.filter(pl.col("source") == "kernel")
-    events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
-    waits = events.filter(pl.col("category") == "collective")["function"].unique()
+    events = trace.events.filter(source="kernel")
+    events = events.with_columns(function=names_kernels.function(events["name"]))
+    waits = events.filter(category="collective")["function"].unique()
     alone = events.filter(~pl.col("function").is_in(waits.implode()))
     if not alone.height:
         found = "all kernels of the timeline are collectives, which ncu cannot replay alone"
@@ -66,7 +66,7 @@ def choose_launches(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> 
         )
     cost = dict(_longest(alone, "function").head(max(1, top)).iter_rows())
     rank = _longest(alone, "rank")["rank"][0]
-    counted = counted_launches(events.filter(pl.col("rank") == rank), recorded=trace.has("runtime"))
+    counted = counted_launches(events.filter(rank=rank), recorded=trace.has("runtime"))
     sequence = counted.filter(pl.col("function").is_in(list(cost)))
     first, last = _steady(sequence, place=1 if len(trace.ranks) == 1 else 0)
     skip, count = _stretch(sequence["function"].to_list()[first:last], cost, most)
@@ -86,22 +86,18 @@ def choose_launches(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> 
 
 def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
     """Total time (ns) of each value of a column, the longest first."""
-    return (
-        events.group_by(by)
-        .agg(pl.col("dur_ns").sum())
-        .sort(["dur_ns", by], descending=[True, False])
-    )
+    return events.group_by(by).agg(pl.sum("dur_ns")).sort(["dur_ns", by], descending=[True, False])
 
 
 def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
     """Range of the launches in one step of the phase with the most time; all launches if steps
     are not known.
     """
-    in_steps = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
+    in_steps = sequence.with_row_index("launch").drop_nulls("step")
     if not in_steps.height:
         return 0, sequence.height
     phase = _longest(in_steps, "phase")["phase"][0]
-    steps = in_steps.filter(pl.col("phase") == phase)["step"].unique().sort()
+    steps = in_steps.filter(phase=phase)["step"].unique().sort()
     chosen = in_steps.filter(pl.col("step") == steps[min(place, len(steps) - 1)])["launch"]
     return int(chosen[0]), int(chosen[-1]) + 1
 
@@ -162,9 +158,9 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
         .with_columns(name=pl.coalesce("name", "kernel_name"))
         .group_by("name", maintain_order=True)
         .agg(
-            pl.col("ratio", "compute_share", "memory_share", "bound_share", "confidence").mean(),
+            pl.mean("ratio", "compute_share", "memory_share", "bound_share", "confidence"),
             launches=pl.len(),
-            ncu_mean_ns=pl.col("other_dur_ns").mean(),
+            ncu_mean_ns=pl.mean("other_dur_ns"),
             bound_by=pl.col("bound_by").mode().sort().first(),
         )
         .select("name", "launches", "ncu_mean_ns", "ratio", *columns, "confidence")

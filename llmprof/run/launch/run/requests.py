@@ -97,8 +97,8 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
     """Requests, tokens, rates and mean latencies of each repeat of each phase."""
     sums = frame.group_by("phase", "repeat").agg(
         pl.len().cast(pl.Int64).alias("requests"),
-        pl.col("prompt_tokens", "output_tokens").sum(),
-        pl.col("wall_ns").first(),
+        pl.sum("prompt_tokens", "output_tokens"),
+        pl.first("wall_ns"),
         *(
             pl.col(name).explode().mean() if name == "itl_ns" else pl.col(name).mean()
             for name in LATENCIES

@@ -34,6 +34,7 @@ from llmprof.run.launch.run.folder import RunFolder
 from llmprof.run.workers.machine import known_cause, tail
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.schema import END
 from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S
 
@@ -61,7 +62,7 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), interpolated linearly between two
     samples. It is the energy of the whole board, including work of other processes.
     """
-    counter = samples.filter(pl.col("name") == COUNTER).sort("time_ns")
+    counter = samples.filter(name=COUNTER).sort("time_ns")
     if counter.is_empty():
         found = "the monitors have no counter of energy"
         raise NotCapturedError(
@@ -119,14 +120,14 @@ def _write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     events = trace.events
     ranks = events.group_by("rank").agg(
         kernels=(pl.col("source") == "kernel").sum(),
-        kernel_time_ns=pl.col("dur_ns").filter(pl.col("source") == "kernel").sum(),
-        copy_time_ns=pl.col("dur_ns").filter(pl.col("source") == "copy").sum(),
-        span_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+        kernel_time_ns=pl.col("dur_ns").filter(source="kernel").sum(),
+        copy_time_ns=pl.col("dur_ns").filter(source="copy").sum(),
+        span_ns=END.max() - pl.min("start_ns"),
     )
     categories = (
         events.group_by("category")
-        .agg(events=pl.len(), total_ns=pl.col("dur_ns").sum())
-        .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
+        .agg(events=pl.len(), total_ns=pl.sum("dur_ns"))
+        .with_columns(share=pl.col("total_ns") / pl.sum("total_ns"))
         .sort("total_ns", descending=True)
     )
     first, last = trace.span_ns

@@ -50,7 +50,9 @@ class _Waiting(Figures, frozen=True):
     step_ns: float | None = None
     """Longest mean step of a rank."""
     own_ns: float | None = None
-    """The same without waiting: what the slowest stage itself takes."""
+    """The same without this waiting, but with the rest of the time in which a device is idle."""
+    work_ns: float | None = None
+    """Longest mean time from the first to the last product of a step on a rank."""
 
     def detail(self, of: Context) -> str:
         text = (
@@ -137,10 +139,11 @@ class PipelineWait(_Waiting, frozen=True):
         )
 
     def detail(self, of: Context) -> str:
+        least, most = format_ns(self.work_ns), format_ns(self.own_ns)
         return (
-            f"With a batch in flight for each stage, one would end every {format_ns(self.own_ns)},"
-            f" which the slowest stage itself takes, instead of {format_ns(self.step_ns)}."
-            f" {super().detail(of)}"
+            f"With a batch in flight for each stage, one would end every {least} to {most} instead"
+            f" of {format_ns(self.step_ns)}: the slowest stage's products, and its step without"
+            f" this waiting. {super().detail(of)}"
         )
 
 
@@ -174,6 +177,14 @@ def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
     beside = (pl.col("begin_ns") < END) & (pl.col("next_step") != pl.col("step"))
     wait = pl.when(beside.fill_null(False)).then(0).otherwise("wait_ns")
     return following.with_columns(wait_ns=wait).drop("begin_ns", "next_step")
+
+
+def _spans_of_products(scope: Scope) -> pl.DataFrame:
+    """Mean time of a step from its first to its last product: ``rank, ns``."""
+    products = scope.events.filter(category="gemm")
+    ends = pl.col("start_ns") + pl.col("dur_ns")
+    spans = products.group_by("rank", "window").agg(ns=ends.max() - pl.min("start_ns"))
+    return spans.group_by("rank").agg(pl.mean("ns"))
 
 
 def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
@@ -244,7 +255,10 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         waits_of = dict(by_rank.iter_rows())
         mean_ns = {rank: span / parts for rank, (span, parts) in scope.ranks.items()}
         own_ns = [ns - waits_of.get(rank, 0) / scope.ranks[rank][1] for rank, ns in mean_ns.items()]
-        measured = replace(measured, step_ns=max(mean_ns.values()), own_ns=max(own_ns))
+        work_ns = max_of(_spans_of_products(scope), "ns")
+        measured = replace(
+            measured, step_ns=max(mean_ns.values()), own_ns=max(own_ns), work_ns=work_ns
+        )
     return Measurement.of(
         calls.with_columns(dur_ns="wait_ns"),
         measured,

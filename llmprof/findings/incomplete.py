@@ -36,6 +36,11 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
         if first_ns is None
         else f"The first launch without its events is at {format_ns(first_ns)}."
     )
+    unreal = int(trace.coverage.get("impossible", 0))
+    if unreal >= missing:
+        began = (
+            f"{counted(unreal, 'event')} with impossible times, such as 0, are left out. {began}"
+        )
     ran = trace.copies.height if trace.has("copies") else 0
     title = (
         f"The recording lacks {missing:,} of {launched:,} launched events on the device"
@@ -74,6 +79,8 @@ def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
             else f"Device activity was on, since {counted(ran, 'copy')} came back: use a version of"
             " the profiler that records kernels of this device, or another profiler."
             if missing == launched and ran
+            else "Record again with another version of the profiler, which wrote these times."
+            if unreal >= missing
             else f"Record again with {trace.capture.how_to_record('kernels')}."
             if missing == launched
             else "Record again: fewer steps at a time, or a larger or more often flushed buffer of"

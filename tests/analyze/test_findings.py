@@ -187,6 +187,7 @@ def test_small_calls_that_take_longer_than_large_ones():
             "name": ["n"] * 5,
             "layer": [None] * 5,
             "bytes": [100, 10, 90, 10, 10],
+            "start_ns": [0, 100, 0, 100, 500],
             "dur_ns": [20, 80, 30, 15, 900],
             "wait_ns": pl.Series([None] * 5, dtype=pl.Int64),
         }
@@ -194,6 +195,25 @@ def test_small_calls_that_take_longer_than_large_ones():
     # the fastest of at least 10 bytes takes 15; nothing compares the gather
     assert beyond_fastest(calls)["ns"].sum() == 0 + (30 - 20) + (80 - 15) + 0
     assert not beyond_fastest(calls.with_columns(wait_ns=1)).height
+
+
+def test_calls_of_unknown_size_are_as_large_as_those_of_the_layers_after_them():
+    calls = pl.DataFrame(
+        {
+            "rank": [0] * 6,
+            "kind": ["all_reduce"] * 6,
+            "group": ["a"] * 6,
+            "step": [0] * 6,
+            "name": ["n"] * 6,
+            "layer": [None, 0, 0, 1, 1, None],
+            "bytes": pl.Series([None] * 6, dtype=pl.Int64),
+            "start_ns": [0, 10, 20, 30, 40, 50],
+            "dur_ns": [70, 6, 5, 8, 5, 900],
+            "wait_ns": pl.Series([None] * 6, dtype=pl.Int64),
+        }
+    )
+    # the fastest takes 5; the call after the layers may be of another size
+    assert beyond_fastest(calls)["ns"].sum() == (70 - 5) + (6 - 5) + 0 + (8 - 5) + 0
 
 
 def test_a_sample_of_calls_shows_no_cause_for_sure():

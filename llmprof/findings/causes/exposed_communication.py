@@ -41,8 +41,6 @@ class ExposedCommunication(Figures, frozen=True):
     """Its share of the time of all calls."""
     measured_wait_ns: float = 0.0
     """Waiting by the library's own record."""
-    measured_idle_ns: float = 0.0
-    """Time in which nothing goes on by the same."""
     beside_copies_ns: float = 0.0
     """Time of it in which copies run."""
 
@@ -63,10 +61,7 @@ class ExposedCommunication(Figures, frozen=True):
         if self.beside_copies_ns >= BESIDE * of.time_ns:
             text += f" Copies run beside {format_ns(self.beside_copies_ns)} of it."
         if self.measured_wait_ns:
-            text += (
-                f" HCCL itself counts {format_ns(self.measured_wait_ns)} of them as waiting and"
-                f" {format_ns(self.measured_idle_ns)} as idle."
-            )
+            text += f" HCCL itself counts {format_ns(self.measured_wait_ns)} of them as waiting."
         else:
             why = f": {self.reason}" if self.reason else ""
             text += f" How much of it is waiting for other ranks is not known{why}."
@@ -87,14 +82,14 @@ class ExposedCommunication(Figures, frozen=True):
             if self.slower_share > MOSTLY:
                 return f"{text}, and calls slower than equal or larger ones mostly wait."
             text += "; transfer is. "
+        if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
+            return (
+                f"{text}Between stages of a pipeline keep a batch in flight for each. An exchange"
+                " of tokens or embeddings can run beside other compute."
+            )
         if not self.has_layers:
             return (
                 f"{text}Fewer or fused collectives, larger messages, or compute at the same time."
-            )
-        if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
-            return (
-                f"{text}Between stages of a pipeline keep a batch in flight for each. Where experts"
-                " exchange tokens, exchange them while others are computed."
             )
         fuse = "" if self.is_fused else f"{of.words['fuse_communication']}, "
         return (
@@ -104,19 +99,23 @@ class ExposedCommunication(Figures, frozen=True):
 
 
 def beyond_fastest(calls: pl.DataFrame) -> pl.DataFrame:
-    """``ns`` that calls whose waiting is not known take beyond the fastest of at least their size;
-    those of layers are equal in a step where no size is known.
+    """``ns`` that calls whose waiting is not known take beyond the fastest of at least their size.
+
+    Where no size is known, those of the layers of a step are equal, and so is one before them.
     """
     lane = ("rank", "kind", "group")
     calls = calls.filter(pl.col("wait_ns").is_null())
     sized = calls.drop_nulls("bytes").sort("bytes", "dur_ns", descending=[True, False])
     alike = (*lane, "step", "name")
-    equal = calls.filter(pl.col("bytes").is_null() & pl.col("layer").is_not_null())
-    equal = equal.filter(pl.len().over(alike) >= EQUAL)
+    in_layer = pl.col("layer").is_not_null()
+    before = pl.col("start_ns") < pl.col("start_ns").filter(in_layer).min().over(alike)
+    equal = calls.filter(pl.col("bytes").is_null(), in_layer | before)
+    equal = equal.filter(in_layer.sum().over(alike) >= EQUAL)
+    fastest = pl.col("dur_ns").filter(in_layer).min().over(alike)
     return pl.concat(
         [
             sized.select(ns=pl.col("dur_ns") - pl.col("dur_ns").cum_min().over(lane)),
-            equal.select(ns=pl.col("dur_ns") - pl.min("dur_ns").over(alike)),
+            equal.select(ns=(pl.col("dur_ns") - fastest).clip(lower_bound=0)),
         ]
     )
 
@@ -167,7 +166,6 @@ def _measure(scope: Scope) -> Measurement | None:
         slower_share=slower / max(1.0, sum_of(calls, "dur_ns")),
         beside_copies_ns=_beside_copies(scope) / scope.parts,
         measured_wait_ns=_measured(scope, "ascend_wait_ns") / scope.parts,
-        measured_idle_ns=_measured(scope, "ascend_idle_ns") / scope.parts,
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank)

@@ -71,7 +71,9 @@ class HostBound(Figures, frozen=True):
     in_graphs: bool = False
     engine: bool = False
     starts_ahead: bool = False
-    """Whether the host begins most steps before the device ends those before."""
+    """Whether the host begins most steps before the device ends those before, or waits too little
+    for the device to gain much by it.
+    """
     reads_prompts: bool = False
     """Whether all steps read prompts, which engines do not run as whole graphs."""
     between_share: float = 0.0
@@ -244,7 +246,7 @@ def _measure(scope: Scope) -> Measurement | None:
         layer_of_others_ns=median_of(layer_times.filter(~bound), "host_dur_ns"),
         in_graphs=in_graphs,
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
-        starts_ahead=scope.starts_ahead,
+        starts_ahead=scope.starts_ahead or _waits_ns(of) < MOSTLY * sum_of(between, "dur_ns"),
         reads_prompts=scope.reads_prompts,
         between_share=sum_of(between, "dur_ns") / late_ns,
         between_ns=median_of(whole_pauses(between), "dur_ns"),
@@ -264,6 +266,14 @@ def _measure(scope: Scope) -> Measurement | None:
         by_rank=gaps,
         unsure=once,
     )
+
+
+def _waits_ns(scope: Scope) -> float:
+    """Time for which the host waits in calls for the device (ns): all that it could prepare in."""
+    if not scope.trace.has("runtime"):
+        return 0.0
+    calls = scope.begun(scope.trace.runtime)
+    return sum_of(calls.filter(call_kinds(calls["name"])["synchronises"]), "dur_ns")
 
 
 def _share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[int, float, bool]:

@@ -142,8 +142,8 @@ class PipelineWait(_Waiting, frozen=True):
         least, most = format_ns(self.work_ns), format_ns(self.own_ns)
         return (
             f"With a batch in flight for each stage, one would end every {least} to {most} instead"
-            f" of {format_ns(self.step_ns)}: the slowest stage's products, and its step without"
-            f" this waiting. {super().detail(of)}"
+            f" of {format_ns(self.step_ns)}. The least are the slowest stage's products, the most"
+            f" its step without this waiting. {super().detail(of)}"
         )
 
 

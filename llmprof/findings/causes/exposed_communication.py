@@ -82,11 +82,10 @@ class ExposedCommunication(Figures, frozen=True):
             if self.slower_share > MOSTLY:
                 return f"{text}, and calls slower than equal or larger ones mostly wait."
             text += "; transfer is. "
-        if self.kinds[:1] in (["send-recv"], ["broadcast"], ["all-to-all"]):
-            return (
-                f"{text}Between stages of a pipeline keep a batch in flight for each. An exchange"
-                " of tokens or embeddings can run beside other compute."
-            )
+        if self.kinds[:1] in (["send-recv"], ["broadcast"]):
+            text += "Between stages of a pipeline keep a batch in flight for each. "
+        if self.kinds[:1] in (["send-recv"], ["all-to-all"]):
+            return f"{text}An exchange of tokens or embeddings can run beside other compute."
         if not self.has_layers:
             return (
                 f"{text}Fewer or fused collectives, larger messages, or compute at the same time."

@@ -124,7 +124,7 @@ class Measurement(Struct, frozen=True):
         return cls(ns, figures, rank=rank, window_ns=window, few=few, **more)
 
 
-NEARLY_ALL: Final = 0.9
+NEARLY_ALL: Final = 0.85
 """Least share of a time for the few longest of its rows, at most a tenth of them, to be told."""
 
 FEW: Final = 50

@@ -115,6 +115,7 @@ SHEET: Final = {
 """Field and factor of each number of a data sheet."""
 
 
+@checked
 def device_of_sheet(sheet: Mapping[str, Any]) -> Device:
     """Make a device from numbers in the units of data sheets; ``source`` is that of all numbers
     not in ``sources``.

@@ -82,7 +82,7 @@ class ExposedCommunication(Figures, frozen=True):
             if self.slower_share > MOSTLY:
                 return f"{text}, and calls slower than equal or larger ones mostly wait."
             text += "; transfer is. "
-        if self.kinds[:1] in (["send-recv"], ["broadcast"]):
+        if self.kinds[:1] == ["send-recv"]:
             text += "Between stages of a pipeline keep a batch in flight for each. "
         if self.kinds[:1] in (["send-recv"], ["all-to-all"]):
             return f"{text}An exchange of tokens or embeddings can run beside other compute."

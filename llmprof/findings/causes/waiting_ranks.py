@@ -14,6 +14,7 @@ from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.host import MOSTLY
 from llmprof.findings.ranks import NEARLY_ALL, cause_of_lateness
 from llmprof.findings.scope import Scope, heaviest, max_of, median_of, sum_of
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import ranks_in_words, sentence
 from llmprof.trace.schema import END
 from llmprof.units import format_ns, format_share
@@ -52,7 +53,9 @@ class _Waiting(Figures, frozen=True):
     own_ns: float | None = None
     """The same without this waiting, but with the rest of the time in which a device is idle."""
     work_ns: float | None = None
-    """Longest mean time from the first to the last product of a step on a rank."""
+    """Longest mean time from the first to the last product of a step on a rank, or of its host."""
+    hosts_set_pace: bool = False
+    """Whether more batches in flight would end little of the waiting, since this is so long."""
 
     def detail(self, of: Context) -> str:
         text = (
@@ -133,6 +136,8 @@ class PipelineWait(_Waiting, frozen=True):
         return f"Waiting for another stage of the pipeline takes {of.amount}{of.where}."
 
     def advice(self, of: Context) -> str:
+        if self.hosts_set_pace:
+            return "Shorten what the hosts do first: with more batches in flight they set the pace."
         return (
             "Keep as many batches in flight as the pipeline has stages, or use tensor parallelism"
             " inside a host. One batch leaves every stage but one idle."
@@ -142,8 +147,8 @@ class PipelineWait(_Waiting, frozen=True):
         least, most = format_ns(self.work_ns), format_ns(self.own_ns)
         return (
             f"With a batch in flight for each stage, one would end every {least} to {most} instead"
-            f" of {format_ns(self.step_ns)}. The least are the slowest stage's products, the most"
-            f" its step without this waiting. {super().detail(of)}"
+            f" of {format_ns(self.step_ns)}. The least is what the slowest stage's products or"
+            f" host take, the most its step without this waiting. {super().detail(of)}"
         )
 
 
@@ -185,6 +190,14 @@ def _spans_of_products(scope: Scope) -> pl.DataFrame:
     ends = pl.col("start_ns") + pl.col("dur_ns")
     spans = products.group_by("rank", "window").agg(ns=ends.max() - pl.min("start_ns"))
     return spans.group_by("rank").agg(pl.mean("ns"))
+
+
+def _host_ns(scope: Scope) -> float:
+    """Longest mean time that the host of a rank takes for a step; 0 if unknown."""
+    if scope.steps is None:
+        return 0.0
+    steps = scope.own_rows(steps_of(scope.trace))
+    return max_of(steps.group_by("rank").agg(ns=pl.mean("host_dur_ns")), "ns") or 0.0
 
 
 def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
@@ -254,10 +267,15 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     if pipeline:
         waits_of = dict(by_rank.iter_rows())
         mean_ns = {rank: span / parts for rank, (span, parts) in scope.ranks.items()}
-        own_ns = [ns - waits_of.get(rank, 0) / scope.ranks[rank][1] for rank, ns in mean_ns.items()]
-        work_ns = max_of(_spans_of_products(scope), "ns")
+        wait_ns = {rank: waits_of.get(rank, 0) / parts for rank, (_, parts) in scope.ranks.items()}
+        own_ns = [ns - wait_ns[rank] for rank, ns in mean_ns.items()]
+        work_ns = max(max_of(_spans_of_products(scope), "ns") or 0.0, _host_ns(scope))
         measured = replace(
-            measured, step_ns=max(mean_ns.values()), own_ns=max(own_ns), work_ns=work_ns
+            measured,
+            step_ns=max(mean_ns.values()),
+            own_ns=max(work_ns, *own_ns),
+            work_ns=work_ns,
+            hosts_set_pace=max(mean_ns.values()) - work_ns < MOSTLY * max(wait_ns.values()),
         )
     return Measurement.of(
         calls.with_columns(dur_ns="wait_ns"),
@@ -266,6 +284,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         where=f"kind = '{kind}'",
         by_rank=by_rank,
         follows_from=cause,
+        unsure=measured.hosts_set_pace,
     )
 
 

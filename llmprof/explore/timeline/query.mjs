@@ -205,6 +205,7 @@ export function makeQuery(timeline) {
     python.hidden = false;
     fill(result, msg.columns.length ? table(msg) : null);
     timeline.resize();
+    if (msg.places && msg.total === 1) timeline.get("place", { row: 0, sort });
   };
   /** @param {Result} msg */
   const table = (msg) => {

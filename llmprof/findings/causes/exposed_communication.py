@@ -129,12 +129,12 @@ def _beside_copies(scope: Scope) -> float:
     return max(0.0, scope.time("communication") - alone)
 
 
-def _measured(scope: Scope, column: str) -> float:
-    """A part of the calls by the library's own record (ns); 0 without one."""
-    if not scope.trace.has("collectives"):
+def _hccl_waits(scope: Scope) -> float:
+    """Waiting in the calls by HCCL's own record (ns); 0 without one."""
+    calls = scope.trace.collectives if scope.trace.has("collectives") else None
+    if calls is None or "ascend_wait_ns" not in calls.columns:
         return 0.0
-    rows = scope.trace.collectives
-    return sum_of(scope.begun(rows), column) if column in rows.columns else 0.0
+    return sum_of(scope.begun(calls), "ascend_wait_ns")
 
 
 def _measure(scope: Scope) -> Measurement | None:
@@ -163,8 +163,8 @@ def _measure(scope: Scope) -> Measurement | None:
         reason=None if waits_known or not why.len() else why[0],
         slower_ns=slower / scope.parts,
         slower_share=slower / max(1.0, sum_of(calls, "dur_ns")),
-        beside_copies_ns=_beside_copies(scope) / scope.parts,
-        measured_wait_ns=_measured(scope, "ascend_wait_ns") / scope.parts,
+        beside_copies_ns=0.0 if waits_known else _beside_copies(scope) / scope.parts,
+        measured_wait_ns=_hccl_waits(scope) / scope.parts,
     )
     by_rank = scope.rank_times("communication", "transfer", "wait or transfer")
     return Measurement.of(rows, figures, ns=transfer, by_rank=by_rank)

@@ -70,9 +70,9 @@ class HostBound(Figures, frozen=True):
     layer_of_others_ns: float | None = None
     in_graphs: bool = False
     engine: bool = False
-    starts_ahead: bool = False
-    """Whether the host begins most steps before the device ends those before, or waits too little
-    for the device to gain much by it.
+    could_run_ahead: bool = False
+    """Whether the host waits for the device for most of the pauses between steps, and begins few
+    steps before the device ends those before.
     """
     reads_prompts: bool = False
     """Whether all steps read prompts, which engines do not run as whole graphs."""
@@ -137,7 +137,7 @@ class HostBound(Figures, frozen=True):
             ahead = (
                 "Launch the next step while the device works on this one (asynchronous"
                 " scheduling). "
-                if self.between_share >= MOSTLY and not self.starts_ahead
+                if self.between_share >= MOSTLY and self.could_run_ahead
                 else ""
             )
             is_code = self.host.name and self.host.kind != "call"
@@ -246,7 +246,9 @@ def _measure(scope: Scope) -> Measurement | None:
         layer_of_others_ns=median_of(layer_times.filter(~bound), "host_dur_ns"),
         in_graphs=in_graphs,
         engine=steps is not None and bool(steps["source"].is_in([*ENGINES]).any()),
-        starts_ahead=scope.starts_ahead or _waits_ns(of) < MOSTLY * sum_of(between, "dur_ns"),
+        could_run_ahead=in_graphs
+        and not scope.starts_ahead
+        and _waits_ns(of) >= MOSTLY * sum_of(between, "dur_ns"),
         reads_prompts=scope.reads_prompts,
         between_share=sum_of(between, "dur_ns") / late_ns,
         between_ns=median_of(whole_pauses(between), "dur_ns"),

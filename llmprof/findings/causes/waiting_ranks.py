@@ -48,14 +48,6 @@ class _Waiting(Figures, frozen=True):
     """The ranks that come last together (:func:`llmprof.analyze.ranks`)."""
     explained_share: float = 1.0
     """Share of the waiting that the finding of its cause explains."""
-    step_ns: float | None = None
-    """Longest mean step of a rank."""
-    own_ns: float | None = None
-    """The same without this waiting, but with the rest of the time in which a device is idle."""
-    work_ns: float | None = None
-    """Longest mean time from the first to the last product of a step on a rank, or of its host."""
-    hosts_set_pace: bool = False
-    """Whether more batches in flight would end little of the waiting, since this is so long."""
 
     def detail(self, of: Context) -> str:
         text = (
@@ -132,6 +124,15 @@ class ArrivalSkew(_Waiting, frozen=True):
 class PipelineWait(_Waiting, frozen=True):
     """Waiting of one pipeline stage for another."""
 
+    step_ns: float | None = None
+    """Longest mean step of a rank."""
+    own_ns: float | None = None
+    """The same without this waiting, but with the rest of the time in which a device is idle."""
+    work_ns: float | None = None
+    """Longest mean time from the first to the last product of a step on a rank, or of its host."""
+    hosts_set_pace: bool = False
+    """Whether more batches in flight would end little of the waiting, since this is so long."""
+
     def title(self, of: Context) -> str:
         return f"Waiting for another stage of the pipeline takes {of.amount}{of.where}."
 
@@ -184,12 +185,11 @@ def _without_next_batch(scope: Scope, calls: pl.DataFrame) -> pl.DataFrame:
     return following.with_columns(wait_ns=wait).drop("begin_ns", "next_step")
 
 
-def _spans_of_products(scope: Scope) -> pl.DataFrame:
-    """Mean time of a step from its first to its last product: ``rank, ns``."""
-    products = scope.events.filter(category="gemm")
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    spans = products.group_by("rank", "window").agg(ns=ends.max() - pl.min("start_ns"))
-    return spans.group_by("rank").agg(pl.mean("ns"))
+def _products_ns(scope: Scope) -> float:
+    """Longest mean time of a rank from the first to the last product of a step; 0 without any."""
+    products = scope.events.filter(category="gemm").group_by("rank", "window")
+    spans = products.agg(ns=END.max() - pl.min("start_ns"))
+    return max_of(spans.group_by("rank").agg(pl.mean("ns")), "ns") or 0.0
 
 
 def _host_ns(scope: Scope) -> float:
@@ -207,7 +207,7 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
     own = every.filter(
         pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline)
     )
-    if pipeline:
+    if pipeline and own.height:
         own = _without_next_batch(scope, own)
     kind, _ = heaviest(own, "kind", "wait_ns")
     if kind is None:
@@ -264,19 +264,6 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("dur_ns") * pl.col("mine") / pl.col("every"))
     )
-    if pipeline:
-        waits_of = dict(by_rank.iter_rows())
-        mean_ns = {rank: span / parts for rank, (span, parts) in scope.ranks.items()}
-        wait_ns = {rank: waits_of.get(rank, 0) / parts for rank, (_, parts) in scope.ranks.items()}
-        own_ns = [ns - wait_ns[rank] for rank, ns in mean_ns.items()]
-        work_ns = max(max_of(_spans_of_products(scope), "ns") or 0.0, _host_ns(scope))
-        measured = replace(
-            measured,
-            step_ns=max(mean_ns.values()),
-            own_ns=max(work_ns, *own_ns),
-            work_ns=work_ns,
-            hosts_set_pace=max(mean_ns.values()) - work_ns < MOSTLY * max(wait_ns.values()),
-        )
     return Measurement.of(
         calls.with_columns(dur_ns="wait_ns"),
         measured,
@@ -284,7 +271,6 @@ def _measure_calls(scope: Scope, figures: type[_Waiting]) -> Measurement | None:
         where=f"kind = '{kind}'",
         by_rank=by_rank,
         follows_from=cause,
-        unsure=measured.hosts_set_pace,
     )
 
 
@@ -293,7 +279,24 @@ def _measure_arrival_skew(scope: Scope) -> Measurement | None:
 
 
 def _measure_pipeline_wait(scope: Scope) -> Measurement | None:
-    return _measure_calls(scope, PipelineWait)
+    measured = _measure_calls(scope, PipelineWait)
+    if measured is None or measured.by_rank is None:
+        return measured
+    # what a step would take with a batch in flight for each stage
+    waited = dict(measured.by_rank.iter_rows())
+    step_ns = {rank: span / parts for rank, (span, parts) in scope.ranks.items()}
+    wait_ns = {rank: waited.get(rank, 0) / parts for rank, (_, parts) in scope.ranks.items()}
+    work_ns = max(_products_ns(scope), _host_ns(scope))
+    longest_ns = max(step_ns.values())
+    little = longest_ns - work_ns < MOSTLY * max(wait_ns.values())
+    figures = replace(
+        measured.figures,
+        step_ns=longest_ns,
+        own_ns=max(work_ns, *(step_ns[rank] - wait_ns[rank] for rank in step_ns)),
+        work_ns=work_ns,
+        hosts_set_pace=little,
+    )
+    return replace(measured, figures=figures, unsure=little)
 
 
 ARRIVAL_SKEW: Final = Cause("arrival_skew", _measure_arrival_skew, "collectives")

@@ -257,7 +257,11 @@ class _Drawing:
         kinds = {field: "Q" if shown.schema[field].is_numeric() else "N" for field in tips}
         tooltip += draw.tips(*((f"{field}:{kinds[field]}", text) for field, text in tips.items()))
         wide = (
-            {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))}
+            {
+                "strokeWidth": alt.StrokeWidthValue(
+                    0, condition={"test": "datum.px > 5", "value": 0.7}
+                )
+            }
             if "px" in shown
             else {}
         )

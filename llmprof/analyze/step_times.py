@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.edge import LANE, edges
-from llmprof.analyze.idle import idle
+from llmprof.analyze.idle.gaps import CAUSES, gap_parts
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.label.completeness import incomplete_steps
 from llmprof.label.groups import is_sorted
@@ -494,9 +494,11 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
 
 def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Idle time of the windows by cause."""
-    parts = clip_intervals(
-        idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE
+    parts = gap_parts(trace)[0]
+    parts = parts.select(
+        *LANE, "start_ns", "dur_ns", part=pl.lit(pl.Series(CAUSES)).gather("_cause")
     )
+    parts = clip_intervals(parts, windows, LANE)
     explained = parts.group_by("window", "part").agg(ns=pl.sum("dur_ns"))
     whole = windows.with_row_index("window")[["window", "dur_ns"]]
     rest = (

@@ -24,7 +24,7 @@ def edges(trace: Trace) -> pl.DataFrame:
     ).to_series()
     if not may.any():
         return idle_of(trace.events.clear())
-    rows = gap_parts(trace)[0]["_next"].is_in(may.arg_true()).arg_true()
+    rows = gap_parts(trace)[0]["_next"].is_in(may.arg_true().implode()).arg_true()
     return idle_in_pieces(trace, rows)[0].drop("thread").filter(waited_kind="before")
 
 

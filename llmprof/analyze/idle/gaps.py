@@ -131,13 +131,19 @@ def idle_in_pieces(
     trace: Trace, rows: pl.Series | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """:func:`idle` with the ``thread`` of the launching call, its pieces by the span that this
-    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans; of some rows of
-    :func:`gap_parts`, or of all.
+    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans; of at least some
+    rows of :func:`gap_parts`.
     """
     parts, *calls = gap_parts(trace)
+    if rows is not None and parts.height <= _FEW:
+        return idle_in_pieces(trace)
     waits = trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
     parts = parts if rows is None else parts[rows]
     return _in_pieces(parts, trace.events, host_spans(trace), calls, waits)
+
+
+_FEW = 1 << 15
+"""So few parts are described together and once, which takes less than several calls."""
 
 
 def idle_of(

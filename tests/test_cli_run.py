@@ -203,16 +203,17 @@ def runner(monkeypatch):
     asked = SimpleNamespace(config=None, check=None, run=None)
 
     class Runner:
-        def __init__(self, config, *, progress=None, check=True):
-            asked.config, asked.check = config, check
+        def __init__(self, config, *, progress=None, check=True, show=None):
+            asked.config, asked.check, self.show = config, check, show
 
         def run(self):
             if isinstance(asked.run, BaseException):
                 raise asked.run
+            self.show(asked.run)
             return asked.run
 
     monkeypatch.setattr(launch, "ExperimentRunner", Runner)
-    monkeypatch.setattr(launch, "resume", lambda path, *, progress, check: asked.run)
+    monkeypatch.setattr(launch, "resume", lambda path, *, progress, check, show: asked.run)
     return asked
 
 

@@ -191,28 +191,34 @@ _NAMES = {
 
 
 def do_run(args: Namespace, terminal: Terminal) -> str:
-    """Run one experiment and print its results."""
+    """Run one experiment and print its results; they are shown while the engine stops."""
+    written: list[tuple[str, Path]] = []
+
+    def show(done: Run) -> None:
+        if not args.json:  # what was found comes before the time that pages and pictures take
+            told = try_making(
+                "the table of the requests",
+                lambda: _requests(done),
+                f"llmprof run --resume {done.folder.path}",
+            )
+            for words in (told, capture_text(done, terminal), _instances(done, terminal)):
+                terminal.tell(f"{words}\n" if words else "")
+        if args.report:
+            for made in _files(done, terminal, pictures=args.png):
+                written.extend(made or ())
+
     if args.resume is not None:
         if changes(args) or args.config is not None:
             raise ConfigError(
                 "--resume was given with options of a run", expected="the folder alone"
             )
-        done = launch.resume(args.resume, progress=terminal.progress, check=args.check)
+        done = launch.resume(args.resume, progress=terminal.progress, check=args.check, show=show)
     else:
         config = config_from(args)
         if args.dry_run:
             return to_json(_commands(config)) if args.json else commands_text(config)
-        done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    if not args.json:  # what was found comes before the time that pages and pictures take
-        told = try_making(
-            "the table of the requests",
-            lambda: _requests(done),
-            f"llmprof run --resume {done.folder.path}",
-        )
-        for words in (told, capture_text(done, terminal), _instances(done, terminal)):
-            terminal.tell(f"{words}\n" if words else "")
-    made = _files(done, terminal, pictures=args.png) if args.report else []
-    written = [file for files_of in made for file in files_of or ()]
+        options: dict[str, Any] = {"progress": terminal.progress, "check": args.check}
+        done = launch.ExperimentRunner(config, show=show, **options).run()
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in written]})
@@ -251,7 +257,7 @@ def _files(
     from llmprof.report import Visualizer
 
     folder, again = done.folder.path, f"llmprof run --resume {shlex.quote(str(done.folder.path))}"
-    visualizer = Visualizer(folder, progress=terminal.progress)
+    visualizer = Visualizer(done, progress=terminal.progress)
     if done.config.profile_mode == "ops":
         from llmprof.report.operators import write_operators
 
@@ -360,6 +366,13 @@ def _places(done: Run, written: list[tuple[str, Path]]) -> str:
     if peaks := summary.get("peak_memory_bytes"):
         most = max(peaks.values())
         rows.append(("Memory", f"{format_bytes(most)} at most on a device"))
+    if times := done.times:
+        took = {name: format_ns(ns) for name, ns in times.items()}
+        words = (
+            f"{format_ns(sum(times.values()))}: the engine starts in {took['start']}, runs"
+            f" {took['passes']} and is waited for {took['stop']}; llmprof {took['own']}"
+        )
+        rows.append(("Time", words))
     rows += [(name, str(path)) for name, path in written]
     rows += [("Note", note) for note in summary.get("notes") or ()]
     if done.state == UNIMPORTED:

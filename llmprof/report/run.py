@@ -446,8 +446,8 @@ class Visualizer:
 
     Parameters
     ----------
-    folder : path
-        Folder of a run.
+    run : path or Run
+        Folder of a run, or the run, whose trace may be read already.
     progress : callable, optional
         Called with the current task, the number of finished parts, and the number of all parts.
 
@@ -463,8 +463,10 @@ class Visualizer:
         The folder is not the folder of a run.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
-        self._run = open_run(folder)
+    def __init__(
+        self, run: str | os.PathLike[str] | Run, *, progress: Progress | None = None
+    ) -> None:
+        self._run = open_run(run) if isinstance(run, str | os.PathLike) else run
         self._progress = progress
         self.missing: dict[str, str] = {}
 

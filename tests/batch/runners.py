@@ -16,6 +16,7 @@ class FakeRun:
         self.config, self._trace = config, trace
         self.folder = RunFolder.create(config)
         self.folder.set_state("finished", stage="done")
+        self.times = {}
         wall = config.batch_size / 10
         self.worker = worker_with((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
         self.requests = requests_of(self.worker)

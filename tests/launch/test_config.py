@@ -520,10 +520,12 @@ def test_the_environment_makes_captures_right():
         "TORCH_SYMM_MEM_DISABLE_MULTICAST",
     )
     off = ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_USE_NCCL_SYMM_MEM", "NCCL_NVLS_ENABLE")
-    others = {"TOKENIZERS_PARALLELISM": "false", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    others = {"TOKENIZERS_PARALLELISM": "false"}
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
     assert found == dict.fromkeys(on, "1") | dict.fromkeys(off, "0") | others | offline
     assert "HF_HUB_OFFLINE" not in command.environment(config_of_command(model="org/name"))
+    spawned = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}  # nsys and ncu cannot follow a fork
+    assert spawned.items() <= command.environment(config_of_command(profile_mode="nsys")).items()
 
 
 def test_the_configuration_has_the_last_word_on_the_environment():

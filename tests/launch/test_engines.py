@@ -87,7 +87,7 @@ def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest)
     ]
     assert events == [
         *("import", "init", "warm_profiler", "warmup", "plain", "plain"),
-        *("start_profile", "profiled", "stop_profile", "done"),
+        *("start_profile", "profiled", "stop_profile", "stop", "done"),
     ]
     stages = [(stage["name"], stage["repeat"]) for stage in ran.worker["stages"]]
     assert stages[3:6] == [("warmup", 0), ("plain", 0), ("plain", 1)]
@@ -154,9 +154,9 @@ def test_a_newer_version_is_asked_by_arguments(newest):
     guards = {
         "HF_HUB_OFFLINE": "1",
         "NCCL_NVLS_ENABLE": "0",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }
     assert guards.items() <= llm["environment"].items()  # all of them: test_config
+    assert "VLLM_WORKER_MULTIPROC_METHOD" not in llm["environment"]
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in llm["environment"]
 
 
@@ -180,6 +180,8 @@ def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, 
     ]
     window = [one for one in asked if one not in ("LLM", "shutdown", *others)]
     assert window == ["generate", profile[0], "generate", profile[1]]
+    started = ran.called("LLM")[0]["environment"]
+    assert started["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"  # nsys and ncu cannot follow a fork
 
 
 def test_texts_are_generated_with_the_tokenizer_and_sampled_with_a_seed_each(newest):

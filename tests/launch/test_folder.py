@@ -201,7 +201,14 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(
     )
     made = RunFolder.create(given)
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
-    folder.write(made, commands=[], environment=variables, also=given.environment)
+    folder.write(
+        made,
+        folder.versions_of(made, {}),
+        folder.files_in(made),
+        commands=[],
+        environment=variables,
+        also=given.environment,
+    )
     values, _ = command.job(given, "random:tiny")
     shown = [commands_text(given), to_json(_commands(given))]
     texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [

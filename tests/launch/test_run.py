@@ -19,7 +19,7 @@ from llmprof.run.launch import ExperimentConfig, ExperimentRunner, open_run, res
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run import profilers as run_ncu
 from llmprof.run.launch.run import requests as run_requests
-from llmprof.run.launch.run import runner
+from llmprof.run.launch.run import results, runner
 from llmprof.run.launch.run.folder import UNIMPORTED
 from llmprof.run.launch.run.results import check_capture, energy, energy_summary
 from llmprof.trace import Trace
@@ -85,6 +85,92 @@ def test_torch_gives_a_trace(stand_ins, sample_trace):
     again = open_run(run.folder.path)
     assert (again.config, again.summary) == (run.config, run.summary)
     assert repr(again) == f"<Run {run.folder.path.name}: finished>"
+
+
+def shown_while_stopping(stand_ins, show, **how):
+    """Run an engine that stops when its results were shown."""
+    shown = stand_ins.folder / "shown"
+    stand_ins.how(sample="torch_tp1_eager", stops=str(shown), **how)
+
+    def told(run):
+        try:
+            show(run)
+        finally:
+            shown.touch()
+
+    return ExperimentRunner(stand_ins.config(), show=told).run()
+
+
+def test_results_are_shown_while_the_engine_stops(stand_ins):
+    seen = []
+
+    def show(run):
+        (run.folder.path / "report").mkdir()
+        (run.folder.path / "report" / "index.html").touch()
+        seen.append((run.state, run.summary["capture"]["imported"], run.trace.ranks))
+
+    run = shown_while_stopping(stand_ins, show, notes=["told by the engine"])
+    assert seen == [("running", True, [0])]
+    assert run.state == "finished"
+    assert "told by the engine" in run.summary["notes"]
+    assert not run_folder.changed_files(run.folder)
+    said = json.loads(run.folder.manifest.read_text())
+    assert "report/index.html" not in {row["name"] for row in said["files"]}
+    assert said["commands"][0]["status"] == 0
+    stages = [one["name"] for one in run.folder.state["stages"]]
+    assert stages == [
+        "start",
+        "model",
+        "engine",
+        "import",
+        "check",
+        "show",
+        "stop",
+        "write",
+        "done",
+    ]
+    assert all(ns >= 0 for ns in run.times.values())
+    whole = sum(one["dur_ns"] for one in run.folder.state["stages"])
+    assert sum(run.times.values()) == whole > 0
+
+
+def test_what_was_not_shown_is_kept(stand_ins):
+    def interrupted(run):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shown_while_stopping(stand_ins, interrupted)
+    (path,) = (stand_ins.folder / "results").iterdir()
+    run = open_run(path)
+    assert run.state == "finished"
+    seen = []
+    assert resume(path, show=seen.append).folder == run.folder
+    assert [one.folder for one in seen] == [run.folder]
+
+
+def test_an_engine_that_fails_as_it_stops_is_a_failure(stand_ins):
+    with pytest.raises(LaunchError, match="cannot stop"):
+        shown_while_stopping(stand_ins, lambda run: None, fail="stop", says="cannot stop")
+    (path,) = (stand_ins.folder / "results").iterdir()
+    assert open_run(path).state == "failed"
+
+
+def test_an_engine_stops_by_itself_if_its_capture_is_wrong(stand_ins, monkeypatch):
+    shown = stand_ins.folder / "shown"
+    stand_ins.how(sample="torch_tp4_eager_nccl", ranks=2, stops=str(shown))
+    check = results.check_capture
+
+    def checked(*given):
+        shown.touch()
+        return check(*given)
+
+    monkeypatch.setattr(results, "check_capture", checked)
+    with pytest.raises(CaptureError, match="none of ranks 2 and 3"):
+        ExperimentRunner(stand_ins.config(tensor_parallel_size=4)).run()
+    (path,) = (stand_ins.folder / "results").iterdir()
+    folder = open_run(path).folder
+    assert json.loads(folder.events.read_text().splitlines()[-1])["event"] == "done"
+    assert folder.state["state"] == "failed"
 
 
 def test_nsys_records_exports_and_counts(stand_ins):

@@ -278,7 +278,8 @@ def _record_beside(urls: Sequence[str], window: Callable[..., Run]) -> Run:
             shutil.rmtree(run.folder.path)
     results = RunResults(runs[0].config, first, dict(runs[0].worker), [])
     results.timeline()
-    results.write([{"recorded": url} for url in urls], {})
+    results.write()
+    results.close([{"recorded": url} for url in urls], {})
     return open_run(first.path)
 
 
@@ -595,7 +596,8 @@ class ServerCapture:
                     ),
                     missing=missing,
                 )
-            results.write(
+            results.write()
+            results.close(
                 [
                     {
                         "recorded": self.server.address.url,

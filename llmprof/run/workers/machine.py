@@ -369,14 +369,14 @@ SAFE = {
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # profilers cannot follow a forked worker, and CUDA cannot be used again after a fork
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # NVLink multicast hangs in graph replay under nsys, and must stay off on shared hosts
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
     "VLLM_USE_NCCL_SYMM_MEM": "0",
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
 }
+SPAWNED = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+"""For nsys and ncu, which cannot follow a forked worker; a spawned one imports the engine again."""
 _ASK_S = 20
 _TOKENIZERS = (
     "tokenizer.json",
@@ -398,6 +398,8 @@ def set_environment(job: Mapping[str, Any]) -> None:
     set_defaults(SAFE)
     if Path(job["model"]).is_dir():
         set_defaults({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
+    if job["profiler"] == "cuda":
+        set_defaults(SPAWNED)
     if job["all_reduce"] == "nccl":
         set_defaults({"VLLM_ALLREDUCE_USE_FLASHINFER": "0"})
 

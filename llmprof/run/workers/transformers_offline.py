@@ -152,7 +152,7 @@ def run_transformers(job: Mapping[str, Any], record: RunRecord) -> None:
                 f"give python: an interpreter with torch and {name}",
             )
     check_model(job["model"])
-    with record.stage("import", message="importing transformers"):
+    with record.importing("transformers"):
         torch: Any = importlib.import_module("torch")
         transformers: Any = importlib.import_module("transformers")
         cuda = torch.cuda.is_available()

@@ -36,7 +36,7 @@ def run_vllm(job: Mapping[str, Any], record: RunRecord) -> None:
     prepare_environment(job, platform)
     options = engine_options(job, record, platform) | profiler_options(job, record)
     options["disable_log_stats"] = False  # without it, requests have no times
-    with record.stage("import", message="importing vLLM"):
+    with record.importing("vLLM"):
         vllm: Any = importlib.import_module("vllm")
         engine_class, sampling_class = vllm.LLM, vllm.SamplingParams
     with record.stage("init", message="starting the engine"):

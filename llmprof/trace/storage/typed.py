@@ -355,6 +355,7 @@ class RunJson(TypedDict, total=False):
     started: str | None
     ended: str | None
     error: ErrorJson | None
+    stages: list[StageJson]
 
 
 class CaptureJson(TypedDict, total=False):

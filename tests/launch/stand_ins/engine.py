@@ -132,6 +132,13 @@ def main():
         ):
             shutil.copy(file, out / "traces")
     write(out)
+    if "stops" in HOW:
+        event(out, "stop")
+        while not Path(HOW["stops"]).exists():
+            time.sleep(0.02)
+    if HOW.get("fail") == "stop":
+        write(out, {"type": "RuntimeError", "message": HOW["says"], "advice": None})
+        sys.exit(3)
     event(out, "done", 1, 1)
 
 

@@ -14,7 +14,7 @@ from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.config.disclosure import SECRET, secret_arguments
 from llmprof.run.launch.config.options import OPS, SERVER, ExperimentConfig, setting
 from llmprof.run.launch.run.load import as_tokens, load, synthetic, texts
-from llmprof.run.workers.machine import SAFE, has_tokenizer
+from llmprof.run.workers.machine import SAFE, SPAWNED, has_tokenizer
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.pseudonyms import REMOVED
 
@@ -24,7 +24,7 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
     of them.
     """
     mode = mode or config.profile_mode
-    variables = dict(SAFE)
+    variables = SAFE | (SPAWNED if PROFILERS[mode] == "cuda" else {})
     if config.model.startswith("random:") or Path(config.model).is_dir():
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if mode == "ncu" or config.profile_mode == "nsys_ncu":

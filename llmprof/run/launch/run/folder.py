@@ -189,8 +189,17 @@ class RunFolder:
             return {**state, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
         return state
 
-    def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
-        """Write the state; the start time stays as it was, unless this is the start."""
+    def set_state(
+        self,
+        state: str,
+        *,
+        stage: str,
+        error: dict[str, Any] | None = None,
+        stages: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Write the state, with the times of the stages so far; the start time stays as it was,
+        unless this is the start.
+        """
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         before = typed.read_if_whole(self.path / STATE_FILE, typed.RunJson)
         again = before is not None and (state, stage) != (RUNNING, START)
@@ -199,6 +208,7 @@ class RunFolder:
             "ended": None if state == RUNNING else now,
         }
         summary = {"state": state, "stage": stage, "pid": os.getpid(), **times, "error": error}
+        summary["stages"] = list(stages)
         files.write_small(self.path / STATE_FILE, summary)
 
     @property
@@ -343,18 +353,8 @@ def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[st
     )
 
 
-def write(
-    folder: RunFolder,
-    *,
-    commands: Sequence[Mapping[str, Any]],
-    environment: Mapping[str, str],
-    also: Iterable[str] = (),
-    worker: Mapping[str, Any] | None = None,
-) -> None:
-    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each
-    file.
-    """
-    worker = worker or {}
+def versions_of(folder: RunFolder, worker: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions of all programs that took part in a run."""
     versions = {
         "llmprof": __version__,
         "python": platform.python_version(),
@@ -367,19 +367,38 @@ def write(
     }
     # of the machine that recorded it, if this one resumes it
     recorded = (typed.read_if_whole(folder.manifest, typed.ManifestJson) or {}).get("versions", {})
-    versions |= {name: version for name, version in recorded.items() if version is not None}
-    paths = [
-        path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
+    return versions | {name: version for name, version in recorded.items() if version is not None}
+
+
+def files_in(folder: RunFolder) -> list[Path]:
+    """Files of a run, of which its manifest has the size and SHA-256."""
+    return [
+        path
+        for path in sorted(folder.path.rglob("*"))
+        if path.is_file()
+        and not path.is_symlink()
+        and path.name not in _UNHASHED
+        and path.name[0] != "."
     ]
-    hashed = [
-        _hashed(path, folder.path)
-        for path in paths
-        if path.name not in _UNHASHED and path.name[0] != "."
-    ]
+
+
+def write(
+    folder: RunFolder,
+    versions: Mapping[str, Any],
+    paths: Iterable[Path],
+    *,
+    commands: Sequence[Mapping[str, Any]],
+    environment: Mapping[str, str],
+    also: Iterable[str] = (),
+) -> None:
+    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each
+    file.
+    """
     made = {
         "commands": [dict(command) for command in commands],
         "environment": allowed(environment, also),
     }
+    hashed = [_hashed(path, folder.path) for path in paths]
     files.write_json(folder.manifest, {"versions": versions, **made, "files": hashed})
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -62,8 +62,9 @@ class Passes:
         started: Callable[[int], object] | None = None,
         watch: Callable[[], object] | None = None,
         steps: int | None = None,
+        measured: Callable[[dict[str, Any]], object] | None = None,
     ) -> dict[str, Any]:
-        """Write the script of a pass and run it."""
+        """Write the script of a pass and run it; what it measured may be read while it stops."""
         values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
         self.note(*notes)
         script = (
@@ -75,6 +76,21 @@ class Passes:
         argv = command.worker(self.config, script, out)
         argv = wrap(argv) if wrap is not None else argv
         self.environment = command.whole_environment(self.config, os.environ, mode=mode)
+        ended: dict[str, Any] = {"pass": name, "argv": argv, "status": None, "seconds": None}
+        self.commands.append(ended)
+        raised: list[Exception] = []
+
+        def stopping() -> None:
+            worker = typed.read_if_whole(out / self.folder.worker.name, typed.WorkerJson)
+            if measured is not None and worker is not None:
+                self._keep(worker)
+                try:
+                    measured(worker)
+                except Exception as error:  # noqa: BLE001 (raised when the engine has stopped)
+                    raised.append(error)
+                if self.progress is not None:
+                    self.progress("waiting for the engine to stop", 0, 0)
+
         done = process.run(
             argv,
             log=self.folder.log,
@@ -84,10 +100,9 @@ class Passes:
             progress=self.progress,
             started=started,
             watch=watch,
+            stopping=stopping,
         )
-        self.commands.append(
-            {"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)}
-        )
+        ended |= {"status": done.status, "seconds": round(done.seconds, 3)}
         if done.left_over:
             self.notes.append(
                 f"{name}: processes that still ran afterwards were ended:"
@@ -103,11 +118,17 @@ class Passes:
                 f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with"
                 " none"
             )
+        self._keep(worker)
+        for error in raised:
+            raise error
+        return worker
+
+    def _keep(self, worker: Mapping[str, Any]) -> None:
+        """Write what is known of the passes for a later attempt."""
         self.note(*worker.get("notes") or ())
         environment = run_folder.allowed(self.environment, self.config.environment)
         summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
         files.write_json(self.folder.path / MADE, summary)
-        return worker
 
     def note(self, *notes: str) -> None:
         """Add notes, each once."""
@@ -193,8 +214,10 @@ def _wrapped(
     return profilers.wrapped(config.cpu_sampler, folder.path, program)
 
 
-def run_engine(passes: Passes) -> dict[str, Any]:
-    """First pass of a mode, together with the monitors."""
+def run_engine(passes: Passes, measured: Callable[[dict[str, Any]], object]) -> None:
+    """First pass of a mode, together with the monitors; what it measured is read while the engine
+    stops if no other program writes a part of it then.
+    """
     config, folder = passes.config, passes.folder
     name, out = _outs(config, folder)[0]
     if out != folder.path:
@@ -203,7 +226,19 @@ def run_engine(passes: Passes) -> dict[str, Any]:
         _warn_of_collectives(passes)
     if config.cpu_sampler != "none":
         profilers.start(config.cpu_sampler, folder.path)
-    with monitors_beside(config, folder.monitors) as watch:
+    seen = False
+    with contextlib.ExitStack() as monitors:
+        watch = monitors.enter_context(monitors_beside(config, folder.monitors))
+
+        def whole(worker: dict[str, Any]) -> None:
+            nonlocal seen
+            seen = True
+            monitors.close()
+            # here and now: a resumed run may be elsewhere
+            files.write_json(folder.gpu_info, run_folder.machine(worker))
+            measured(worker)
+
+        alone = name == "engine" and config.cpu_sampler == "none"
         worker = passes.run(
             name,
             mode=name if name != "engine" else config.profile_mode,
@@ -212,10 +247,8 @@ def run_engine(passes: Passes) -> dict[str, Any]:
             started=watch,
             watch=_profiled(passes, None) if name == "ncu" else None,
             steps=_enough_steps(config, None) if name == "ncu" else None,
+            measured=whole if alone else None,
         )
-    files.write_json(
-        folder.gpu_info, run_folder.machine(worker)
-    )  # here and now: a resumed run may be elsewhere
     if config.cpu_sampler != "none":
         profilers.finish_sampler(config.cpu_sampler, folder.path, passes.note)
     if out != folder.path:
@@ -224,7 +257,8 @@ def run_engine(passes: Passes) -> dict[str, Any]:
                 files.write(
                     folder.path / copied, (out / copied).read_text("utf-8", errors="replace")
                 )
-    return worker
+    if not seen:
+        whole(worker)
 
 
 def _warn_of_collectives(passes: Passes) -> None:

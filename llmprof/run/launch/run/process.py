@@ -53,12 +53,17 @@ class _Growing:
         return whole
 
 
+STOP: Final = "stop"
+"""Event of an engine that has written all results and begins to stop."""
+
+
 class Events:
     """Reader of the events in a file that grows."""
 
     def __init__(self, path: Path | None, progress: Progress | None) -> None:
         self._file, self._progress = _Growing(path or Path(os.devnull)), progress
         self.last: dict[str, Any] = {}
+        self.stopping = False
 
     @property
     def words(self) -> str:
@@ -71,6 +76,7 @@ class Events:
         for line in self._file.lines():
             with contextlib.suppress(ReadError):
                 self.last = typed.decoded(line, typed.ProgressJson, "events.jsonl")
+                self.stopping |= self.last["event"] == STOP
                 if self._progress is not None:
                     self._progress(
                         plain(self.words), self.last.get("done", 0), self.last.get("total", 0)
@@ -120,13 +126,14 @@ def run(
     progress: Progress | None = None,
     started: Callable[[int], object] | None = None,
     watch: Callable[[], object] | None = None,
+    stopping: Callable[[], object] | None = None,
 ) -> Finished:
     """Run a program to its end; none of its processes outlives this call.
 
     The program runs in a separate session, so an interrupt in a notebook or terminal reaches only
     this process. This process then ends the program: it sends an interrupt, so that the program can
     write its files, then a termination, then a kill. A guard process does the same if this process
-    itself is killed.
+    itself is killed. ``stopping`` is called once if the program's events say that it stops now.
     """
     families = _families()
     mark = uuid.uuid4().hex
@@ -147,9 +154,8 @@ def run(
                     family = families.Family(process.pid, mark, log)
                     if started is not None:
                         started(process.pid)
-                    _wait(
-                        process, family, told, watch, until=began + timeout_s if timeout_s else None
-                    )
+                    until = began + timeout_s if timeout_s else None
+                    _wait(process, family, told, watch, stopping, until=until)
                 finally:
                     left_over = _end(
                         process,
@@ -185,6 +191,7 @@ def _wait(
     family: Any,
     told: Events,
     watch: Callable[[], object] | None,
+    stopping: Callable[[], object] | None,
     *,
     until: float | None,
 ) -> None:
@@ -197,6 +204,10 @@ def _wait(
             watch()
         if turn % _LOOK_EVERY == 0:
             family.look()
+        if told.stopping and stopping is not None:
+            family.look()  # so that what loses its parent while this waits for others is known
+            stopping()
+            stopping = None
         if until is not None and time.monotonic() > until:
             raise TimeoutError
 

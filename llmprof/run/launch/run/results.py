@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
@@ -185,6 +186,8 @@ class RunResults:
     imports: list[tuple[str, ...]] = field(default_factory=list)
     imported: bool = True
     _trace: Trace | None = None
+    _versions: Mapping[str, Any] = field(default_factory=dict)
+    _paths: Sequence[Path] = ()
 
     def timeline(self) -> Trace | None:
         """The trace, imported first if needed; None if it cannot be imported here, or if the
@@ -208,8 +211,8 @@ class RunResults:
             self.warned += [str(one.message) for one in caught]
         return self._trace
 
-    def write(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
-        """Check the capture and write all result files, the manifest last."""
+    def write(self) -> None:
+        """Check the capture and write all result files but the manifest."""
         config, folder = self.config, self.folder
         document = requests.document(self.worker)
         files.write_json(folder.metrics, document)
@@ -244,8 +247,20 @@ class RunResults:
                     "phases": energy_summary(used),
                 }
         files.write_json(folder.summary, self._head() | self.summary)
-        options: dict[str, Any] = {"also": config.environment, "worker": self.worker}
-        run_folder.write(folder, commands=commands, environment=environment, **options)
+        self._versions = run_folder.versions_of(folder, self.worker)
+        self._paths = run_folder.files_in(folder)
+
+    def close(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
+        """Write the manifest, and the notes that came since the results were written."""
+        files.write_json(self.folder.summary, self._head() | self.summary)
+        run_folder.write(
+            self.folder,
+            self._versions,
+            self._paths,
+            commands=commands,
+            environment=environment,
+            also=self.config.environment,
+        )
 
     @contextlib.contextmanager
     def _part(self, what: str) -> Iterator[None]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +74,7 @@ class Run:
 
     folder: RunFolder
     config: ExperimentConfig
+    _timeline: Trace | None = field(default=None, compare=False)
 
     @property
     def state(self) -> str:
@@ -104,6 +106,31 @@ class Run:
         return typed.found(self.folder.worker, typed.WorkerJson) or {}
 
     @functools.cached_property
+    def times(self) -> dict[str, int]:
+        """Where the time of the run went (ns): until the engine was ready (``start``), its
+        ``passes``, its ``stop`` as far as it was waited for, and llmprof's own work (``own``).
+
+        Empty if the stages of the run are not known: of a run that shared its engine, and of one
+        that did not finish.
+        """
+        stages = self.folder.state.get("stages") or []
+        engine = self.worker.get("stages")
+        ours = {one["name"]: one["dur_ns"] for one in stages}
+        if not engine or "engine" not in ours or self.state == RUNNING:
+            return {}
+        (ended,) = (s["start_ns"] + s["dur_ns"] for s in stages if s["name"] == "engine")
+        ends = [(one["name"], one["start_ns"] + one["dur_ns"]) for one in engine]
+        first, last = min(one["start_ns"] for one in engine), max(end for _, end in ends)
+        ready = max((end for name, end in ends if name in _STARTS), default=first)
+        spent = {
+            "start": ready - first,
+            "passes": last - ready + ours.get("ncu", 0),
+            "stop": max(0, ended - last) + ours.get("stop", 0),
+        }
+        whole = sum(one["dur_ns"] for one in stages)
+        return spent | {"own": whole - sum(spent.values())}
+
+    @functools.cached_property
     def requests(self) -> pl.DataFrame:
         """Requests of the run, with the columns of
         :func:`llmprof.run.launch.run.requests.requests_of`.
@@ -127,7 +154,7 @@ class Run:
         NotCapturedError
             The mode records no timeline, or the capture was not imported.
         """
-        trace = results.run_trace(self.folder, self.config)
+        trace = self._timeline or results.run_trace(self.folder, self.config)
         if self.folder.monitors.is_file():
             from llmprof.run.launch import monitors
             from llmprof.run.launch.monitors import table
@@ -193,14 +220,19 @@ more.
 
 
 @contextlib.contextmanager
-def keep_state(folder: RunFolder, first: str = START) -> Iterator[At]:
-    """Keep the state of a folder up to date from its first stage on, however the run ends."""
-    reached = first
+def keep_state(folder: RunFolder, first: str = START, since_ns: int = 0) -> Iterator[At]:
+    """Keep the state of a folder and the times of its stages up to date, however the run ends; the
+    first stage began now, or earlier.
+    """
+    stages: list[dict[str, Any]] = []
 
     def at(stage: str, state: str = RUNNING) -> None:
-        nonlocal reached
-        reached = stage
-        folder.set_state(state, stage=stage)
+        now = time.time_ns()
+        if stages:
+            stages[-1]["dur_ns"] = now - stages[-1]["start_ns"]
+        start = now if stages else since_ns or now
+        stages.append({"name": stage, "start_ns": start, "dur_ns": 0})
+        folder.set_state(state, stage=stage, stages=stages)
 
     at(first)
     try:
@@ -216,13 +248,16 @@ def keep_state(folder: RunFolder, first: str = START) -> Iterator[At]:
             LlmprofError
         ):  # if a full disk prevents even that, the first error is kept
             state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-            folder.set_state(state, stage=reached, error=told)
+            folder.set_state(state, stage=stages[-1]["name"], error=told, stages=stages)
         if isinstance(error, OSError):
             raise files.refused(Path(str(error.filename or folder.path)), error) from error
         raise
 
 
-_RECORDED: Final = {"import", "ncu", "check", "done"}
+_STARTS: Final = {"import", "init", "serve"}
+"""Stages of an engine after which it is ready."""
+
+_RECORDED: Final = {"import", "ncu", "check", "show", "stop", "write", "done"}
 """Stages in which the engine's part of the run is already recorded."""
 
 
@@ -239,13 +274,21 @@ class ExperimentRunner:
     check : bool
         Whether the doctor checks the machine first; a failure that it finds stops the run before it
         starts.
+    show : callable, optional
+        Called with the run when its results are written, mostly while the engine still stops.
     """
 
     def __init__(
-        self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True
+        self,
+        config: ExperimentConfig,
+        *,
+        progress: Progress | None = None,
+        check: bool = True,
+        show: Callable[[Run], object] | None = None,
     ) -> None:
         self.config = config
-        self._progress, self._check = progress, check
+        self._progress, self._check, self._show = progress, check, show
+        self._since_ns = time.time_ns()
 
     def run(self) -> Run:
         """Run the experiment in a new folder.
@@ -285,21 +328,30 @@ class ExperimentRunner:
         """Run the experiment in an existing folder with a separate engine; files of an earlier
         attempt are removed.
         """
-        with folder.lock(), keep_state(folder) as stage:
+        with folder.lock(), keep_state(folder, since_ns=self._since_ns) as stage:
             folder.clear()
             stage("model")
             passes = Passes(
                 self.config, folder, resolve(self.config.model, folder.model), self._progress
             )
+            made = RunResults(self.config, folder, {}, passes.notes)
+            unshown: list[BaseException] = []
+
+            def measured(worker: dict[str, Any]) -> None:
+                made.worker = worker
+                if self.config.profile_mode == "nsys_ncu":
+                    stage("import")
+                    self._say("importing the timeline")
+                    trace = made.timeline()
+                    stage("ncu")
+                    run_passes.ncu_pass(passes, trace)
+                unshown.extend(self._made(made, stage))
+                stage("stop")
+
             stage("engine")
-            made = RunResults(self.config, folder, run_passes.run_engine(passes), passes.notes)
-            if self.config.profile_mode == "nsys_ncu":
-                stage("import")
-                self._say("importing the timeline")
-                trace = made.timeline()
-                stage("ncu")
-                run_passes.ncu_pass(passes, trace)
-            return self._finish(made, passes, stage)
+            run_passes.run_engine(passes, measured)
+            self._finish(made, passes, stage)
+        return self._shown(folder, unshown)
 
     def finish_in(self, folder: RunFolder) -> Run:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing,
@@ -319,19 +371,38 @@ class ExperimentRunner:
                 passes.model = resolve(self.config.model, folder.model)
                 stage("ncu")
                 run_passes.ncu_pass(passes, made.timeline())
-            return self._finish(made, passes, stage)
+            unshown = self._made(made, stage)
+            self._finish(made, passes, stage)
+        return self._shown(folder, unshown)
 
-    def _finish(self, made: RunResults, passes: Passes, stage: At) -> Run:
+    def _made(self, made: RunResults, stage: At) -> list[BaseException]:
+        """Read and check the capture, write its results and show them; an error of the showing,
+        which does not cost the run.
+        """
         stage("import")
         self._say("reading the capture")
-        if made.imported:
-            made.timeline()
+        trace = made.timeline() if made.imported else None
         stage("check")
         self._say("checking the capture and writing numbers")
-        made.write([*passes.commands, *ran(made.imports, "import")], passes.environment)
+        made.write()
+        stage("show")
+        try:
+            made.say()
+            if self._show is not None:
+                self._show(Run(made.folder, self.config, trace))
+        except BaseException as error:  # noqa: BLE001 (raised at the end of the run)
+            return [error]
+        return []
+
+    def _finish(self, made: RunResults, passes: Passes, stage: At) -> None:
+        stage("write")
+        made.close([*passes.commands, *ran(made.imports, "import")], passes.environment)
         stage("done", FINISHED if made.imported else UNIMPORTED)
-        made.say()
-        return Run(made.folder, self.config)
+
+    def _shown(self, folder: RunFolder, unshown: Sequence[BaseException]) -> Run:
+        for error in unshown:
+            raise error
+        return Run(folder, self.config)
 
     def _say(self, what: str) -> None:
         if self._progress is not None:
@@ -339,10 +410,14 @@ class ExperimentRunner:
 
 
 def resume(
-    path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True
+    path: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    check: bool = True,
+    show: Callable[[Run], object] | None = None,
 ) -> Run:
     """Resume a run: a finished run stays as it is, a recorded run is imported, any other is started
-    again.
+    again; its results are shown as by :class:`ExperimentRunner`.
 
     Raises
     ------
@@ -350,8 +425,10 @@ def resume(
         As :meth:`ExperimentRunner.run`.
     """
     run = open_run(path)
-    runner = ExperimentRunner(run.config, progress=progress, check=check)
+    runner = ExperimentRunner(run.config, progress=progress, check=check, show=show)
     if run.state == FINISHED:
+        if show is not None:
+            show(run)
         return run
     if run.state == RUNNING:
         raise LaunchError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.idle.gaps import DISPATCH_NS, gap_parts, idle_in_pieces, idle_of
+from llmprof.analyze.idle.gaps import DISPATCH_NS, held_parts
 from llmprof.label.steps.steps import UNTIL_NEXT, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -22,10 +22,11 @@ def edges(trace: Trace) -> pl.DataFrame:
     may = trace.events.select(
         first & (gap > DISPATCH_NS) & pl.col("launch_start_ns").is_not_null()
     ).to_series()
+    columns = [*LANE, "start_ns", "dur_ns"]
     if not may.any():
-        return idle_of(trace.events.clear())
-    rows = gap_parts(trace)[0]["_next"].is_in(may.arg_true().implode()).arg_true()
-    return idle_in_pieces(trace, rows)[0].drop("thread").filter(waited_kind="before")
+        return trace.events[columns].clear()
+    before = pl.col("_next").is_in(may.arg_true().implode())
+    return held_parts(trace, before).filter(waited_kind="before")[columns]
 
 
 @per_trace

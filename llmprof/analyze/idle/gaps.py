@@ -137,9 +137,20 @@ def idle_in_pieces(
     parts, *calls = gap_parts(trace)
     if rows is not None and parts.height <= _FEW:
         return idle_in_pieces(trace)
-    waits = trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
     parts = parts if rows is None else parts[rows]
-    return _in_pieces(parts, trace.events, host_spans(trace), calls, waits)
+    return _in_pieces(parts, trace.events, host_spans(trace), calls, _waits(trace))
+
+
+def held_parts(trace: Trace, among: pl.Expr) -> pl.DataFrame:
+    """Those of some :func:`gap_parts` whose event is in the queue, and what it waited for."""
+    parts, calls, _ = gap_parts(trace)
+    queued = parts.filter(among, pl.col("_cause") == CAUSES.index("queued"))
+    return queued.hstack(_held(queued, trace.events, calls, _waits(trace)))
+
+
+def _waits(trace: Trace) -> pl.DataFrame | None:
+    """Recorded waits of streams for events; None where a device's queue was not recorded."""
+    return trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
 
 
 _FEW = 1 << 15

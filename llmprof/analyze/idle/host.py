@@ -192,13 +192,19 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     """Spans that overlap a window of their group, without those that outlast their call: work
     elsewhere.
     """
+    every = spans
+    first, last = windows.select(pl.min("start_ns"), last=END.max()).fill_null(0).row(0)
+    near = spans.select(meets=(pl.col("start_ns") < last) & (first < END)).to_series()
+    if 2 * int(near.sum()) < spans.height:
+        spans = spans.filter(near)
     meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
     is_range = spans["kind"] == "range"
     if not (meets & is_range).any():
         return spans.filter(meets)
     ranges = spans.filter(meets & is_range).with_columns(_before=pl.col("start_ns") - 1)
     begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
-    calls = spans.filter(~is_range & pl.Series(holds_any(spans, ranges["_before"])))
+    holds = pl.Series(holds_any(every, ranges["_before"]))
+    calls = every.filter(holds & (every["kind"] != "range"))
     calls = calls.filter(_meets(calls, lay(begins, by), by))
     ends = calls.select(END).to_series()
     within = innermost(ranges, calls, by, at="_before", name="_call")[

@@ -12,10 +12,12 @@ from llmprof.findings.document import findings_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
 GRAPHS, EAGER = "sample:torch_tp1_cudagraph", "sample:torch_tp1_eager"
+NSYS, ON_CPU = "sample:nsys_tp2_cudagraph", "sample:torch_cpu_tp2_layer_annotations"
 
 
 @pytest.mark.parametrize(
-    "name", [EAGER, GRAPHS, "sample:nsys_tp2_cudagraph", "sample:torch_cpu_tp2_layer_annotations"]
+    "name",
+    [EAGER, *(pytest.param(name, marks=pytest.mark.slow) for name in (GRAPHS, NSYS, ON_CPU))],
 )
 def test_json_keeps_to_the_schema(name, capsys):
     assert main.main(["findings", name, "--json"]) == 0

@@ -18,9 +18,16 @@ from tests.samples import sample
 
 STEADY = "torch_tp1_eager torch_tp4_eager_nccl torch_tp4_eager_custom_allreduce"
 OF_A_PHASE = "torch_pp2_eager torch_tp1_moe_eager nsys_tp2_cudagraph"
+QUICK = "torch_tp4_eager_nccl torch_pp2_eager"
 
 
-@pytest.mark.parametrize("name", [*STEADY.split(), *OF_A_PHASE.split()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+        for name in [*STEADY.split(), *OF_A_PHASE.split()]
+    ],
+)
 def test_the_length_of_a_step_and_its_parts_are_the_same_everywhere(name, capsys):
     trace = sample(name)
     found = trace.findings()

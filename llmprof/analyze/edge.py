@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.idle import idle, idle_of
-from llmprof.analyze.idle.gaps import DISPATCH_NS
+from llmprof.analyze.idle.gaps import DISPATCH_NS, held_parts
 from llmprof.label.steps.steps import UNTIL_NEXT, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -20,10 +19,14 @@ def edges(trace: Trace) -> pl.DataFrame:
     """Idle time of each device in which it still did what was launched before the recording."""
     first = pl.col("start_ns") == pl.min("start_ns").over(*LANE, "stream")
     gap = pl.col("start_ns") - END.cum_max().shift().over(LANE)
-    may = first & (gap > DISPATCH_NS) & pl.col("launch_start_ns").is_not_null()
-    if not trace.events.select(may.any()).item():
-        return idle_of(trace.events.clear())
-    return idle(trace).filter(waited_kind="before")
+    may = trace.events.select(
+        first & (gap > DISPATCH_NS) & pl.col("launch_start_ns").is_not_null()
+    ).to_series()
+    columns = [*LANE, "start_ns", "dur_ns"]
+    if not may.any():
+        return trace.events[columns].clear()
+    before = pl.col("_next").is_in(may.arg_true().implode())
+    return held_parts(trace, before).filter(waited_kind="before")[columns]
 
 
 @per_trace

@@ -67,15 +67,14 @@ def spikes(
             _end=pl.col("host_start_ns") + pl.col("host_dur_ns"),
         )
         events = ranges.join_asof(spans, on="host_start_ns", by="rank", check_sortedness=False)
-        events = events.filter(pl.col("host_start_ns") < pl.col("_end"))
+        events = events.filter(pl.col("host_start_ns") < pl.col("_end")).sort("start_ns")
     sums = (
         events.drop_nulls("step")
+        .select("rank", "step", "phase", "start_ns", "dur_ns", pl.col("name").cast(pl.Categorical))
         .group_by("rank", "step", "phase", "name")
         .agg(
             count=pl.len(),
-            start_ns=pl.col("start_ns")
-            .sort_by("dur_ns", "start_ns", descending=[True, False])
-            .first(),
+            start_ns=pl.col("start_ns").get(pl.col("dur_ns").arg_max()),
             dur_ns=pl.sum("dur_ns"),
         )
     )
@@ -89,6 +88,7 @@ def spikes(
             gap_ns=pl.col("dur_ns") - pl.col("typical_ns"),
         )
         .filter(pl.col("ratio") >= min_ratio)
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("rank", "gap_ns", "step", "name", descending=[False, True, False, False])[
             [
                 "rank",

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.edge import LANE, edges
-from llmprof.analyze.idle import idle
+from llmprof.analyze.idle.gaps import CAUSES, gap_parts
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.label.completeness import incomplete_steps
-from llmprof.label.groups import is_sorted
-from llmprof.label.intervals import clip_intervals, length_within, union_lengths
+from llmprof.label.groups import first_of_runs, is_sorted
+from llmprof.label.intervals import LOWEST, clip_intervals, length_within, union_lengths
 from llmprof.label.steps.steps import UNTIL_NEXT, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -319,7 +320,10 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
         if name == "markers":
             frame = frame.filter(pl.col("domain").ne_missing("overhead"))
         if "start_ns" in frame.columns and frame.height:
-            bounds.append(frame.group_by("rank").agg(first=pl.min("start_ns"), last=END.max()))
+            begins = first_of_runs(frame, ["rank"])  # tables are sorted by rank and start
+            ends = frame.select(END.fill_null(LOWEST)).to_series().to_numpy()
+            last = pl.Series("last", np.maximum.reduceat(ends, begins))
+            bounds.append(frame.select("rank", first="start_ns")[begins].hstack([last]))
     events = trace.events
     if not bounds or not events.height:
         return pl.DataFrame(schema=WINDOWS)
@@ -494,9 +498,11 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
 
 def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Idle time of the windows by cause."""
-    parts = clip_intervals(
-        idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE
+    parts = gap_parts(trace)[0]
+    parts = parts.select(
+        *LANE, "start_ns", "dur_ns", part=pl.lit(pl.Series(CAUSES)).gather("_cause")
     )
+    parts = clip_intervals(parts, windows, LANE)
     explained = parts.group_by("window", "part").agg(ns=pl.sum("dur_ns"))
     whole = windows.with_row_index("window")[["window", "dur_ns"]]
     rest = (

@@ -331,7 +331,8 @@ def _first_uses(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
     found = is_long & ((pl.col("cause") == "launch") | in_operator)
     if kernels is None or not rows.select(found.any()).item():
         return pl.repeat(value=False, n=rows.height, eager=True)
-    firsts = kernels.group_by("rank", next_name="name").agg(first=pl.min("start_ns"))
+    named = pl.col("name").is_in(rows.filter(found)["next_name"].unique().implode())
+    firsts = kernels.filter(named).group_by("rank", next_name="name").agg(first=pl.min("start_ns"))
     rows = rows.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")
     # from the end of the piece, which may be followed by the launching call, to the kernel
     after = pl.col("first") - pl.col("start_ns") - pl.col("dur_ns")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmprof.analyze.edge import LANE
-from llmprof.analyze.idle.gaps import idle_in_pieces
+from llmprof.analyze.idle.gaps import gap_parts, idle_in_pieces
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     decode_steps,
@@ -438,7 +438,9 @@ class Scope(Struct, frozen=True, dict=True):
         :func:`pauses_of`.
         """
         kernels = self.trace.kernels if self.trace.has("kernels") else None
-        parts, pieces, spans = idle_in_pieces(self.trace)
+        times = gap_parts(self.trace)[0].select(*LANE, "start_ns", "dur_ns").with_row_index("whole")
+        own = self.cut(times)["whole"].unique().sort()
+        parts, pieces, spans = idle_in_pieces(self.trace, own)
         parts = parts.with_row_index("whole").drop(
             "step",
             "gap_ns",

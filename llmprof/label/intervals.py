@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.errors import AnalysisError, listed
-from llmprof.label.groups import group_values, groups_of
+from llmprof.label.groups import first_of_runs, group_values, groups_of
 from llmprof.trace.schema import END
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
@@ -153,22 +153,22 @@ class Placed(NamedTuple):
 
 def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
     """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group."""
-    values = group_values(
-        require_columns(frame, by), groups.select(*by, "_shift", "_low", "_high"), by
-    )
+    begins = first_of_runs(require_columns(frame, by), by)
+    lengths = np.diff(begins, append=frame.height)
+    groups = groups.select(*by, "_shift", "_low", "_high")
+    values = group_values(frame[["start_ns", *by]][begins], groups, by)
+    known = np.repeat(values[0].is_not_null().to_numpy(), lengths)
+    # where there is no group, the bounds are 0, and so are the times
+    shift, low, high = (np.repeat(value.fill_null(0).to_numpy(), lengths) for value in values)
     times = _times(frame)
-    known = np.ones(frame.height, dtype=np.bool_)
-    if values[0].null_count() or times[1].null_count():
-        known = (values[0].is_not_null() & times[1].is_not_null()).to_numpy()
-        values, times = (
-            [value.fill_null(0) for value in values],
-            (times[0].fill_null(0), times[1].fill_null(0)),
-        )
-    shift, low, high = (value.to_numpy() for value in values)
+    if times[1].null_count():
+        timed = times[1].is_not_null().to_numpy()
+        known &= timed
+        low[~timed] = high[~timed] = 0
+        times = (times[0].fill_null(0), times[1].fill_null(0))
     placed = [time.to_numpy() + shift for time in times]
     for time in placed:
         np.clip(time, low, high, out=time)
-        time[~known] = 0
     return Placed(placed[0], placed[1], shift, known)
 
 

@@ -139,18 +139,38 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def outermost(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Spans that do not begin inside an earlier one of their group."""
+    line = _timed_line(spans, by)
+    return spans.filter(_outer_rows(*(line[name].to_numpy() for name in line.columns)))
+
+
+def _timed_line(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Start, end and row of the spans in the order of their position; one of unknown length has
+    none.
+    """
     timed = spans.select(*by, "start_ns", pl.col("dur_ns").fill_null(0))
-    line = lay(timed, by, {"_row": pl.int_range(pl.len())}).rows
-    reach = np.maximum.accumulate(line["_end"].to_numpy())
-    outer = np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: spans.height]
-    chosen = np.zeros(spans.height, dtype=np.bool_)
-    chosen[line["_row"].to_numpy()[outer]] = True
-    return spans.filter(chosen)
+    return lay(timed, by, {"_row": pl.int_range(pl.len())}).rows[["_start", "_end", "_row"]]
+
+
+def _outer_rows(start: np.ndarray, end: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Whether each row is that of a span that does not begin inside an earlier one."""
+    reach = np.maximum.accumulate(end)
+    chosen = np.zeros(len(row), dtype=np.bool_)
+    chosen[row[np.append(True, start[1:] >= reach[:-1])[: len(row)]]] = True
+    return chosen
 
 
 def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators that are not inside another one of their thread."""
-    ops = ops.filter(kind="op").sort(
+    ops = ops.filter(kind="op")
+    line = _timed_line(ops, ["rank", "thread"])
+    start, end, row = (line[name].to_numpy() for name in line.columns)
+    # of several that begin together, the longest is around the others
+    same = start[1:] == start[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    order = tied[np.lexsort((-end[tied], start[tied]))]
+    end, row = end.copy(), row.copy()
+    end[tied], row[tied] = end[order], row[order]
+    return ops.filter(_outer_rows(start, end, row)).sort(
         "rank",
         "thread",
         "start_ns",
@@ -158,7 +178,6 @@ def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
         descending=[False, False, False, True],
         maintain_order=True,
     )
-    return outermost(ops, ["rank", "thread"])
 
 
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:

@@ -107,7 +107,13 @@ def test_nodes_before_one_that_its_chain_never_sets_are_left_out():
 
 
 @pytest.mark.parametrize(
-    "name", ["torch_tp4_cudagraph", "torch_pp2_eager", "torch_tp4_eager_nccl", "nsys_tp2_cudagraph"]
+    "name",
+    [
+        pytest.param("torch_tp4_cudagraph", marks=pytest.mark.slow),
+        "torch_pp2_eager",
+        "torch_tp4_eager_nccl",
+        "nsys_tp2_cudagraph",
+    ],
 )
 def test_steps_of_contracted_replays_are_those_of_whole_ones(name):
     trace, random = sample(name), np.random.default_rng(0)

@@ -111,7 +111,7 @@ def titled(name):
     return named(name, EVIL).properties(title=EVIL)
 
 
-QUICK = ("renderer default", "to_html", "save", "nbconvert")
+QUICK = ("renderer default", "to_html", "save")
 
 
 @pytest.mark.parametrize(

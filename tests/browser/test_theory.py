@@ -8,7 +8,7 @@ from llmprof import explore
 w = explore.theory("Qwen2.5-1.5B", trace=llmprof.sample("torch_tp1_cudagraph"))"""
 
 
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_sliders_redraw_the_chart_that_is_open(notebook, theme):
     opened = notebook([SETUP, "w"], height=1300, theme=theme)
     output = opened.output()

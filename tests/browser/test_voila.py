@@ -47,7 +47,6 @@ def server():
             running.send_signal(signal.SIGINT)
 
 
-@pytest.mark.smoke
 def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser):
     running, address = server
     assert address.startswith("http://127.0.0.1:")

@@ -19,7 +19,7 @@ from tests.test_samples import NAMES
 SEED = Random().randrange(10**9) if RANDOM else 7
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(60_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(60_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("free", [False, True], ids=["name", "words"])
 def test_no_secret_is_left_in_a_text(count, free):
     names = Pseudonyms(b"k")

@@ -274,7 +274,7 @@ def test_a_chrome_trace(zipped, tmp_path):
     assert len(json.loads(content)["traceEvents"]) == len(events) + 1
 
 
-@pytest.mark.parametrize("form", ["sqlite", "parquet"])
+@pytest.mark.parametrize("form", ["sqlite", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_an_export_of_nsys(form, tmp_path):
     path = tmp_path / "t.sqlite"
     path.write_bytes((ROOT / "sample_traces/nsys_transformers_generate/report.sqlite").read_bytes())

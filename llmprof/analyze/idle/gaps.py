@@ -8,6 +8,8 @@ all three parts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -116,38 +118,79 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
 
 
 @per_trace
-def idle_in_pieces(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """:func:`idle` with the ``thread`` of the launching call, its pieces by the span that this
-    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans.
+def gap_parts(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Parts of the gaps (``_cause`` is a number, ``_next`` and ``_after`` are rows of the events),
+    calls of the host with their effect on the device, and those of them that synchronise.
     """
     refuse_samples(trace, "when the device was idle")
-    waits = trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
-    return _in_pieces(trace.events, host_spans(trace), waits)
+    return _gap_parts(trace.events, host_spans(trace))
+
+
+@per_trace
+def idle_in_pieces(
+    trace: Trace, rows: pl.Series | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """:func:`idle` with the ``thread`` of the launching call, its pieces by the span that this
+    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans; of at least some
+    rows of :func:`gap_parts`.
+    """
+    parts, *calls = gap_parts(trace)
+    if rows is not None and parts.height <= _FEW:
+        return idle_in_pieces(trace)
+    parts = parts if rows is None else parts[rows]
+    return _in_pieces(parts, trace.events, host_spans(trace), calls, _waits(trace))
+
+
+def held_parts(trace: Trace, among: pl.Expr) -> pl.DataFrame:
+    """Those of some :func:`gap_parts` whose event is in the queue, and what it waited for."""
+    parts, calls, _ = gap_parts(trace)
+    queued = parts.filter(among, pl.col("_cause") == CAUSES.index("queued"))
+    return queued.hstack(_held(queued, trace.events, calls, _waits(trace)))
+
+
+def _waits(trace: Trace) -> pl.DataFrame | None:
+    """Recorded waits of streams for events; None where a device's queue was not recorded."""
+    return trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
+
+
+_FEW = 1 << 15
+"""So few parts are described together and once, which takes less than several calls."""
 
 
 def idle_of(
     events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The analysis of :func:`idle` on a frame of device events."""
-    return _in_pieces(events, spans, waits)[0]
-
-
-def _in_pieces(
-    events: pl.DataFrame, spans: pl.DataFrame | None, waits: pl.DataFrame | None
-) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Gaps in parts with their causes, the parts in pieces, and the spans of these."""
     spans = (
         pl.DataFrame(schema=HOST_SPANS)
         if spans is None
         else spans.with_columns(pl.col("thread").fill_null(-1))
     )
-    rows = _gaps_with_launches(events)
+    parts, *calls = _gap_parts(events, spans)
+    return _in_pieces(parts, events, spans, calls, waits)[0]
+
+
+def _gap_parts(
+    events: pl.DataFrame, spans: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Those of :func:`gap_parts`."""
     calls = spans.filter(kind="call")
     calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(
         call_kinds(calls["name"])
     )
-    rows, syncs = _with_sync(rows, calls)
-    parts = _parts(rows, calls)
+    rows, syncs = _with_sync(_gaps_with_launches(events), calls)
+    return _parts(rows, calls), calls, syncs
+
+
+def _in_pieces(
+    parts: pl.DataFrame,
+    events: pl.DataFrame,
+    spans: pl.DataFrame,
+    host: Sequence[pl.DataFrame],
+    waits: pl.DataFrame | None,
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Parts of gaps with their causes, the parts in pieces, and the spans of these."""
+    calls, syncs = host
     cause = parts["_cause"].to_numpy()
     of_known = np.flatnonzero(cause != CAUSES.index("unknown"))
     windows = parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known]

@@ -23,9 +23,10 @@ from llmprof.label.intervals import (
     merge_line,
     place_on_line,
 )
-from llmprof.label.nesting import innermost, pieces_within
+from llmprof.label.nesting import holds_any, innermost, pieces_within
 from llmprof.names.matching import by_distinct, remembered
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 from llmprof.trace.schema import END
 
 SYNCHRONISING = (
@@ -86,6 +87,7 @@ def holds_the_device(name: pl.Expr) -> pl.Expr:
     )
 
 
+@per_trace
 def host_spans(trace: Trace) -> pl.DataFrame:
     """All recorded activity of the host's threads."""
     columns = ("rank", "thread", "start_ns", "dur_ns", "name")
@@ -100,7 +102,8 @@ def host_spans(trace: Trace) -> pl.DataFrame:
         )
     if not parts:
         return pl.DataFrame(schema=HOST_SPANS)
-    return pl.concat(parts, how="vertical_relaxed").with_columns(pl.col("thread").fill_null(-1))
+    spans = pl.concat(parts, how="vertical_relaxed", rechunk=True)
+    return spans.with_columns(pl.col("thread").fill_null(-1))
 
 
 HOST_SPANS = {
@@ -189,13 +192,20 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     """Spans that overlap a window of their group, without those that outlast their call: work
     elsewhere.
     """
+    every = spans
+    first, last = windows.select(pl.min("start_ns"), last=END.max()).fill_null(0).row(0)
+    near = spans.select(meets=(pl.col("start_ns") < last) & (first < END)).to_series()
+    if 2 * int(near.sum()) < spans.height:
+        spans = spans.filter(near)
     meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
     is_range = spans["kind"] == "range"
     if not (meets & is_range).any():
         return spans.filter(meets)
     ranges = spans.filter(meets & is_range).with_columns(_before=pl.col("start_ns") - 1)
     begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
-    calls = spans.filter(~is_range & _meets(spans, lay(begins, by), by))
+    holds = pl.Series(holds_any(every, ranges["_before"]))
+    calls = every.filter(holds & (every["kind"] != "range"))
+    calls = calls.filter(_meets(calls, lay(begins, by), by))
     ends = calls.select(END).to_series()
     within = innermost(ranges, calls, by, at="_before", name="_call")[
         ["_call", "start_ns", "dur_ns"]

@@ -299,7 +299,9 @@ def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:
     """Ranks with at least one row in any of the tables, in order."""
     if isinstance(tables, Deferred):
         return tables.ranks
-    return sorted({rank for frame in tables.values() for rank in frame["rank"].unique()})
+    columns = (frame["rank"] for frame in tables.values() if frame.height)  # in order
+    parts = (one.head(1) if one[0] == one[-1] else one.unique() for one in columns)
+    return sorted({rank for part in parts for rank in part})
 
 
 def span_of_tables(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:

@@ -112,7 +112,7 @@ class Lane:
 
     def overlaps(self, slack: int) -> int:
         """Number of spans that begin before an earlier one ends, by more than this (ns)."""
-        return np.count_nonzero(self._reach[:-1] - self.start[1:] > slack)
+        return int(np.count_nonzero(self._reach[:-1] - self.start[1:] > slack))
 
     def _paint(self, by: str) -> _Paint:
         return self._paints.get(by) or next(iter(self._paints.values()))
@@ -531,9 +531,9 @@ def _of_rank(tables: list[pl.DataFrame]) -> DeviceEvents:
     for frame in tables:
         frame = frame.with_columns(pl.col("name").cast(pl.Categorical))
         if "kind" in frame.columns:
-            of_kind = pl.when(pl.col("kind") == "memset").then(pl.lit("fill"))
-            of_kind = of_kind.otherwise(pl.lit("copy")).cast(pl.Categorical)
-            frame = frame.with_columns(category=of_kind).drop("kind")
+            copied = pl.when(pl.col("kind") == "memset").then(pl.lit("fill"))
+            category = copied.otherwise(pl.lit("copy")).cast(pl.Categorical)
+            frame = frame.with_columns(category=category).drop("kind")
         else:
             frame = frame.with_columns(by_distinct(frame["name"], _categories))
         parts.append(frame)

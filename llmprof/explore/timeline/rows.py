@@ -478,8 +478,8 @@ class TimelineRow:
 
 
 class DeviceEvents(NamedTuple):
-    """Kernels and copies of one rank as they were recorded, with categorical texts, and their order
-    in ``trace.events``.
+    """Kernels and copies of some ranks as they were recorded, with categorical texts, and their
+    order in ``trace.events``.
     """
 
     rows: pl.DataFrame
@@ -500,33 +500,42 @@ def timeline_events(trace: Trace) -> list[DeviceEvents]:
         coded = pl.col("name", "category").cast(pl.Categorical)
         rows = trace.events if trace.has("ops") else NO_EVENTS
         rows = rows.select(NO_EVENTS.columns).with_columns(coded)
-        runs = np.split(np.arange(rows.height), first_of_runs(rows, ["rank"])[1:])
-        parts = [rows[run] for run in runs if len(run)]
-        return [DeviceEvents(part, np.arange(part.height, dtype=np.uint32)) for part in parts]
+        whole = DeviceEvents(rows, np.arange(rows.height, dtype=np.uint32))
+        return [whole] if rows.height else []
     columns = [name for name in NO_EVENTS.columns if name != "category"]
     of_table = [
         _reader_of(trace, name, columns if name == "kernels" else [*columns, "kind"])
         for name in tables
     ]
+    count = sum(map(trace.capture.height, tables))
+    every = trace.ranks
+    at_once = max(1, _AT_ONCE * len(every) // max(1, count))
+    ranks = [every[i : i + at_once] for i in range(0, len(every), at_once)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = pool.map(lambda rank: _of_rank([read(rank) for read in of_table]), trace.ranks)
+        made = pool.map(lambda some: _of_ranks([read(some) for read in of_table]), ranks)
         return [part for part in made if part.rows.height]
 
 
-def _reader_of(trace: Trace, table: str, columns: list[str]) -> Callable[[int], pl.DataFrame]:
-    """Some columns of a table of one rank; from a dataset only these are read."""
+_AT_ONCE: Final = 1 << 20
+"""Events of so many ranks are put into rows together, in memory that the next ones use again."""
+
+
+def _reader_of(
+    trace: Trace, table: str, columns: list[str]
+) -> Callable[[Sequence[int]], pl.DataFrame]:
+    """Some columns of a table of some ranks; from a dataset only these are read."""
     tables = trace._tables
     if isinstance(tables, Deferred) and table not in tables.loaded:
-        return lambda rank: tables.narrow(ranks=[rank]).columns(table, columns)
+        return lambda ranks: tables.narrow(ranks=ranks).columns(table, columns)
     frame = trace.table(table).select(columns)
     begins = first_of_runs(frame, ["rank"])
     runs = zip(frame["rank"][begins], begins, np.diff(begins, append=frame.height), strict=True)
     part = {rank: frame.slice(begin, length) for rank, begin, length in runs}
-    return lambda rank: part.get(rank, frame.clear())
+    return lambda ranks: pl.concat(part.get(rank, frame.clear()) for rank in ranks)
 
 
-def _of_rank(tables: list[pl.DataFrame]) -> DeviceEvents:
-    """Kernels and copies of one rank, with their categories."""
+def _of_ranks(tables: list[pl.DataFrame]) -> DeviceEvents:
+    """Kernels and copies of some ranks, with their categories."""
     parts = []
     for frame in tables:
         frame = frame.with_columns(pl.col("name").cast(pl.Categorical))
@@ -538,14 +547,14 @@ def _of_rank(tables: list[pl.DataFrame]) -> DeviceEvents:
             frame = frame.with_columns(by_distinct(frame["name"], _categories))
         parts.append(frame)
     rows = pl.concat(parts, rechunk=True)
-    start = rows["start_ns"].to_numpy()
-    order = np.argsort(start, kind="stable")  # in time that is linear in rows that are in order
-    start = start[order]
-    same = start[1:] == start[:-1]
+    start, rank = rows["start_ns"].to_numpy(), rows["rank"].to_numpy()
+    order = np.lexsort((start, rank))  # in time that is linear in rows that are in order
+    start, rank = start[order], rank[order]
+    same = (start[1:] == start[:-1]) & (rank[1:] == rank[:-1])
     if same.any():  # by stream, an unknown one before others
         tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
         stream = rows["stream"][order[tied]].fill_null(-(2**63)).to_numpy()
-        order[tied] = order[tied][np.lexsort((stream, start[tied]))]
+        order[tied] = order[tied][np.lexsort((stream, start[tied], rank[tied]))]
     return DeviceEvents(rows, order.astype(np.uint32))
 
 
@@ -588,7 +597,7 @@ def stream_rows(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for rows, order in events:
             name = texts.numbers(rows["name"], None if on_host else names.readable)
-            spans_of_rank = rows.select(
+            of_ranks = rows.select(
                 *_LANE,
                 "start_ns",
                 "dur_ns",
@@ -596,10 +605,10 @@ def stream_rows(
                 code=keys.codes("category", rows["category"]),
                 sent=rows["category"] == "collective",
             )
-            made.append(pool.submit(_streams, spans_of_rank, order, first, (word, library)))
+            made.append(pool.submit(_streams, of_ranks, order, first, (word, library)))
             first += rows.height
-    for rank in made:
-        yield from rank.result()
+    for part in made:
+        yield from part.result()
 
 
 _LANE = ["rank", "device", "stream"]
@@ -608,7 +617,7 @@ _LANE = ["rank", "device", "stream"]
 def _streams(
     made: pl.DataFrame, order: Numbers, first: int, words: tuple[str, str]
 ) -> list[TimelineRow]:
-    """Rows of the streams of one rank, whose first event has the number ``first``."""
+    """Rows of the streams of some ranks, whose first event has the number ``first``."""
     word, library = words
     lane = made[_LANE][order]
     begins, groups, number = groups_of(lane, _LANE)

@@ -266,7 +266,7 @@ def _files(
             lambda: [("Operators", write_operators(folder, progress=terminal.progress)[-1])],
             again,
         )
-    page = partial(visualizer.generate_report_html, pictures=pictures)
+    page = partial(visualizer.generate_report_html, pictures=pictures, tables=False)
     yield try_making("the report", lambda: [("Report", page())], again)
     if pictures:
         drawn = try_making("the pictures", visualizer.create_all_visualizations, again) or []

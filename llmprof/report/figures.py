@@ -15,6 +15,7 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog
 from llmprof.analyze.events import typical_step
+from llmprof.analyze.idle.gaps import CAUSES, gap_parts
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import extent
@@ -136,6 +137,11 @@ class ShownAnalysis:
     """Whether the report computes it and writes its frame."""
     package: str = ""
     """Name and version of the package that a plug-in is in."""
+
+    @property
+    def in_words(self) -> bool:
+        """Whether the page needs its frame, beside what its figures draw."""
+        return bool(self.table or self.columns or self.package or not self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +283,9 @@ def _idle(trace: Trace) -> Drawn:
         raise NotCapturedError(
             found, hint="profile the activity of the device as well, if the run uses one"
         )
-    frame, left_out = _of_mean_steps(trace, analyze.idle(trace))
+    parts, *_ = gap_parts(trace)
+    causes = pl.Series("cause", CAUSES)[parts["_cause"]]
+    frame, left_out = _of_mean_steps(trace, parts[["rank", "step", "dur_ns"]].with_columns(causes))
     frame, note = fewer_ranks(
         cards.some_known(frame, "cause"), 1, _MOST_RANKS, "analyze.idle(trace)"
     )

@@ -58,13 +58,26 @@ def contents(
     more: Sequence[tuple[str, str]] = (),
     path: str = "PATH",
     requests: pl.DataFrame | None = None,
+    tables: bool = True,
 ) -> Contents:
-    """Run the analyses and draw the figures."""
+    """Run the analyses and draw the figures; without tables, what is only drawn is left to the
+    figures.
+    """
     tell = progress or (lambda *_: None)
     results: dict[str, pl.DataFrame | Absent] = {}
     planned = [section for section in report_sections() if _holds(trace, section.only_with)]
     shown = [one for section in planned for one in section.analyses]
-    reported = dict.fromkeys(["findings", *(one.analysis for one in shown if one.reported)])
+    instead = {one.without.analysis for one in planned if one.without is not None}
+    reported = dict.fromkeys(
+        [
+            "findings",
+            *(
+                one.analysis
+                for one in shown
+                if one.reported and (tables or one.in_words or one.analysis in instead)
+            ),
+        ]
+    )
     for done, name in enumerate(reported):
         tell(f"analysing: {name}", done, len(reported))
         of_requests = {"requests": requests} if name == "findings" else {}
@@ -212,7 +225,7 @@ def html(
     >>> "Where the time goes" in page
     True
     """
-    return page(contents(trace, title=title, progress=progress, path=path))
+    return page(contents(trace, title=title, progress=progress, path=path, tables=False))
 
 
 def write(
@@ -304,10 +317,11 @@ def write(
             more=facts,
             path=path,
             requests=requests,
+            tables=tables,
         )
-        made = replace(made, changes=changes or {})
-        head = _summary(trace, made)
-        made = made if tables else replace(made, frames={})
+        coverage = made.frames.get("coverage", pl.DataFrame())
+        made = replace(made, changes=changes or {}, frames=made.frames if tables else {})
+        head = _summary(trace, made, coverage)
         return _written(made, head, jobs, progress, work=work, target=Path(folder))
 
 
@@ -392,7 +406,7 @@ def write_sections(
     return write_contents(content, folder, progress=progress)
 
 
-def _summary(trace: Trace, content: Contents) -> dict[str, Any]:
+def _summary(trace: Trace, content: Contents, coverage: pl.DataFrame) -> dict[str, Any]:
     """Summary of a report for programs: findings, coverage, metadata, and absent parts."""
     kept = {
         name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)}
@@ -406,7 +420,7 @@ def _summary(trace: Trace, content: Contents) -> dict[str, Any]:
         "span_ns": trace.span_ns[1] - trace.span_ns[0],
         "tables": trace.rows,
         "reading": trace.coverage,
-        "coverage": json_rows(content.frames.get("coverage", pl.DataFrame())),
+        "coverage": json_rows(coverage),
         "findings": json_rows(content.findings),
         "absent": _absent(content),
         "notes": {figure.name: figure.note for figure in content.figures if figure.note},

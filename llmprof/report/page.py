@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import jinja2
+import msgspec
 import polars as pl
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
@@ -72,7 +73,7 @@ def pack_specifications(spec: str, small: str = "") -> str:
     out: dict[str, Any] = {"tables": tables}
     for key, text in (("wide", spec), ("narrow", small)):
         if text:
-            chart = json.loads(text)
+            chart = msgspec.json.decode(text)
             sets = chart.get("datasets", {})
             tables |= {name: _columns(rows) for name, rows in sets.items() if name not in tables}
             out[key] = chart | {"datasets": list(sets)}

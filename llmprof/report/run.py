@@ -496,7 +496,7 @@ class Visualizer:
             run.folder.link(f"{VISUALIZATION}/{path.name}", path)
         return written
 
-    def generate_report_html(self, *, pictures: bool = True) -> Path:
+    def generate_report_html(self, *, pictures: bool = True, tables: bool = True) -> Path:
         """Write the report of the run, ``report/index.html`` in its folder.
 
         The charts and frames of the report are beside it, and
@@ -507,14 +507,16 @@ class Visualizer:
         ----------
         pictures : bool
             Whether to paint each chart as a PNG, too, which takes as long again.
+        tables : bool
+            Whether each frame of the timeline is written as a CSV, too.
         """
-        index = self._write_report(pictures=pictures)
+        index = self._write_report(pictures=pictures, tables=tables)
         run = self._run
         run.folder.link(f"{VISUALIZATION}/{REPORT}", index.parent)
         run.folder.link(f"{VISUALIZATION}/{run.config.name}_report.html", index)
         return index
 
-    def _write_report(self, *, pictures: bool) -> Path:
+    def _write_report(self, *, pictures: bool, tables: bool) -> Path:
         """Write the report; the path of its page."""
         run, target = self._run, self._run.folder.path / REPORT
         first, about, title = run_sections(run), launch_facts(run), _title(run)
@@ -537,5 +539,5 @@ class Visualizer:
         # imported by name, because this layer must not import the trials
         changes = import_module("llmprof.run.trials.settings").commands(run)
         more: dict[str, Any] = {"facts": about, "requests": requests, "changes": changes}
-        more |= {"progress": self._progress, "pictures": pictures}
+        more |= {"progress": self._progress, "pictures": pictures, "tables": tables}
         return write(trace, target, title=title, first=first, **more).index

@@ -87,6 +87,16 @@ def test_what_is_absent_is_in_the_summary(small, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_without_tables_the_page_is_the_same(small, tmp_path):
+    whole = report.write(small, tmp_path / "whole")
+    alone = report.write(small, tmp_path / "alone", tables=False)
+    assert alone.index.read_text("utf-8") == whole.index.read_text("utf-8")
+    assert alone.csvs == ()
+    first, second = (json.loads(one.summary.read_text("utf-8")) for one in (whole, alone))
+    assert {**first, "frames": {}, "files": second["files"]} == second
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_second_report_replaces_the_first_and_leaves_the_rest(small, tmp_path):
     report.write(small, tmp_path)
     (tmp_path / "notes.csv").write_text("mine")

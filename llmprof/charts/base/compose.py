@@ -15,12 +15,19 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import altair as alt
+from altair.utils import schemapi
 
 from llmprof.charts.base.script import ScriptSafe
 
 
 class _Ours(ScriptSafe):
     """A chart of which Altair's methods and operators make charts of ours."""
+
+    @classmethod
+    def validate_property(cls, *given: Any, **options: Any) -> None:
+        """Check a property that is set, unless Altair is told to check nothing."""
+        if schemapi.DEBUG_MODE:
+            super().validate_property(*given, **options)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"alt.{type(self).__bases__[-1].__name__}(...)"  # as Altair says it of its own chart

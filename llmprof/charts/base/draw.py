@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from llmprof.charts.base import theme
@@ -126,9 +127,10 @@ def inline(frame: pl.DataFrame) -> dict[str, Any]:
         raise AnalysisError(
             found, expected=f"at most {MAX_ROWS:,}", hint="select fewer ranks or a shorter window"
         )
-    floats = pl.selectors.float()
-    finite = frame.with_columns(pl.when(floats.is_finite()).then(floats).name.keep())
-    return constant(*finite.iter_rows(named=True))
+    if not all(np.isfinite(one.to_numpy()).all() for one in frame if one.dtype.is_float()):
+        floats = pl.selectors.float()
+        frame = frame.with_columns(pl.when(floats.is_finite()).then(floats).name.keep())
+    return constant(*frame.iter_rows(named=True))
 
 
 def constant(*rows: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
+import msgspec
 import vl_convert as vlc
 
 from llmprof.charts.base.dark import GROUND, Theme, dark_colours, themed
-from llmprof.charts.base.script import ScriptJSON
+from llmprof.charts.base.script import unending
 from llmprof.charts.base.theme import PAPER
 from llmprof.errors import OutputError
 from llmprof.trace.storage import files
@@ -142,7 +143,7 @@ def spec_json(chart: alt.TopLevelMixin) -> str:
 
 def safe_json(spec: Mapping[str, Any]) -> str:
     """JSON in which no character can end a script element."""
-    return json.dumps(spec, ensure_ascii=False, allow_nan=False, cls=ScriptJSON)
+    return unending(msgspec.json.encode(spec).decode())
 
 
 def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme = "light") -> bytes:

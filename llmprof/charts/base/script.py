@@ -15,15 +15,19 @@ import altair as alt
 from altair.utils.display import HTMLRenderer
 
 
+def unending(text: str) -> str:
+    """JSON in which no character can end a script element."""
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
 class ScriptJSON(json.JSONEncoder):
     """Writes JSON in which no character can end a script element."""
 
     def encode(self, o: object) -> str:
         """JSON of a value."""
-        text = super().encode(o)
-        for character in "<>&\u2028\u2029":
-            text = text.replace(character, f"\\u{ord(character):04x}")
-        return text
+        return unending(super().encode(o))
 
 
 def _escaping(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -256,11 +256,8 @@ class _Drawing:
         tooltip = draw.tips(f"{by}:N", "rank:Q")
         kinds = {field: "Q" if shown.schema[field].is_numeric() else "N" for field in tips}
         tooltip += draw.tips(*((f"{field}:{kinds[field]}", text) for field, text in tips.items()))
-        wide = (
-            {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))}
-            if "px" in shown
-            else {}
-        )
+        outlined = {"test": "datum.px > 5", "value": 0.7}
+        wide = {"strokeWidth": alt.StrokeWidthValue(0, condition=outlined)} if "px" in shown else {}
         drawn: alt.Chart = base.encode(
             **self._box, **wide, color=theme.colour_encoding(by, palette), tooltip=tooltip
         )

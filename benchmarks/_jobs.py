@@ -77,7 +77,7 @@ def load_llmprof(path: str, workers: str = "") -> dict[str, Any]:
         lambda: llmprof.read(path, cache=False, workers=count),
         lambda t: sum(f.height for f in t.tables.values()),
     )
-    used = [helper.pid for helper in helpers._POOL]
+    used = [helper.pid for helper in helpers.POOL]
     begun = sum(map(cpu_of, used))
     if used:
         llmprof.read(path, cache=False, workers=count)
@@ -354,7 +354,7 @@ def big(path: str, workers: str) -> dict[str, Any]:
     from llmprof.readers.common import helpers
 
     times, trace = timed(lambda: llmprof.read(path, cache=False, workers=int(workers)))
-    used = [helper.pid for helper in helpers._POOL]
+    used = [helper.pid for helper in helpers.POOL]
     times["cpu_seconds"] += sum(map(cpu_of, used))
     frames = sum(frame.estimated_size() for frame in trace.tables.values())
     rows = sum(frame.height for frame in trace.tables.values())

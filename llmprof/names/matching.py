@@ -67,7 +67,7 @@ def by_unique_name(
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
     """Values of names, from a function that sees each distinct name once."""
     coded = names.cast(pl.Categorical)
-    distinct = coded.drop_nulls().unique()
+    distinct = coded[coded.arg_unique()].drop_nulls()
     if distinct.is_empty():
         return meaning(()).extend_constant(None, coded.len())
     codes = distinct.to_physical()

@@ -15,6 +15,7 @@ from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
 from llmprof.explore.timeline.rows import (
     CALLS,
+    NO_EVENTS,
     PATH_KIND,
     QUERY_GROUP,
     REQUEST_GROUP,
@@ -67,8 +68,9 @@ class TimelineData:
         self.trace, self.requests = trace, requests
         self._filling, self._host_span = threading.Lock(), [np.inf, -np.inf]
         self.keys, self.names = Keys(), SpanNames()
-        self.events = timeline_events(trace)
-        self.found = not self.events.height
+        self.device = timeline_events(trace)
+        self.event_count = sum(part.rows.height for part in self.device)
+        self.found = not self.event_count
         self.missing: str = ""
         self._computing = threading.Lock()
         self.queried: dict[str, pl.DataFrame] = {}
@@ -81,7 +83,7 @@ class TimelineData:
         library = "communication" if capture.platform is UNKNOWN else capture.words["communication"]
         streams = list(
             stream_rows(
-                self.events, self.keys, self.names, on_host=capture.on_host, library=library
+                self.device, self.keys, self.names, on_host=capture.on_host, library=library
             )
         )
         counters, host = list(counter_rows(trace)), self._host(len({row.rank for row in streams}))
@@ -93,6 +95,12 @@ class TimelineData:
             self.drawn += [row for row in counters if row.rank == rank]
             self.drawn += _by_thread([row for row in host if row.rank == rank])
         self.whole = self._span()
+
+    @cached_property
+    def events(self) -> pl.DataFrame:
+        """Kernels and copies as they are known without labels, numbered as in ``trace.events``."""
+        parts = [part.ordered for part in self.device]
+        return pl.concat([NO_EVENTS, *parts]).with_row_index("event")
 
     @property
     def host_above(self) -> list[int]:
@@ -294,7 +302,7 @@ class TimelineData:
         """Share of each rank's time on the device, first start to last end, in which a call
         waits for another rank.
         """
-        if not self.found or self.missing or not self.events.height:
+        if not self.found or self.missing or not self.event_count:
             return {}
         calls = collectives(self.trace).drop_nulls("wait_ns")
         if calls.is_empty():
@@ -412,7 +420,8 @@ def visible_events(
     ]
     numbers = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
     frame = data.frame(chosen[0].kind)
-    return frame[pl.Series(numbers)] if len(numbers) else frame.clear()
+    frame = frame[pl.Series(numbers)] if len(numbers) else frame.clear()
+    return frame.cast({pl.Categorical: pl.String})
 
 
 def _launched(

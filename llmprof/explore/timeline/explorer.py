@@ -415,7 +415,7 @@ class Timeline(Explorer, room="timeline"):
         if self.selection:
             kind = self._data.row(self.selection["row"]).kind
             return self._data.frame(kind)[int(self.selection["id"])]
-        if not self._data.events.height:
+        if not self._data.event_count:
             return self._data.events
         if self.span is None:
             return self._data.frame("stream").clear()
@@ -472,7 +472,7 @@ class Timeline(Explorer, room="timeline"):
                 self.selection = {"row": number, "id": event}
                 return
         raise AnalysisError(
-            f"there is no event {event}", expected=f"0 to {self._data.events.height - 1}"
+            f"there is no event {event}", expected=f"0 to {self._data.event_count - 1}"
         )
 
     def go(

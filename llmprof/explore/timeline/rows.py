@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,7 +23,9 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import draw, theme
 from llmprof.errors import LlmprofError
+from llmprof.label.groups import first_of_runs, groups_of
 from llmprof.names import kernels as names_kernels
+from llmprof.names.matching import by_distinct
 from llmprof.replay.critical_path import WORKS, critical_path
 from llmprof.replay.graph import MAX_EVENTS, graph, graph_events
 from llmprof.text import PART_WORDS
@@ -105,6 +109,10 @@ class Lane:
     def reach(self) -> int:
         """Last end (ns); the lane has spans."""
         return int(self._reach[-1])
+
+    def overlaps(self, slack: int) -> int:
+        """Number of spans that begin before an earlier one ends, by more than this (ns)."""
+        return int(np.count_nonzero(self._reach[:-1] - self.start[1:] > slack))
 
     def _paint(self, by: str) -> _Paint:
         return self._paints.get(by) or next(iter(self._paints.values()))
@@ -209,7 +217,8 @@ def whole_ns(times: Any) -> IntArray:
 
 def levels(start: IntArray, end: IntArray, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
     """Depth of nested spans: the number of spans that are open when each span begins."""
-    over = np.sort(np.maximum(end - slack, start))
+    over = np.maximum(end - slack, start)
+    over.sort()
     depth: IntArray = np.arange(len(start)) - np.searchsorted(over, start, "right")
     return depth.clip(0, most - 1)
 
@@ -392,11 +401,10 @@ class Keys:
             if kind_of_name == kind
         }
         rest = number_of.get("other", 0)
-        return (
-            values.replace_strict(number_of, default=rest, return_dtype=pl.UInt8)
-            .fill_null(rest)
-            .alias("code")
+        codes = by_distinct(
+            values, lambda each: pl.Series([number_of.get(n, rest) for n in each], dtype=pl.UInt8)
         )
+        return codes.fill_null(rest).alias("code")
 
     def described(self) -> list[dict[str, str]]:
         """Kind, name and colour of each number."""
@@ -419,20 +427,19 @@ class SpanNames:
         self, values: pl.Series, shorten: Callable[[pl.Series], pl.Series] | None = None
     ) -> pl.Series:
         """Number of each name; new names get new numbers, and ``shorten`` makes their labels."""
-        unique = values.fill_null("").unique(maintain_order=True)
-        with self._lock:
-            new = unique.filter(
-                pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean)
-            )
-            labels = shorten(new) if shorten is not None and new.len() else new
-            for name, label in zip(new, labels, strict=True):
-                self._numbers[name] = len(self.full)
-                self.full.append(name)
-                self.short.append((label or name)[:LIMIT])
-        codes = pl.Series([self._numbers[name] for name in unique], dtype=pl.UInt32)
-        return (
-            values.fill_null("").replace_strict(unique, codes, return_dtype=pl.UInt32).alias("name")
-        )
+
+        def numbered(distinct: tuple[str, ...]) -> pl.Series:
+            with self._lock:
+                new = [name for name in distinct if name not in self._numbers]
+                labels = shorten(pl.Series(new)) if shorten is not None and new else new
+                for name, label in zip(new, labels, strict=True):
+                    self._numbers[name] = len(self.full)
+                    self.full.append(name)
+                    self.short.append((label or name)[:LIMIT])
+            return pl.Series([self._numbers[name] for name in distinct], dtype=pl.UInt32)
+
+        known = values.fill_null("") if values.null_count() else values
+        return by_distinct(known, numbered).alias("name")
 
 
 SLACK_NS = 200
@@ -470,38 +477,90 @@ class TimelineRow:
         )
 
 
-def timeline_events(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies in the order of :func:`~llmprof.label.activity.activity`, without
-    labels that take time.
+class DeviceEvents(NamedTuple):
+    """Kernels and copies of some ranks as they were recorded, with categorical texts, and their
+    order in ``trace.events``.
     """
-    columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
-    tables = []
-    if "kernels" in trace.table_names:
-        kernels = _some_of(trace, "kernels", columns)
-        kinds = kernels["name"].unique()
-        of_name = pl.DataFrame([kinds, names.categories(kinds).alias("category")])
-        tables.append(kernels.join(of_name, on="name", how="left", maintain_order="left"))
-    if "copies" in trace.table_names:
-        of_copy = pl.when(pl.col("kind") == "memset").then(pl.lit("fill")).otherwise(pl.lit("copy"))
-        copies = _some_of(trace, "copies", [*columns, "kind"])
-        tables.append(copies.select(*columns, category=of_copy))
+
+    rows: pl.DataFrame
+    order: Numbers
+
+    @property
+    def ordered(self) -> pl.DataFrame:
+        """The rows in this order."""
+        return self.rows[self.order]
+
+
+def timeline_events(trace: Trace) -> list[DeviceEvents]:
+    """Kernels and copies by rank, without labels that take time, in the order of
+    :func:`~llmprof.label.activity.activity`.
+    """
+    tables = [name for name in ("kernels", "copies") if name in trace.table_names]
     if not tables:
-        return trace.events.select("event", *columns, "category") if trace.has("ops") else _NOTHING
-    return (
-        pl.concat(tables)
-        .sort("rank", "start_ns", "stream", maintain_order=True)
-        .with_row_index("event")
-    )
+        coded = pl.col("name", "category").cast(pl.Categorical)
+        rows = trace.events if trace.has("ops") else NO_EVENTS
+        rows = rows.select(NO_EVENTS.columns).with_columns(coded)
+        whole = DeviceEvents(rows, np.arange(rows.height, dtype=np.uint32))
+        return [whole] if rows.height else []
+    columns = [name for name in NO_EVENTS.columns if name != "category"]
+    of_table = [
+        _reader_of(trace, name, columns if name == "kernels" else [*columns, "kind"])
+        for name in tables
+    ]
+    count = sum(map(trace.capture.height, tables))
+    every = trace.ranks
+    at_once = max(1, _AT_ONCE * len(every) // max(1, count))
+    ranks = [every[i : i + at_once] for i in range(0, len(every), at_once)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda some: _of_ranks([read(some) for read in of_table]), ranks)
+        return [part for part in made if part.rows.height]
 
 
-def _some_of(trace: Trace, table: str, columns: list[str]) -> pl.DataFrame:
-    """Some columns of a table; from a dataset only these are read."""
+_AT_ONCE: Final = 1 << 20
+"""Events of so many ranks are put into rows together, in memory that the next ones use again."""
+
+
+def _reader_of(
+    trace: Trace, table: str, columns: list[str]
+) -> Callable[[Sequence[int]], pl.DataFrame]:
+    """Some columns of a table of some ranks; from a dataset only these are read."""
     tables = trace._tables
-    return (
-        tables.columns(table, columns)
-        if isinstance(tables, Deferred)
-        else trace.table(table).select(columns)
-    )
+    if isinstance(tables, Deferred) and table not in tables.loaded:
+        return lambda ranks: tables.narrow(ranks=ranks).columns(table, columns)
+    frame = trace.table(table).select(columns)
+    begins = first_of_runs(frame, ["rank"])
+    runs = zip(frame["rank"][begins], begins, np.diff(begins, append=frame.height), strict=True)
+    part = {rank: frame.slice(begin, length) for rank, begin, length in runs}
+    return lambda ranks: pl.concat(part.get(rank, frame.clear()) for rank in ranks)
+
+
+def _of_ranks(tables: list[pl.DataFrame]) -> DeviceEvents:
+    """Kernels and copies of some ranks, with their categories."""
+    parts = []
+    for frame in tables:
+        frame = frame.with_columns(pl.col("name").cast(pl.Categorical))
+        if "kind" in frame.columns:
+            copied = pl.when(pl.col("kind") == "memset").then(pl.lit("fill"))
+            category = copied.otherwise(pl.lit("copy")).cast(pl.Categorical)
+            frame = frame.with_columns(category=category).drop("kind")
+        else:
+            frame = frame.with_columns(by_distinct(frame["name"], _categories))
+        parts.append(frame)
+    rows = pl.concat(parts, rechunk=True)
+    start, rank = rows["start_ns"].to_numpy(), rows["rank"].to_numpy()
+    order = np.lexsort((start, rank))  # in time that is linear in rows that are in order
+    start, rank = start[order], rank[order]
+    same = (start[1:] == start[:-1]) & (rank[1:] == rank[:-1])
+    if same.any():  # by stream, an unknown one before others
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        stream = rows["stream"][order[tied]].fill_null(-(2**63)).to_numpy()
+        order[tied] = order[tied][np.lexsort((stream, start[tied], rank[tied]))]
+    return DeviceEvents(rows, order.astype(np.uint32))
+
+
+def _categories(distinct: tuple[str, ...]) -> pl.Series:
+    """Category of each name of a kernel."""
+    return names.categories(pl.Series(distinct, dtype=pl.String)).cast(pl.Categorical)
 
 
 _COUNTED = pl.Schema(
@@ -514,45 +573,73 @@ _COUNTED = pl.Schema(
         "unit": pl.String,
     }
 )
-_NOTHING = pl.DataFrame(
+NO_EVENTS = pl.DataFrame(
     schema={
-        "event": pl.UInt32,
         "rank": pl.Int32,
         "device": pl.Int32,
         "stream": pl.Int64,
         "start_ns": pl.Int64,
         "dur_ns": pl.Int64,
-        "name": pl.String,
-        "category": pl.String,
+        "name": pl.Categorical,
+        "category": pl.Categorical,
     }
 )
 
 
 def stream_rows(
-    events: pl.DataFrame, keys: Keys, texts: SpanNames, *, on_host: bool, library: str
+    events: Sequence[DeviceEvents], keys: Keys, texts: SpanNames, *, on_host: bool, library: str
 ) -> Iterator[TimelineRow]:
     """A row for each stream of each device (or thread, where operators stand in for it), the
     busiest first; of communication alone it is named for the ``library``.
     """
-    if not events.height:
-        return
-    made = events.select(
-        *("rank", "device", "stream", "start_ns", "dur_ns"),
-        id="event",
-        name=texts.numbers(events["name"], None if on_host else names.readable),
-        code=keys.codes("category", events["category"]),
-        sent=events["category"] == "collective",
-    )
-    for (rank, device, stream), part in made.partition_by(
-        "rank", "device", "stream", as_dict=True
-    ).items():
-        label = (
-            f"thread {stream}" if on_host else "no stream" if stream is None else f"stream {stream}"
-        )
+    word = "thread" if on_host else "stream"
+    first, made = 0, []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for rows, order in events:
+            name = texts.numbers(rows["name"], None if on_host else names.readable)
+            of_ranks = rows.select(
+                *_LANE,
+                "start_ns",
+                "dur_ns",
+                name=name,
+                code=keys.codes("category", rows["category"]),
+                sent=rows["category"] == "collective",
+            )
+            made.append(pool.submit(_streams, of_ranks, order, first, (word, library)))
+            first += rows.height
+    for part in made:
+        yield from part.result()
+
+
+_LANE = ["rank", "device", "stream"]
+
+
+def _streams(
+    made: pl.DataFrame, order: Numbers, first: int, words: tuple[str, str]
+) -> list[TimelineRow]:
+    """Rows of the streams of some ranks, whose first event has the number ``first``."""
+    word, library = words
+    lane = made[_LANE][order]
+    begins, groups, number = groups_of(lane, _LANE)
+    of_run = np.arange(len(begins)) if number is None else number
+    of_run = of_run.astype(np.min_scalar_type(groups.height))  # numpy sorts short numbers sooner
+    lengths = np.diff(begins, append=lane.height)
+    places = np.argsort(np.repeat(of_run, lengths), kind="stable").astype(np.uint32)
+    stop = np.bincount(of_run, lengths).cumsum().astype(np.int64)
+    chosen = sorted(zip(np.split(places, stop[:-1]), groups.rows(), strict=True), key=_first)
+    rows = []
+    for place, (rank, device, stream) in chosen:
+        part = made[order[place]].with_columns(id=place + np.uint32(first))
+        label = f"no {word}" if stream is None else f"{word} {stream}"
         if part["sent"].all():
             label = f"{label} · {library}"
         lanes = spans(part, slack=SLACK_NS, by="category")
-        yield TimelineRow("stream", rank, label, lanes, stream=(device, stream))
+        rows.append(TimelineRow("stream", rank, label, lanes, stream=(device, stream)))
+    return rows
+
+
+def _first(group: tuple[Numbers, tuple[Any, ...]]) -> int:
+    return int(group[0][0])
 
 
 CALLS = ("modules", "python")
@@ -653,9 +740,10 @@ def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own", most: int = 24
     code: Codes = part["code"].to_numpy()
     name: Numbers = part["name"].to_numpy()
     number: Numbers = part["id"].to_numpy()
+    lane = Lane(start, end, {by: code}, name, number)
+    if lane.overlaps(slack) <= (RARE * len(lane) if slack else 0):
+        return [lane]
     depth = levels(start, end, slack=slack, most=most)
-    if np.count_nonzero(depth) <= (RARE * len(depth) if slack else 0):
-        return [Lane(start, end, {by: code}, name, number)]
     order = np.argsort(depth, kind="stable")
     bounds = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2))
     chosen = [order[a:b] for a, b in pairwise(bounds)]

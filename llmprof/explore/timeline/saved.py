@@ -87,8 +87,12 @@ def fingerprint(data: TimelineData) -> str:
     rows = [
         [row.kind, row.rank, row.label, row.count] for row in data.drawn if row.kind not in KINDS
     ]
-    starts = data.events["start_ns"]
-    extent = [starts.min(), starts.max(), int(data.events["dur_ns"].sum())]
+    starts = [part.rows["start_ns"].to_numpy() for part in data.device]
+    extent = [
+        min((int(of.min()) for of in starts), default=None),
+        max((int(of.max()) for of in starts), default=None),
+        sum(int(part.rows["dur_ns"].sum()) for part in data.device),
+    ]
     return hashlib.sha256(json.dumps([extent, rows]).encode()).hexdigest()[:16]
 
 

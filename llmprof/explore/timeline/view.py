@@ -203,9 +203,9 @@ def window_picture(
     """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one
     for a large trace. Rows stand in the ``order`` of their numbers where it has all.
     """
-    few = data.events.height <= FEW
+    few = data.event_count <= FEW
     many = len({row.rank for row in data.drawn if row.kind == "stream"}) > FEW_RANKS
-    if few or (many and data.events.height <= FEW_OF_MANY):
+    if few or (many and data.event_count <= FEW_OF_MANY):
         data.find()
     if path and few:
         data.follow()

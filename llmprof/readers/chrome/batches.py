@@ -231,8 +231,6 @@ class Repeated(NamedTuple):
 
 _FIRST_MEMBER: Final = re.compile(rb'\{\s*"[Ee]xternal id": ?(?=\d)')
 _LAST_KEY: Final = '"Ev Idx":'
-_APART: Final = b"\x1f"
-"""No JSON holds this character."""
 _TIMES_EACH: Final = 4
 
 _OP_ARGS: Final = msgspec.json.Decoder(list[kinds.OpArgs])
@@ -246,30 +244,22 @@ def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
     if first is None:
         return None
     try:
-        written = (
-            pl.Series([_APART.join(texts)], dtype=pl.Binary)
-            .cast(pl.String)
-            .str.split(_APART.decode())
-            .explode()
-        )
-        if written.len() != len(texts):
-            return None
+        written = pl.Series([bytes(text) for text in texts], dtype=pl.Binary).cast(pl.String)
         apart = _numbers_apart(written, first[0].decode())
-        alike = apart.group_by("shared", maintain_order=True).agg("row")
-        if alike.height * _TIMES_EACH > apart.height or alike["shared"].null_count():
+        shared, alike = apart["shared"], apart.select(pl.first("row").over("shared")).to_series()
+        is_first = alike == apart["row"]
+        if is_first.sum() * _TIMES_EACH > apart.height or shared.null_count():
             return None
         members = (
             text if text.endswith(b"}") else text.rstrip().removesuffix(b",") + b"}"
-            for text in alike["shared"]
+            for text in shared.filter(is_first)
         )
         distinct = _OP_ARGS.decode(b"[{" + b",{".join(members) + b"]")
     except (*BAD_JSON, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
         return None
-    if len(distinct) != alike.height or any(args.op_id is not None for args in distinct):
+    if len(distinct) != is_first.sum() or any(args.op_id is not None for args in distinct):
         return None
-    places = (
-        alike.with_row_index("place").select("place", "row").explode("row").sort("row")["place"]
-    )
+    places = (is_first.cum_sum() - 1).gather(alike)
     return Repeated(distinct, places, apart["op_id"])
 
 

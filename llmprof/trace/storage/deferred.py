@@ -235,7 +235,12 @@ class Deferred(Mapping[str, pl.DataFrame]):
         """Some columns of a table; the others are not read."""
         if name in self._loaded:
             return self._loaded[name].select(columns)
-        return self.answer(name, lambda scan: scan.select(columns).collect())
+        return self.answer(name, lambda scan: scan.select(columns).collect(engine="streaming"))
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """Names of the tables that are in memory."""
+        return frozenset(self._loaded)
 
     @property
     def ranks(self) -> list[int]:

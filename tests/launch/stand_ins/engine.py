@@ -133,9 +133,11 @@ def main():
             shutil.copy(file, out / "traces")
     write(out)
     if "stops" in HOW:
+        (out / "scratch").touch()
         event(out, "stop")
         while not Path(HOW["stops"]).exists():
             time.sleep(0.02)
+        (out / "scratch").unlink()
     if HOW.get("fail") == "stop":
         write(out, {"type": "RuntimeError", "message": HOW["says"], "advice": None})
         sys.exit(3)

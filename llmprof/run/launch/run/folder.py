@@ -392,13 +392,13 @@ def write(
     also: Iterable[str] = (),
 ) -> None:
     """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each
-    file.
+    file that is still there.
     """
     made = {
         "commands": [dict(command) for command in commands],
         "environment": allowed(environment, also),
     }
-    hashed = [_hashed(path, folder.path) for path in paths]
+    hashed = [_hashed(path, folder.path) for path in paths if path.is_file()]
     files.write_json(folder.manifest, {"versions": versions, **made, "files": hashed})
 
 

@@ -37,6 +37,8 @@ class Engine:
     """Profile modes that the engine supports; empty if it supports all."""
     untested: str = ""
     """Text for the doctor and the report that says what was never tested with this engine."""
+    writes_late: bool = False
+    """Whether it may write its trace only as it stops, so that nothing is read before."""
     labels_steps: bool = False
     """Whether traces of this engine label their steps; a capture without labels is then
     incomplete.
@@ -79,6 +81,7 @@ TENSORRT_LLM_SERVED = Engine(
     name="tensorrt_llm",
     served=True,
     run="other_served.run_tensorrt_llm",
+    writes_late=True,
     packages=("tensorrt_llm", "torch"),
     modes=("inference_only", "torch", "nsys"),
     untested=_STAND_INS,

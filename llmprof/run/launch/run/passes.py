@@ -238,7 +238,8 @@ def run_engine(passes: Passes, measured: Callable[[dict[str, Any]], object]) -> 
             files.write_json(folder.gpu_info, run_folder.machine(worker))
             measured(worker)
 
-        alone = name == "engine" and config.cpu_sampler == "none"
+        late = engines.engine(config.engine, served=config.served).writes_late
+        alone = name == "engine" and config.cpu_sampler == "none" and not late
         worker = passes.run(
             name,
             mode=name if name != "engine" else config.profile_mode,

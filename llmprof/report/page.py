@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -382,6 +383,8 @@ _INVISIBLE = dict.fromkeys(
     {*range(32), *range(127, 160), *_BOTH_WAYS} - {ord("\t"), ord("\n")},
     "\N{REPLACEMENT CHARACTER}",
 )
+_HIDDEN = re.compile(f"[{''.join(map(chr, _INVISIBLE))}\ud800-\udfff]")
+"""The same, and halves of characters."""
 
 
 def _short_names(rows: ReportTable) -> dict[str, dict[str, str]]:
@@ -401,7 +404,7 @@ def _short_names(rows: ReportTable) -> dict[str, dict[str, str]]:
 
 def visible_text(value: object) -> object:
     """A text with visible control characters; other values are returned unchanged."""
-    if not isinstance(value, str) or (value.isascii() and value.isprintable()):
+    if not isinstance(value, str) or not _HIDDEN.search(value):
         return value
     text = value.translate(_INVISIBLE).encode("utf-8", "replace").decode()
     return Markup(text) if isinstance(value, Markup) else text  # noqa: S704 - it was markup before

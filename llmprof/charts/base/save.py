@@ -302,6 +302,8 @@ def free_place(
     further away.
     """
     x, y = point
+    reach = radius + _AWAY[-1] + 2 * _GAP + max(size)
+    taken = [box for box in taken if box.meets(around(x, y, reach))]
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
             if not box.within(*plot) or any(box.meets(other) for other in taken):

@@ -368,6 +368,31 @@ def big(path: str, workers: str) -> dict[str, Any]:
     }
 
 
+def shown(folder: str, part: str) -> dict[str, Any]:
+    """Timeline of a dataset with all that its first picture needs, or only the columns of its
+    device's tables, read.
+    """
+    import polars as pl
+
+    import llmprof
+    from llmprof import explore
+    from llmprof.explore.timeline import explorer  # noqa: F401
+
+    def picture() -> list[int]:
+        timeline = explore.timeline(llmprof.open(folder))
+        rows, _ = timeline._on_rows()
+        timeline._on_overview(width=1400.0, color_by="category")
+        timeline.picture()
+        return [row["count"] for row in rows["rows"]]
+
+    def columns() -> list[int]:
+        wanted = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
+        tables = [f"{folder}/*/{name}.parquet" for name in ("kernels", "copies")]
+        return [pl.scan_parquet(table).select(wanted).collect().height for table in tables]
+
+    return once(picture if part == "timeline" else columns, sum)
+
+
 def once(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, Any]:
     times, result = timed(work)
     return {**times, "peak_bytes": peak_bytes(), "rows": rows_of(result)}
@@ -580,6 +605,7 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
         file_read,
         file_rows,
         big,
+        shown,
         importing,
         scale,
         nsys_read,

@@ -1,4 +1,5 @@
-"""A real trace, repeated in time: as a file of any size and as frames with any number of kernels.
+"""A real trace, repeated in time: as a file of any size, as frames with any number of kernels, and as a
+dataset of many ranks.
 
 Every repetition starts after the one before it has ended and has ids of its own, so steps, launches
 and operators belong together as in the original.
@@ -16,7 +17,14 @@ import polars as pl
 from llmprof import open as open_dataset
 from llmprof import read, sample
 from llmprof.trace import Trace
-from llmprof.trace.storage.dataset import MANIFEST
+from llmprof.trace.storage.dataset import (
+    MANIFEST,
+    Manifest,
+    Partition,
+    write_manifest,
+    write_partition,
+)
+from llmprof.trace.storage.places import Place
 
 GAP_US = 1000
 _NUMBER = re.compile(rb'"(ts|correlation|[Ee]xternal id|id)"\s*:\s*"?(\d+)')
@@ -85,6 +93,23 @@ def _parts(text: bytes) -> tuple[list[bytes], list[bool], list[int]]:
         numbers.append(int(match[2]))
         end = match.end(2)
     return [*fixed, text[end:]], times, numbers
+
+
+def repeated_dataset(trace: Trace, folder: Path, ranks: int) -> int:
+    """Write a dataset of ranks that all recorded what one did; its rows."""
+    place = Place.of(str(folder))
+    frames = {name: frame for name, frame in trace.tables.items() if name != "collectives"}
+    parts = []
+    for rank in range(ranks):
+        number = pl.lit(rank, dtype=pl.Int32)
+        about = Partition(f"part-{rank}", rank, f"rank{rank}.json", "", trace.span_ns)
+        own = {name: frame.with_columns(rank=number) for name, frame in frames.items()}
+        parts.append(write_partition(place, about, own))
+    of_ranks = [trace.meta["ranks"][0] | {"rank": rank} for rank in range(ranks)]
+    meta = trace.meta | {"ranks": of_ranks, "world_size": ranks}
+    manifest = Manifest("chrome", 0, tuple(frames), meta, trace.coverage, tuple(parts))
+    write_manifest(place, manifest)
+    return ranks * sum(frame.height for frame in frames.values())
 
 
 def repeated_trace(source: str, kernels: int) -> Trace:

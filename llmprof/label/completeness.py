@@ -95,8 +95,13 @@ def _launch_counts(trace: Trace) -> pl.DataFrame:
 
 def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls of the runtime, each with what the calls of the driver inside of it launched."""
-    calls = calls.sort("rank", "thread", "start_ns", END, descending=[False, False, False, True])
+    counts = pl.col("recorded", "names").fill_null(0)
     ended = END.cum_max().shift(1).over("rank", "thread").fill_null(-1)
+    begun = pl.col("start_ns").shift(1).over("rank", "thread").fill_null(-1)
+    alone = (ended < END) & (begun < pl.col("start_ns"))
+    if calls.select(alone.all(ignore_nulls=False)).item():
+        return calls.with_columns(counts)  # none is inside another one
+    calls = calls.sort("rank", "thread", "start_ns", END, descending=[False, False, False, True])
     return (
         calls.with_columns(outer=(ended < END).cum_sum())
         .group_by("rank", "thread", "outer", maintain_order=True)

@@ -54,8 +54,8 @@ VISIBLE = 40
 class _Paint:
     """Colours of the spans of a lane, and values that are computed from them once."""
 
-    def __init__(self, code: Codes, dur: IntArray) -> None:
-        self.code, self._dur = code, dur
+    def __init__(self, code: Codes, start: IntArray, end: IntArray) -> None:
+        self.code, self._start, self._end = code, start, end
 
     @cached_property
     def few(self) -> tuple[Codes, Codes]:
@@ -70,10 +70,9 @@ class _Paint:
         """Time of each colour in all spans before each block of them."""
         present, code = self.few
         count, colours = len(code) // BLOCK, len(present)
-        block = np.repeat(np.arange(count), BLOCK)
-        of_block = np.bincount(
-            block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours
-        )
+        some = slice(count * BLOCK)
+        place = np.repeat(np.arange(0, count * colours, colours), BLOCK) + code[some]
+        of_block = np.bincount(place, (self._end - self._start)[some], minlength=count * colours)
         before = np.zeros((count + 1, colours))
         np.cumsum(of_block.reshape(count, colours), axis=0, out=before[1:])
         return before
@@ -99,8 +98,9 @@ class Lane:
         self.waiting: Lane | None = None
         """These parts as spans."""
 
-        self._paints = {by: _Paint(code, end - start) for by, code in codes.items()}
-        self._reach = np.maximum.accumulate(end) if len(end) else end
+        self._paints = {by: _Paint(code, start, end) for by, code in codes.items()}
+        in_order = (end[1:] >= end[:-1]).all()  # mostly, and then there is no second array
+        self._reach = end if in_order else np.maximum.accumulate(end)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -128,7 +128,7 @@ class Lane:
 
     def recolour(self, by: str, codes: Codes) -> None:
         """Set the colours of one meaning, by the ids of the spans."""
-        self._paints[by] = _Paint(codes[self.id], self.end - self.start)
+        self._paints[by] = _Paint(codes[self.id], self.start, self.end)
 
     def wait(self, shares: Codes) -> None:
         """Set the share of each span (of 255) that waits for another rank, from its start on."""

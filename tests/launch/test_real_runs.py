@@ -227,6 +227,8 @@ def test_prefill_and_decode_on_engines_of_their_own(config, run):
     assert len(json.loads(told)) == profiled.height
 
 
+# how much of the time three of five steps take depends on the machine
+@pytest.mark.filterwarnings("ignore:the trace spans only")
 def test_transformers_stops_the_profiler_after_some_steps(config):
     values = {
         "engine": "transformers",

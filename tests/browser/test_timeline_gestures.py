@@ -311,7 +311,7 @@ def test_a_query_is_completed_run_mended_and_becomes_a_row(shown):
     shown.page.get_by_role("button", name="As a row").click()
     shown.page.locator(".lpt-name", has_text="query 1").wait_for()
     with shown.page.expect_download() as saved:
-        shown.page.get_by_role("button", name="CSV").click()
+        shown.page.get_by_title("Save the result as a CSV file").click()
     assert saved.value.suggested_filename == "query.csv"
     shown.quiet()
     assert shown.faults() == []

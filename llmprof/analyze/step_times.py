@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.edge import LANE, edges
-from llmprof.analyze.idle.gaps import CAUSES, gap_parts
+from llmprof.analyze.idle.gaps import causes_of, gap_parts
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
 from llmprof.label.completeness import incomplete_steps
 from llmprof.label.groups import first_of_runs, is_sorted
@@ -499,9 +499,7 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
 def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Idle time of the windows by cause."""
     parts = gap_parts(trace)[0]
-    parts = parts.select(
-        *LANE, "start_ns", "dur_ns", part=pl.lit(pl.Series(CAUSES)).gather("_cause")
-    )
+    parts = parts.select(*LANE, "start_ns", "dur_ns", causes_of(parts).alias("part"))
     parts = clip_intervals(parts, windows, LANE)
     explained = parts.group_by("window", "part").agg(ns=pl.sum("dur_ns"))
     whole = windows.with_row_index("window")[["window", "dur_ns"]]

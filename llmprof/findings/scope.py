@@ -87,6 +87,9 @@ def whole_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
 
 _MANY_ROWS: Final = 1 << 18
 
+_FEW_GAPS: Final = 1 << 15
+"""So many parts of gaps are described together in less time than those of each scope apart."""
+
 
 def heaviest(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
     """Value of a column with the largest sum of another column, without null, and its share of
@@ -438,8 +441,10 @@ class Scope(Struct, frozen=True, dict=True):
         :func:`pauses_of`.
         """
         kernels = self.trace.kernels if self.trace.has("kernels") else None
-        times = gap_parts(self.trace)[0].select(*LANE, "start_ns", "dur_ns").with_row_index("whole")
-        own = self.cut(times)["whole"].unique().sort()
+        times = gap_parts(self.trace)[0].select(*LANE, "start_ns", "dur_ns")
+        own = None  # few are described together, once for all scopes
+        if times.height > _FEW_GAPS:
+            own = self.cut(times.with_row_index("whole"))["whole"].unique().sort()
         parts, pieces, spans = idle_in_pieces(self.trace, own)
         parts = parts.with_row_index("whole").drop(
             "step",

@@ -15,7 +15,7 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog
 from llmprof.analyze.events import typical_step
-from llmprof.analyze.idle.gaps import CAUSES, gap_parts
+from llmprof.analyze.idle.gaps import causes_of, gap_parts
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import extent
@@ -284,8 +284,8 @@ def _idle(trace: Trace) -> Drawn:
             found, hint="profile the activity of the device as well, if the run uses one"
         )
     parts, *_ = gap_parts(trace)
-    causes = pl.Series("cause", CAUSES)[parts["_cause"]]
-    frame, left_out = _of_mean_steps(trace, parts[["rank", "step", "dur_ns"]].with_columns(causes))
+    parts = parts.select("rank", "step", "dur_ns", causes_of(parts))
+    frame, left_out = _of_mean_steps(trace, parts)
     frame, note = fewer_ranks(
         cards.some_known(frame, "cause"), 1, _MOST_RANKS, "analyze.idle(trace)"
     )

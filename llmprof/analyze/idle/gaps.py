@@ -131,12 +131,10 @@ def idle_in_pieces(
     trace: Trace, rows: pl.Series | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """:func:`idle` with the ``thread`` of the launching call, its pieces by the span that this
-    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans; of at least some
+    thread was in (``part, span, start_ns, dur_ns``; row numbers), and the spans; of all or some
     rows of :func:`gap_parts`.
     """
     parts, *calls = gap_parts(trace)
-    if rows is not None and parts.height <= _FEW:
-        return idle_in_pieces(trace)
     parts = parts if rows is None else parts[rows]
     return _in_pieces(parts, trace.events, host_spans(trace), calls, _waits(trace))
 
@@ -151,10 +149,6 @@ def held_parts(trace: Trace, among: pl.Expr) -> pl.DataFrame:
 def _waits(trace: Trace) -> pl.DataFrame | None:
     """Recorded waits of streams for events; None where a device's queue was not recorded."""
     return trace.tasks.filter(kind="event_wait") if trace.has("tasks") else None
-
-
-_FEW = 1 << 15
-"""So few parts are described together and once, which takes less than several calls."""
 
 
 def idle_of(
@@ -208,7 +202,7 @@ def _in_pieces(
     whole = parts[["rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns"]]
     whole = whole.hstack(
         [
-            pl.Series("cause", CAUSES)[cause],
+            causes_of(parts),
             *done.get_columns(),
             *held.get_columns(),
             before["name"].alias("after_name"),
@@ -236,6 +230,11 @@ def _numbers(rows: np.ndarray, height: int) -> pl.Series:
 
 
 CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")
+
+
+def causes_of(parts: pl.DataFrame) -> pl.Series:
+    """The ``cause`` of each of some :func:`gap_parts`, in words."""
+    return pl.Series("cause", CAUSES)[parts["_cause"]]
 
 
 def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:

@@ -207,8 +207,8 @@ class RunFolder:
             "started": before.get("started", now) if again else now,
             "ended": None if state == RUNNING else now,
         }
-        summary = {"state": state, "stage": stage, "pid": os.getpid(), **times, "error": error}
-        summary["stages"] = list(stages)
+        reached = {"state": state, "stage": stage, "stages": list(stages)}
+        summary = {**reached, "pid": os.getpid(), **times, "error": error}
         files.write_small(self.path / STATE_FILE, summary)
 
     @property
